@@ -131,7 +131,7 @@ def _decoders(
     framed: bool,
     keeps_going: bool,
 ) -> FieldDecoders:
-    from spark_streams.schemas.form import NO_LOGIN, form_of, login_of, valid_schema
+    from spark_streams.schemas.payload_format import NO_LOGIN, form_of, login_of, valid_schema
     from spark_streams.schemas.shown import FieldDecoders
 
     access = login_of(login) if any(login) else NO_LOGIN

@@ -40,7 +40,7 @@ Name = TypeVar("Name", bytes, str)
 
 
 @dataclass(frozen=True)
-class Record:
+class ForgottenGroup:
     """Record of a forgotten group. at: when, in Unix ms of the server; position: where the group stood."""
 
     at: int
@@ -50,7 +50,7 @@ class Record:
         return f"{self.at} {self.position}"
 
     @classmethod
-    def parse(cls, value: bytes | None) -> Record | None:
+    def parse(cls, value: bytes | None) -> ForgottenGroup | None:
         """Return the record of a key; None if there is none, or another client wrote something else."""
         number, _, position = (value or b"").partition(b" ")
         at = parse_number(number.decode("ascii", "replace"))
@@ -67,7 +67,7 @@ class Reader:
 
     info: GroupInfo
     oldest: StreamId | None
-    record: Record | None = None
+    record: ForgottenGroup | None = None
 
     @property
     def needed(self) -> StreamId:
@@ -138,7 +138,9 @@ def fetch_consumers(server: Server, groups: Sequence[GroupName]) -> dict[GroupNa
     return consumers
 
 
-def record(server: Server, group: GroupName, info: GroupInfo, consumers: Iterable[ConsumerInfo]) -> Record | None:
+def record(
+    server: Server, group: GroupName, info: GroupInfo, consumers: Iterable[ConsumerInfo]
+) -> ForgottenGroup | None:
     """Record that a group is forgotten. Return None, and change nothing, if a query of it runs or begins to run.
     Raises ServerError."""
     stream, name = group[0], group[1].decode("utf-8", "surrogateescape")
@@ -149,5 +151,5 @@ def record(server: Server, group: GroupName, info: GroupInfo, consumers: Iterabl
     if any(are_held(server, leases, Processes())):
         server.connection_for(keys[0]).execute("UNWATCH")
         return None
-    new = Record(milliseconds(server.connection_for(keys[0]).execute("TIME")), info.last_delivered)
+    new = ForgottenGroup(milliseconds(server.connection_for(keys[0]).execute("TIME")), info.last_delivered)
     return None if transact(server, [("SET", forgotten_key(stream, name), str(new))]) is None else new

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.keys import forgotten_key
-from spark_streams.retention.forgotten import Forgetting, GroupName, Reader, Record
+from spark_streams.retention.forgotten import Forgetting, ForgottenGroup, GroupName, Reader
 from spark_streams.wire.connection.connection import Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
@@ -80,7 +80,7 @@ class Readers:
             return set()
         infos = {(stream, info.name): info for stream, of_stream in groups.items() for info in of_stream}
         keys = [forgotten_key(stream, name.decode("utf-8", "surrogateescape")) for stream, name in infos]
-        records = map(Record.parse, server.execute_all([("GET", key) for key in keys]))
+        records = map(ForgottenGroup.parse, server.execute_all([("GET", key) for key in keys]))
         readers = {
             group: Reader(info, oldest.get(group), found)
             for (group, info), found in zip(infos.items(), records, strict=True)

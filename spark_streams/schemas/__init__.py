@@ -2,7 +2,7 @@
 
     decode.py, encode.py    public functions: a column of a DataFrame as a struct, and back
     decoder.py, encoder.py  bytes in, Python value or reason out, and back: what a task does
-    form.py         the arguments that say how values are encoded
+    payload_format.py  the arguments that say how values are encoded
     framing.py      the bytes before a value: magic byte, ID of the schema, message indexes
     registry.py     the schemas of a registry, each asked for once; waits for a registry that is away
     avro.py, protobuf.py, json_schema/text.py  one format each: a parsed schema that reads values

@@ -14,9 +14,9 @@ from spark_streams.errors import DecodeError, InvalidOptionError, SchemaError
 from spark_streams.schemas import avro_columns
 from spark_streams.schemas.decoder import Reader, decoder_of, reader_of
 from spark_streams.schemas.fit import fitter
-from spark_streams.schemas.form import AVRO, JSON, Form, form_of, login_of, valid_schema
 from spark_streams.schemas.json_schema import columns as json_columns
 from spark_streams.schemas.json_schema.text import parse
+from spark_streams.schemas.payload_format import AVRO, JSON, PayloadFormat, form_of, login_of, valid_schema
 from spark_streams.schemas.protobuf import ProtobufReader
 from spark_streams.schemas.reasons import BAD_VALUE, UnreadableError
 from spark_streams.schemas.registry import Schema
@@ -80,7 +80,9 @@ def decode(
     return with_staged(df, payload, target, reason, _function(form, struct, payload, bool(reason)), returns)
 
 
-def _function(form: Form, struct: StructType, payload: str, has_reason: bool) -> Callable[[pa.Array], pa.Array]:
+def _function(
+    form: PayloadFormat, struct: StructType, payload: str, has_reason: bool
+) -> Callable[[pa.Array], pa.Array]:
     """Return what a task does with a batch. Its values, schemas and errors stay in the task's process."""
 
     def decode_values(values: pa.Array) -> pa.Array:
@@ -89,7 +91,7 @@ def _function(form: Form, struct: StructType, payload: str, has_reason: bool) ->
     return decode_values
 
 
-def decode_array(values: pa.Array, form: Form, struct: StructType, strict: str = "") -> pa.Array:
+def decode_array(values: pa.Array, form: PayloadFormat, struct: StructType, strict: str = "") -> pa.Array:
     """Return structs of a value and a reason. strict: the column whose first wrong value raises DecodeError."""
     decoder, fit, given = decoder_of(form), fitter(struct, form.format == JSON), values.to_pylist()
     decode_one = decoder.decode
@@ -111,7 +113,7 @@ def decode_array(values: pa.Array, form: Form, struct: StructType, strict: str =
     return staged_array(given, convert, kind, why_not, error_of if strict else None)
 
 
-def columns_of(form: Form) -> dict[str, str]:
+def columns_of(form: PayloadFormat) -> dict[str, str]:
     """Return the SQL types of the columns that a form's schema names. Raises SchemaError, InvalidOptionError."""
     if not form.schema and not form.descriptors:
         raise InvalidOptionError("decode needs schema or into beside registry: the columns of the struct come from it")
@@ -123,7 +125,7 @@ def columns_of(form: Form) -> dict[str, str]:
         return columns(parse(form.schema.encode()))
 
 
-def _struct(form: Form, into: str | StructType) -> StructType:
+def _struct(form: PayloadFormat, into: str | StructType) -> StructType:
     """Return the columns of the result. Raises SchemaError, InvalidOptionError, UnsupportedError."""
     if into:
         with valid_schema(form.format, "correct it"):
@@ -136,7 +138,7 @@ def _struct(form: Form, into: str | StructType) -> StructType:
     return struct
 
 
-def _reader(form: Form) -> Reader:
+def _reader(form: PayloadFormat) -> Reader:
     return reader_of(form, Schema(form.schema, form.format.upper()) if form.schema else None)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from spark_streams.errors import RStreamError
-from spark_streams.schemas.form import JSON, PROTOBUF, Form, Login
 from spark_streams.schemas.framing import ids_of, unframe
+from spark_streams.schemas.payload_format import JSON, PROTOBUF, Login, PayloadFormat
 from spark_streams.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UNKNOWN_SCHEMA, UnreadableError
 from spark_streams.schemas.registry import MOST_KEPT, Registry, Schema
 
@@ -25,7 +25,7 @@ class Reader(Protocol):
 class Decoder:
     """Decodes values of one form. Schemas are parsed once."""
 
-    def __init__(self, form: Form, registry: Registry | None = None) -> None:
+    def __init__(self, form: PayloadFormat, registry: Registry | None = None) -> None:
         """registry: its client, shared by the decoders of a process. Raises errors of the format's package if the
         schema is not valid.
         """
@@ -80,7 +80,7 @@ class Decoder:
         return read
 
 
-def reader_of(form: Form, given: Schema | None) -> Reader:
+def reader_of(form: PayloadFormat, given: Schema | None) -> Reader:
     """Return the reader of a format. Raises UnsupportedError if its package is missing."""
     if form.format == PROTOBUF:
         from spark_streams.schemas.protobuf import ProtobufReader
@@ -102,7 +102,7 @@ def registry_of(url: str, login: Login, serialized: bool) -> Registry:
 
 
 @functools.cache
-def decoder_of(form: Form) -> Decoder:
+def decoder_of(form: PayloadFormat) -> Decoder:
     """Return this process' decoder of a form."""
     registry = registry_of(form.registry, form.login, form.format == PROTOBUF) if form.registry else None
     return Decoder(form, registry)

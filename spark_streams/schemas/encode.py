@@ -14,7 +14,7 @@ from spark_streams.errors import EncodeError, InvalidOptionError, SchemaError
 from spark_streams.schemas.decoder import registry_of
 from spark_streams.schemas.encoder import Target, encoder_of
 from spark_streams.schemas.fit import UnfitError
-from spark_streams.schemas.form import (
+from spark_streams.schemas.payload_format import (
     AVRO,
     PROTOBUF,
     Login,

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from pyspark.sql.types import StructType
 
-from spark_streams.schemas.form import JSON, PROTOBUF
 from spark_streams.schemas.framing import frame
+from spark_streams.schemas.payload_format import JSON, PROTOBUF
 from spark_streams.schemas.registry import Schema
 
 

@@ -31,7 +31,7 @@ from urllib.request import Request, urlopen
 
 from spark_streams.errors import RegistryError, RetriesExhaustedError
 from spark_streams.model.untyped import Json
-from spark_streams.schemas.form import NO_LOGIN, Login
+from spark_streams.schemas.payload_format import NO_LOGIN, Login
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE, Patience
 from spark_streams.wire.connection.retry import Backoff
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from spark_streams.schemas.apart.frames import Shown
 from spark_streams.schemas.apart.process import DecodeProcess
 from spark_streams.schemas.decoder import reader_of
-from spark_streams.schemas.form import Form
+from spark_streams.schemas.payload_format import PayloadFormat
 from spark_streams.schemas.registry import Schema
 
 _MOST_BYTES = 1 << 20  # of a value
@@ -19,7 +19,7 @@ class FieldDecoders:
     """
 
     def __init__(
-        self, forms: Mapping[bytes, Form], keeps_going: bool = False, process: DecodeProcess | None = None
+        self, forms: Mapping[bytes, PayloadFormat], keeps_going: bool = False, process: DecodeProcess | None = None
     ) -> None:
         """Raise errors of the format's package if a schema is not valid. process: by default it has these forms."""
         for form in forms.values():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.model.intervals import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL, PATTERN_INTERVAL_EACH
-from spark_streams.wire.lease import DEFAULT_TERMS, Terms
+from spark_streams.wire.lease import DEFAULT_TERMS, LeaseTerms
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Limits:
     sampled_bytes: int = 64 << 10
     note_page: int = 500
     dead_letters: DeadLetterLimits = DEAD_LETTER_LIMITS
-    lease: Terms = DEFAULT_TERMS
+    lease: LeaseTerms = DEFAULT_TERMS
 
 
 LIMITS = Limits()

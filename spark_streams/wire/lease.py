@@ -82,7 +82,7 @@ class Processes:
 
 
 @dataclass(frozen=True)
-class Terms:
+class LeaseTerms:
     """How leases are taken and renewed.
 
     ttl: of a session, milliseconds. poll: seconds between two checks of another process' session. sleep: function that
@@ -96,7 +96,7 @@ class Terms:
     is_kept: bool = True
 
 
-DEFAULT_TERMS = Terms()
+DEFAULT_TERMS = LeaseTerms()
 
 
 class Lease(ABC):
@@ -105,7 +105,7 @@ class Lease(ABC):
     Raises the TakenError of `taken` if another process holds the lease, ServerError.
     """
 
-    def __init__(self, address: Address, scope: str, terms: Terms = DEFAULT_TERMS) -> None:
+    def __init__(self, address: Address, scope: str, terms: LeaseTerms = DEFAULT_TERMS) -> None:
         """scope: part of the session's name, so that ACL rules can match it."""
         self._address, self._terms, self._ttl = address, terms, terms.ttl
         self._session = session_key(scope, secrets.token_hex(8))

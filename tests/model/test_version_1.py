@@ -11,7 +11,7 @@ from spark_streams.deadletter.envelope import Mark, dead_letter_fields, open_env
 from spark_streams.deadletter.redrive.redrive_lock import RedriveState
 from spark_streams.deadletter.retry.returned_entry import ReturnedEntry
 from spark_streams.model.ids import StreamId
-from spark_streams.sink.ledger.ledger import Head, Part, Record, pack_mark, read_mark
+from spark_streams.sink.ledger.ledger import Head, Part, QueryRecord, pack_mark, read_mark
 from spark_streams.source.pending.poison_state import Piece, PoisonState
 from spark_streams.source.range import Range
 
@@ -56,7 +56,7 @@ def test_the_state_of_a_redrive() -> None:
 
 
 def test_the_ledger_of_a_sink() -> None:
-    assert Record.read([b"", b"5", b"out", b"5", b"late", b"3"]) == Record(5, {b"out": 5, b"late": 3})
+    assert QueryRecord.read([b"", b"5", b"out", b"5", b"late", b"3"]) == QueryRecord(5, {b"out": 5, b"late": 3})
     head = Head.read([b"5", b"3,4", b"4", b"60", b"17241709254077376921"])
     assert head == Head(5, ("3", "4"), 4, 60, 17241709254077376921)
     assert Part.read(b"5:3:0") == Part("5:3:0", 5, "3", "0")

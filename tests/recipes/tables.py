@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_streams.jobs.output import deltalake_table, pyiceberg_table
-from spark_streams.jobs.output.pyiceberg_table import Place
+from spark_streams.jobs.output.pyiceberg_table import TableLocation
 from tests.recipes.conftest import recipe_of
 
 Write = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -52,8 +52,8 @@ class Pyiceberg:
     def settings(self, table: str) -> dict[str, Any]:
         return {"format": "pyiceberg", "catalog": "lake", "name": f"shop.{table}", "options": self.options}
 
-    def place(self, table: str) -> Place:
-        return Place.configured("lake", self.options, f"shop.{table}")
+    def place(self, table: str) -> TableLocation:
+        return TableLocation.configured("lake", self.options, f"shop.{table}")
 
     def table(self, table: str) -> Any:
         return self.place(table).table()

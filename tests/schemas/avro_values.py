@@ -8,7 +8,7 @@ from typing import Any
 
 import fastavro
 
-from spark_streams.schemas.form import Form
+from spark_streams.schemas.payload_format import PayloadFormat
 
 Schema = Any
 
@@ -23,8 +23,8 @@ def encoded(schema: Schema, value: object, schema_id: int | None = None) -> byte
     return (b"" if schema_id is None else b"\0" + schema_id.to_bytes(4, "big")) + file.getvalue()
 
 
-def form(schema: Schema, **more: Any) -> Form:
-    return Form("avro", json.dumps(schema), **more)
+def form(schema: Schema, **more: Any) -> PayloadFormat:
+    return PayloadFormat("avro", json.dumps(schema), **more)
 
 
 FIRST = record({"name": "customer", "type": "string"}, {"name": "amount", "type": "int"})

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from spark_streams.schemas.apart.frames import REASON, TEXT, TOO_LARGE, Frame
 from spark_streams.schemas.apart.server import Decode, serve
-from spark_streams.schemas.form import Form
+from spark_streams.schemas.payload_format import PayloadFormat
 
 
 def _decode(_name: bytes, value: bytes) -> Frame:
@@ -32,7 +32,7 @@ def _decode(_name: bytes, value: bytes) -> Frame:
     return Frame(TEXT, b'"%b"' % value)
 
 
-def _decode_by(_forms: Mapping[bytes, Form]) -> Decode:
+def _decode_by(_forms: Mapping[bytes, PayloadFormat]) -> Decode:
     return _decode
 
 

@@ -14,7 +14,7 @@ from spark_streams.errors import DecodeError
 from spark_streams.schemas import avro_columns
 from spark_streams.schemas.decode import decode_array
 from spark_streams.schemas.decoder import Decoder
-from spark_streams.schemas.form import Form
+from spark_streams.schemas.payload_format import PayloadFormat
 from spark_streams.schemas.reasons import UnreadableError
 from tests.schemas.avro_values import FIRST, READER, encoded, form, record
 from tests.schemas.ddl import struct_of
@@ -30,7 +30,7 @@ def of_type(kind: str, logical: str) -> dict[str, str]:
     return {"type": kind, "logicalType": logical}
 
 
-def decoded(values: list[bytes | None], given: Form, into: str) -> list[tuple[Any, str | None]]:
+def decoded(values: list[bytes | None], given: PayloadFormat, into: str) -> list[tuple[Any, str | None]]:
     result = decode_array(pa.array(values, pa.binary()), given, struct_of(into))
     return [(one["value"], one["reason"]) for one in result.to_pylist(maps_as_pydicts="strict")]
 

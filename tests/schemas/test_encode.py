@@ -21,8 +21,8 @@ from spark_streams.errors import EncodeError, RegistryError, SchemaError
 from spark_streams.schemas import avro_columns
 from spark_streams.schemas.encode import encode_array
 from spark_streams.schemas.encoder import Encoder, Target
-from spark_streams.schemas.form import Form
 from spark_streams.schemas.framing import frame, unframe
+from spark_streams.schemas.payload_format import PayloadFormat
 from spark_streams.schemas.registry import Registry, Schema
 from spark_streams.spark.arrow_schema import arrow_schema
 from tests.schemas.avro_values import record
@@ -131,7 +131,7 @@ def in_order(value: Any) -> Any:
     return [in_order(part) for part in value] if isinstance(value, list) else value
 
 
-def returned(value: Any, target: Target, form: Form, columns: str) -> Any:
+def returned(value: Any, target: Target, form: PayloadFormat, columns: str) -> Any:
     ((body, reason),) = encoded([value], target, columns)
     assert reason is None
     ((found, reason),) = decoded([body], form, columns)
@@ -142,7 +142,7 @@ def returned(value: Any, target: Target, form: Form, columns: str) -> Any:
 @given(avro_values, st.sampled_from([None, 7]))
 @settings(deadline=None, max_examples=50)
 def test_avro_is_read_as_it_was(value: Any, schema_id: int | None) -> None:
-    form = Form("avro", json.dumps(AVRO), framed=schema_id is not None)
+    form = PayloadFormat("avro", json.dumps(AVRO), framed=schema_id is not None)
     same(returned(value, avro(AVRO, schema_id), form, into_of(AVRO)), value)
 
 
@@ -150,7 +150,7 @@ def test_avro_is_read_as_it_was(value: Any, schema_id: int | None) -> None:
 @settings(deadline=None, max_examples=50)
 def test_protobuf_is_read_as_it_was(value: Any, schema_id: int | None) -> None:
     target = Target("protobuf", None, descriptors(), "shop.Order", schema_id)
-    form = Form("protobuf", "", descriptors(), "shop.Order", framed=schema_id is not None)
+    form = PayloadFormat("protobuf", "", descriptors(), "shop.Order", framed=schema_id is not None)
     found = returned(value, target, form, protobuf_columns())
     same(found, value)
 
@@ -158,7 +158,7 @@ def test_protobuf_is_read_as_it_was(value: Any, schema_id: int | None) -> None:
 @given(json_values)
 @settings(deadline=None, max_examples=50)
 def test_json_is_read_as_it_was(value: Any) -> None:
-    found = returned(value, json_target(JSON), Form("json", json.dumps(JSON)), JSON_COLUMNS)
+    found = returned(value, json_target(JSON), PayloadFormat("json", json.dumps(JSON)), JSON_COLUMNS)
     value["f"] = struct.unpack("f", struct.pack("f", value["f"]))[0]
     same(found, value)
 
@@ -225,7 +225,7 @@ def test_a_field_that_the_struct_does_not_have_gets_its_default() -> None:
         {"name": "m", "type": {"type": "map", "values": "int"}, "default": {}}, {"name": "i", "type": "int"},
     )  # fmt: skip
     ((body, _),) = encoded([{"i": 1}], avro(schema), "i INT")
-    form = Form("avro", json.dumps(schema))
+    form = PayloadFormat("avro", json.dumps(schema))
     assert decoded([body], form, into_of(schema)) == [({"d": Decimal("1.23"), "n": None, "m": {}, "i": 1}, None)]
     assert encoded([{"n": 1}], avro(schema), "n INT") == [(None, "bad-value: i")]
 
@@ -236,7 +236,7 @@ def test_a_type_that_contains_itself_and_a_union_are_written() -> None:
     text = "u BIGINT, t STRUCT<u: STRING>"
     ((body, reason),) = encoded([{"u": 2**40, "t": {"u": "x"}}], avro(tree), text)
     assert reason is None
-    assert decoded([body], Form("avro", json.dumps(tree)), text) == [({"u": 2**40, "t": {"u": "x"}}, None)]
+    assert decoded([body], PayloadFormat("avro", json.dumps(tree)), text) == [({"u": 2**40, "t": {"u": "x"}}, None)]
 
 
 def test_a_time_in_another_zone_is_the_same_moment_and_one_that_python_lacks_is_refused() -> None:
@@ -246,7 +246,9 @@ def test_a_time_in_another_zone_is_the_same_moment_and_one_that_python_lacks_is_
     target = Target("avro", Schema(json.dumps(schema)), columns="{}")
     array = pa.StructArray.from_arrays([pa.array([moment, None], kind[0].type)], fields=[kind[0]])
     body = encode_array(array, target)[0]["value"].as_py()
-    assert decoded([body], Form("avro", json.dumps(schema)), "t TIMESTAMP") == [({"t": moment.astimezone(UTC)}, None)]
+    assert decoded([body], PayloadFormat("avro", json.dumps(schema)), "t TIMESTAMP") == [
+        ({"t": moment.astimezone(UTC)}, None)
+    ]
     late_array = pa.StructArray.from_arrays([pa.array([2**60, 0], pa.int64()).cast(kind[0].type)], fields=[kind[0]])
     found = encode_array(late_array, target).to_pylist()
     assert [one["reason"] for one in found] == ["bad-value", None]
@@ -271,7 +273,7 @@ def test_a_field_may_have_the_name_of_a_part_of_a_message(name: str) -> None:
     (data, reason), (_, wrong) = encoded([value, value | {"x": 1}], target, into)
     assert data is not None
     assert (reason, wrong) == (None, "bad-value: x")
-    assert decoded([data], Form("protobuf", "", content, "Odd"), into) == [(value, None)]
+    assert decoded([data], PayloadFormat("protobuf", "", content, "Odd"), into) == [(value, None)]
 
 
 @pytest.mark.parametrize(

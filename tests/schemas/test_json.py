@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_streams.schemas.decoder import Decoder
-from spark_streams.schemas.form import Form
+from spark_streams.schemas.payload_format import PayloadFormat
 from spark_streams.schemas.reasons import UnreadableError
 from spark_streams.schemas.registry import Registry
 from tests.schemas.registry_server import RegistryServer
@@ -27,8 +27,8 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-def form(schema: object = SCHEMA, **more: Any) -> Form:
-    return Form("json", json.dumps(schema), **more)
+def form(schema: object = SCHEMA, **more: Any) -> PayloadFormat:
+    return PayloadFormat("json", json.dumps(schema), **more)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from spark_streams.schemas.decoder import Decoder
-from spark_streams.schemas.form import Form
 from spark_streams.schemas.json_schema.text import JsonReader
+from spark_streams.schemas.payload_format import PayloadFormat
 from spark_streams.schemas.reasons import UnreadableError
 from spark_streams.schemas.registry import Schema
 
@@ -27,7 +27,7 @@ UNEVALUATED = {
 
 
 def reason_of(schema: object, value: object) -> str | None:
-    decoder = Decoder(Form("json", json.dumps(schema)))
+    decoder = Decoder(PayloadFormat("json", json.dumps(schema)))
     try:
         decoder.decode(value if isinstance(value, bytes) else json.dumps(value).encode())
     except UnreadableError as error:
@@ -113,7 +113,7 @@ def test_what_additional_properties_and_unevaluated_ones_mean_stays() -> None:
 
 def test_unevaluated_properties_beside_patterns_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="unevaluatedProperties beside patternProperties"):
-        Decoder(Form("json", json.dumps(UNEVALUATED | {"patternProperties": {"a": {}}})))
+        Decoder(PayloadFormat("json", json.dumps(UNEVALUATED | {"patternProperties": {"a": {}}})))
 
 
 def test_a_relative_reference_beside_an_absolute_id_is_found() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from spark_streams.errors import SchemaError
 from spark_streams.schemas.decode import columns_of
-from spark_streams.schemas.form import Form
 from spark_streams.schemas.json_schema.patterns import search
+from spark_streams.schemas.payload_format import PayloadFormat
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_pattern_that_is_refused_names_itself_before_the_first_value(pattern: 
         search(pattern)
     for schema in ({"pattern": pattern}, {"patternProperties": {pattern: {"type": "string"}}}):
         with pytest.raises(SchemaError, match="pattern"):
-            columns_of(Form("json", _text({"properties": {"s": {"type": "string"} | schema}})))
+            columns_of(PayloadFormat("json", _text({"properties": {"s": {"type": "string"} | schema}})))
 
 
 def test_names_and_values_that_look_like_patterns_are_none() -> None:
@@ -87,7 +87,10 @@ def test_names_and_values_that_look_like_patterns_are_none() -> None:
         "pattern": {"type": "string"},
         "const": {"type": "string", "enum": ["("], "default": {"pattern": "("}},
     }
-    assert columns_of(Form("json", _text({"properties": properties}))) == {"pattern": "STRING", "const": "STRING"}
+    assert columns_of(PayloadFormat("json", _text({"properties": properties}))) == {
+        "pattern": "STRING",
+        "const": "STRING",
+    }
 
 
 def _text(schema: object) -> str:

@@ -12,8 +12,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 
 from spark_streams.errors import ConfigError, RegistryError
 from spark_streams.schemas.decoder import Decoder
-from spark_streams.schemas.form import Form
 from spark_streams.schemas.framing import unframe
+from spark_streams.schemas.payload_format import PayloadFormat
 from spark_streams.schemas.protobuf import ProtobufReader
 from spark_streams.schemas.reasons import UnreadableError
 from spark_streams.schemas.registry import Registry
@@ -75,8 +75,8 @@ def new(name: str = "shop.Order", **values: Any) -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))(**values)
 
 
-def form(message: str = "shop.Order", **more: Any) -> Form:
-    return Form("protobuf", descriptors=descriptors(), message=message, **more)
+def form(message: str = "shop.Order", **more: Any) -> PayloadFormat:
+    return PayloadFormat("protobuf", descriptors=descriptors(), message=message, **more)
 
 
 def into() -> str:
@@ -118,7 +118,7 @@ def test_a_required_field_that_is_missing() -> None:
     file = descriptor_pb2.FileDescriptorProto(name="old.proto", syntax="proto2")
     file.message_type.add(name="Old").field.add(name="x", number=1, type=F.TYPE_INT32, label=F.LABEL_REQUIRED)
     given = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
-    old = Form("protobuf", descriptors=given, message="Old")
+    old = PayloadFormat("protobuf", descriptors=given, message="Old")
     assert decoded([b"", b"\x08\x07"], old, "x INT") == [(None, "bad-value"), ({"x": 7}, None)]
 
 
@@ -178,7 +178,7 @@ def test_a_message_beside_a_map(registry: RegistryServer, message: str, indexes:
     file = file_of_maps()
     registry.add(1, b64encode(file.SerializeToString()).decode(), "PROTOBUF")
     given = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
-    form = Form("protobuf", descriptors=given, message=message, framed=True)
+    form = PayloadFormat("protobuf", descriptors=given, message=message, framed=True)
     decoder = Decoder(form, Registry(registry.url, serialized=True) if has_registry else None)
     assert decoder.decode(b"\0\0\0\0\1" + indexes + b"\x08\7")["x"] == 7
     for other in (b"\4\0\x0a", b"\4\0\4", b"\2\2"):
@@ -224,7 +224,7 @@ def test_a_registry_gives_descriptors(registry: RegistryServer) -> None:
     registry.add_version("x", 1, b64encode(common.SerializeToString()).decode(), "PROTOBUF")
     client = Registry(registry.url, serialized=True)
     value = b"\0\0\0\0\1\2\2" + new(i32=7, state=1).SerializeToString()
-    by_writer = Decoder(Form("protobuf", registry=registry.url, framed=True), client)
+    by_writer = Decoder(PayloadFormat("protobuf", registry=registry.url, framed=True), client)
     assert by_writer.decode(value)["state"] == "PAID"
     assert registry.queries == {"format=serialized"}
     by_reader = Decoder(form(registry=registry.url, framed=True), client)
@@ -236,7 +236,9 @@ def test_a_registry_gives_descriptors(registry: RegistryServer) -> None:
 
 def test_a_registry_that_gives_only_text_is_a_named_error(registry: RegistryServer) -> None:
     registry.add(1, 'syntax = "proto3"; message Order { int32 x = 1; }', "PROTOBUF")
-    decoder = Decoder(Form("protobuf", registry=registry.url, framed=True), Registry(registry.url, serialized=True))
+    decoder = Decoder(
+        PayloadFormat("protobuf", registry=registry.url, framed=True), Registry(registry.url, serialized=True)
+    )
     with pytest.raises(RegistryError, match="schema 1 came as .proto text.*Give schema='x.desc'"):
         decoder.decode(b"\0\0\0\0\1\0")
 
@@ -247,7 +249,7 @@ def test_a_field_may_have_the_name_of_a_part_of_a_message() -> None:
     odd = file.message_type.add(name="Odd")
     for number, name in enumerate(("DESCRIPTOR", "HasField", "ListFields"), 1):
         odd.field.add(name=name, number=number, type=F.TYPE_INT32, label=OPTIONAL)
-    given = Form(
+    given = PayloadFormat(
         "protobuf", descriptors=descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString(), message="Odd"
     )
     assert Decoder(given).decode(b"\x08\x07\x10\x08") == {"DESCRIPTOR": 7, "HasField": 8, "ListFields": None}
@@ -261,7 +263,7 @@ def test_many_empty_messages_take_a_bounded_memory() -> None:
         wide.field.add(name=f"f{number}", number=number, type=F.TYPE_INT64, label=OPTIONAL)
     wide.field.add(name="more", number=1, type=F.TYPE_MESSAGE, type_name=".Wide", label=REPEATED)
     given = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
-    decoder = Decoder(Form("protobuf", descriptors=given, message="Wide"))
+    decoder = Decoder(PayloadFormat("protobuf", descriptors=given, message="Wide"))
     assert len(decoder.decode(b"\x0a\0" * 40)["more"]) == 40
     with pytest.raises(UnreadableError, match="bad-value"):
         decoder.decode(b"\x0a\0" * 20_000)

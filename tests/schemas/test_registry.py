@@ -13,8 +13,8 @@ import pytest
 
 from spark_streams.errors import InvalidOptionError, LoginError, RegistryError
 from spark_streams.schemas.decoder import Decoder
-from spark_streams.schemas.form import Form, Login, check_url
 from spark_streams.schemas.framing import ids_of
+from spark_streams.schemas.payload_format import Login, PayloadFormat, check_url
 from spark_streams.schemas.reasons import UnreadableError
 from spark_streams.schemas.registry import MOST_AT_ONCE, MOST_UNKNOWN, Registry
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE
@@ -195,14 +195,14 @@ def test_a_schema_that_refers_to_others(registry: RegistryServer) -> None:
     outer = record({"name": "at", "type": "shop.Address"}, name="shop.Order")
     registry.add(1, outer, references=[{"name": "shop.Address", "subject": "a/b", "version": 2}])
     registry.add_version("a/b", 2, inner)
-    decoder = Decoder(Form("avro", framed=True, registry=registry.url), Registry(registry.url, patience=QUICK))
+    decoder = Decoder(PayloadFormat("avro", framed=True, registry=registry.url), Registry(registry.url, patience=QUICK))
     assert decoder.decode(b"\0\0\0\0\1\4ab") == {"at": {"city": "ab"}}
     registry.answers["/subjects/a/b/versions/2"] |= {
         "schema": json.dumps(record({"name": "city", "type": "shop.City"}, name="shop.Address")),
         "references": [{"name": "shop.City", "subject": "city", "version": 1}],
     }
     registry.add_version("city", 1, record({"name": "name", "type": "string"}, name="shop.City"))
-    decoder = Decoder(Form("avro", framed=True, registry=registry.url), Registry(registry.url, patience=QUICK))
+    decoder = Decoder(PayloadFormat("avro", framed=True, registry=registry.url), Registry(registry.url, patience=QUICK))
     assert decoder.decode(b"\0\0\0\0\1\4ab") == {"at": {"city": {"name": "ab"}}}
     registry.add(2, outer, references=[{"name": "shop.Address", "subject": "none", "version": 2}])
     with pytest.raises(RegistryError, match="has no /subjects/none/versions/2"):

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
 from spark_streams.deadletter.envelope import dead_letter_fields
-from spark_streams.schemas.form import NO_LOGIN, form_of
+from spark_streams.schemas.payload_format import NO_LOGIN, form_of
 from spark_streams.schemas.shown import FieldDecoders
 from tests.schemas.avro_values import FIRST, encoded, record
 from tests.schemas.registry_server import RegistryServer

@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 from spark_streams.schemas.decode import decode_array
 from spark_streams.schemas.encode import encode_array
 from spark_streams.schemas.encoder import Target
-from spark_streams.schemas.form import Form
+from spark_streams.schemas.payload_format import PayloadFormat
 from spark_streams.schemas.registry import Schema
 from spark_streams.spark.arrow_schema import arrow_schema
 from tools.bench.row import Row
@@ -67,7 +67,7 @@ def rows(_stack: contextlib.ExitStack) -> list[Row]:
     """All rows of the group."""
     values, parsed = _values(), fastavro.parse_schema(_SCHEMA)
     structs = pa.array(values, pa.struct(list(arrow_schema(_COLUMNS))))
-    target, form = Target("avro", Schema(json.dumps(_SCHEMA))), Form("avro", json.dumps(_SCHEMA))
+    target, form = Target("avro", Schema(json.dumps(_SCHEMA))), PayloadFormat("avro", json.dumps(_SCHEMA))
     bodies = encode_array(structs, target).field("value")
     payloads = bodies.to_pylist()
 

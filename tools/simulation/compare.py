@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from spark_streams.model.commit_mark import SEEK, Mark
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.group.compare import (
-    Above,
+    PendingAbove,
     Repair,
     at_end,
     compare,
@@ -294,13 +294,13 @@ class World:
             state = GroupState(id_of(group.position), group.read, None, pending, group.has_consumer, others)
         return Look(head, state, server.mark)
 
-    def above(self, at: StreamOffset) -> Above:
+    def above(self, at: StreamOffset) -> PendingAbove:
         """Return what is pending for the query above its position, up to the group's."""
         group = self.server.group
         if group is None or self.is_bookmark:
-            return Above()
+            return PendingAbove()
         ids = [number for _, number in group.pending if at.position < id_of(number) <= id_of(group.position)]
-        return Above(len(ids), id_of(max(ids, default=0)))
+        return PendingAbove(len(ids), id_of(max(ids, default=0)))
 
     def has_entry(self, position: StreamId) -> bool:
         """Whether the stream holds this entry."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_streams.errors import RetriesExhaustedError
 from spark_streams.wire.address.patience import Patience
-from spark_streams.wire.lease import Processes, Terms
+from spark_streams.wire.lease import LeaseTerms, Processes
 from tools.simulation.actor import Actor
 from tools.simulation.background import world_of
 
@@ -42,4 +42,4 @@ class _WorldProcesses(Processes):
 
 
 PATIENCE = Patience(sleep=_pause)
-TERMS = Terms(sleep=_pause, processes=_WorldProcesses(), is_kept=False)
+TERMS = LeaseTerms(sleep=_pause, processes=_WorldProcesses(), is_kept=False)

@@ -1,13 +1,13 @@
 """Numbers of dead letters of each reason in a stream, updated incrementally. Pure.
 
-The stream is divided into stretches. For each stretch, the number of its entries when it was read is known, and the
+The stream is divided into sectiones. For each section, the number of its entries when it was read is known, and the
 number of dead letters by reason:
 
     present first entry         read up to here                  present last entry
-           |--- stretch ---|--- stretch ---|--- stretch ---|.......... new ..|
+           |--- section ---|--- section ---|--- section ---|.......... new ..|
 
 IDs only grow, so new entries are always at the end. Entries are removed from the front or from the middle. The stream's
-length shows whether entries were removed: then the stretches have more entries than the stream. Stretches that end
+length shows whether entries were removed: then the sectiones have more entries than the stream. Sectiones that end
 before the stream's first entry are dropped. Others are read again, from the front, until the sum is right. So only new
 entries are read, and as few others as possible.
 """
@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.model.ids import MIN_ID, StreamId
 
-STRETCH = 2_000  # entries; more if there would be too many stretches
-STRETCHES = 500
+SECTION = 2_000  # entries; more if there would be too many sectiones
+SECTIONES = 500
 REASONS = 50  # that are counted by name; all others are counted together
 
 
 @dataclass
-class _Stretch:
-    """Entries above the previous stretch up to `last`, at the time when they were read."""
+class _CountedSection:
+    """Entries above the previous section up to `last`, at the time when they were read."""
 
     last: StreamId
     entries: int
@@ -36,7 +36,7 @@ class _Stretch:
 
 @dataclass
 class _Reread:
-    """A stretch that is being read again, so far up to `upto`."""
+    """A section that is being read again, so far up to `upto`."""
 
     upto: StreamId
     entries: int = 0
@@ -47,14 +47,14 @@ class ReasonCounts:
     """Counts of one stream. `update` takes the stream's state; `next_range` is the range to read then; `read` takes it
     page by page, until there is no range left. If the caller stops before, it can continue after the next update."""
 
-    def __init__(self, stretch: int = STRETCH, stretches: int = STRETCHES) -> None:
-        self._size, self._max_stretches = stretch, stretches
-        self._stretches: list[_Stretch] = []
+    def __init__(self, section: int = SECTION, sectiones: int = SECTIONES) -> None:
+        self._size, self._max_sectiones = section, sectiones
+        self._sectiones: list[_CountedSection] = []
         self._length = 0
         self._first = self._last = MIN_ID
         self._added: int | None = None
-        self._index = 0  # of the stretch that is read again next
-        self._remaining = 0  # stretches that may be read again before the next update
+        self._index = 0  # of the section that is read again next
+        self._remaining = 0  # sectiones that may be read again before the next update
         self._reread: _Reread | None = None
 
     def update(self, length: int, first: StreamId, last: StreamId, added: int | None) -> None:
@@ -62,15 +62,15 @@ class ReasonCounts:
         added: number of entries ever added, None if the server does not count them."""
         fewer = added is not None and self._added is not None and added < self._added
         if last < self._last or fewer:  # another stream of that name, or an older state of this one
-            self._stretches.clear()
+            self._sectiones.clear()
         removed = (
-            len(self._stretches) if not length else bisect.bisect_left(self._stretches, first, key=lambda s: s.last)
+            len(self._sectiones) if not length else bisect.bisect_left(self._sectiones, first, key=lambda s: s.last)
         )
-        del self._stretches[:removed]
-        if first != self._first or not self._stretches:
-            self._index, self._reread = 0, None  # entries of the first stretch were removed
+        del self._sectiones[:removed]
+        if first != self._first or not self._sectiones:
+            self._index, self._reread = 0, None  # entries of the first section were removed
         self._length, self._first, self._last, self._added = length, first, last, added
-        self._remaining = len(self._stretches)
+        self._remaining = len(self._sectiones)
 
     @property
     def next_range(self) -> tuple[StreamId, StreamId] | None:
@@ -79,23 +79,23 @@ class ReasonCounts:
             return self._covered.next(), self._last
         if self._entries <= self._length or not self._remaining:
             return None
-        stretch = self._stretches[self._index]
-        begin = MIN_ID if not self._index else self._stretches[self._index - 1].last.next()
-        return (begin if self._reread is None else self._reread.upto.next()), stretch.last
+        section = self._sectiones[self._index]
+        begin = MIN_ID if not self._index else self._sectiones[self._index - 1].last.next()
+        return (begin if self._reread is None else self._reread.upto.next()), section.last
 
     def read(self, upto: StreamId, entries: int, counts: KindCounts) -> None:
         """Take a page of `next_range`: the number of its entries up to this ID, and its dead letters by (reason,)."""
         if self._has_new:
             self._append(upto, entries, counts)
             return
-        stretch = self._stretches[self._index]
+        section = self._sectiones[self._index]
         reread = self._reread or _Reread(upto)
         reread.upto, reread.entries = upto, reread.entries + entries
         reread.counts.merge(counts)
         self._reread = reread
-        if upto >= stretch.last:
-            stretch.entries, stretch.counts, self._reread = reread.entries, reread.counts, None
-            self._index, self._remaining = (self._index + 1) % len(self._stretches), self._remaining - 1
+        if upto >= section.last:
+            section.entries, section.counts, self._reread = reread.entries, reread.counts, None
+            self._index, self._remaining = (self._index + 1) % len(self._sectiones), self._remaining - 1
 
     @property
     def uncounted(self) -> int:
@@ -104,15 +104,15 @@ class ReasonCounts:
 
     @property
     def counts(self) -> KindCounts:
-        """The counts of all stretches, by (reason,)."""
+        """The counts of all sectiones, by (reason,)."""
         counts = KindCounts(max_kinds=REASONS)
-        for stretch in self._stretches:
-            counts.merge(stretch.counts)
+        for section in self._sectiones:
+            counts.merge(section.counts)
         return counts
 
     @property
     def _covered(self) -> StreamId:
-        return self._stretches[-1].last if self._stretches else MIN_ID
+        return self._sectiones[-1].last if self._sectiones else MIN_ID
 
     @property
     def _has_new(self) -> bool:
@@ -120,26 +120,26 @@ class ReasonCounts:
 
     @property
     def _entries(self) -> int:
-        return sum(stretch.entries for stretch in self._stretches)
+        return sum(section.entries for section in self._sectiones)
 
     def _append(self, upto: StreamId, entries: int, counts: KindCounts) -> None:
-        end = self._stretches[-1] if self._stretches else None
-        is_read_again = self._reread is not None and self._index == len(self._stretches) - 1
+        end = self._sectiones[-1] if self._sectiones else None
+        is_read_again = self._reread is not None and self._index == len(self._sectiones) - 1
         if end is not None and end.entries + entries <= self._size and not is_read_again:
             end.last, end.entries = upto, end.entries + entries
             end.counts.merge(counts)
             return
-        self._stretches.append(_Stretch(upto, entries, counts))
-        if len(self._stretches) > self._max_stretches:
+        self._sectiones.append(_CountedSection(upto, entries, counts))
+        if len(self._sectiones) > self._max_sectiones:
             self._join_pairs()
 
     def _join_pairs(self) -> None:
-        """Join stretches in pairs; further stretches are twice as long."""
+        """Join sectiones in pairs; further sectiones are twice as long."""
         self._size *= 2
-        for first, second in zip(self._stretches[0::2], self._stretches[1::2], strict=False):
+        for first, second in zip(self._sectiones[0::2], self._sectiones[1::2], strict=False):
             second.entries += first.entries
             first.counts.merge(second.counts)
             second.counts = first.counts
-        last = self._stretches[-1:] if len(self._stretches) % 2 else []
-        self._stretches = self._stretches[1::2] + last
+        last = self._sectiones[-1:] if len(self._sectiones) % 2 else []
+        self._sectiones = self._sectiones[1::2] + last
         self._index, self._reread = 0, None

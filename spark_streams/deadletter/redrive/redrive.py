@@ -23,7 +23,7 @@ from spark_streams.deadletter.retry.waiting_entries import refuse_to_redrive
 from spark_streams.model.ids import StreamId
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.lease import DEFAULT_TERMS, Terms
+from spark_streams.wire.lease import DEFAULT_TERMS, LeaseTerms
 from spark_streams.wire.session import Session
 
 _PAGES_A_SECOND = 10  # under a rate
@@ -105,7 +105,7 @@ class Redrive:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
-        terms: Terms = DEFAULT_TERMS,
+        terms: LeaseTerms = DEFAULT_TERMS,
     ) -> None:
         """Raises InvalidOptionError, TransformError."""
         self._options = options.checked()

@@ -51,7 +51,7 @@ _MOST_BYTES = 128 * 1024 * 1024  # of rows in memory. A larger batch is several 
 _VARIANT = re.compile(r'"(type|elementType|valueType)":"variant"')
 
 
-class Place(NamedTuple):
+class TableLocation(NamedTuple):
     """Where a table is. catalog: its name; properties: of the catalog, which hold passwords; name: of the table."""
 
     catalog: str
@@ -59,7 +59,7 @@ class Place(NamedTuple):
     name: str
 
     @classmethod
-    def configured(cls, catalog: str, options: Mapping[str, str], name: str) -> Place:
+    def configured(cls, catalog: str, options: Mapping[str, str], name: str) -> TableLocation:
         """Return a place with the properties of pyiceberg's own configuration on this machine, and these options.
 
         A task gets them from here: its machine needs no such configuration. Raises TableError.
@@ -120,7 +120,12 @@ class PyicebergTable:
     """An Iceberg table by name. The first batch creates it, and its namespace, if they do not exist."""
 
     def __init__(
-        self, spark: SparkSession, place: Place, keys: list[str], transaction: str | None, keep: int | None = None
+        self,
+        spark: SparkSession,
+        place: TableLocation,
+        keys: list[str],
+        transaction: str | None,
+        keep: int | None = None,
     ) -> None:
         """Set up the writer.
 
@@ -227,7 +232,7 @@ class _IsWrittenError(Exception):
     """Another task has written the batch."""
 
 
-def _writer(place: Place, application: str | None, number: int) -> Callable[[Pages], Pages]:
+def _writer(place: TableLocation, application: str | None, number: int) -> Callable[[Pages], Pages]:
     """Return the function that one task runs. Its column `written` is false if the table holds the batch already.
 
     application, number: the identity of the batch; application None: it is always appended.

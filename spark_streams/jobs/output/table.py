@@ -19,7 +19,7 @@ from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
 from spark_streams.jobs.output.formats import DELTA, DELTALAKE, FILES, ONCE, PACKAGES, PYICEBERG
 from spark_streams.jobs.output.one_task import missing_package
 from spark_streams.jobs.output.partition_types import changed_values, check_partition_types
-from spark_streams.jobs.output.pyiceberg_table import Place, PyicebergTable
+from spark_streams.jobs.output.pyiceberg_table import PyicebergTable, TableLocation
 from spark_streams.jobs.output.table_columns import TableFit, compare, new_table
 from spark_streams.jobs.settings.config import FREE, Config
 from spark_streams.model.extras import command_for
@@ -262,7 +262,7 @@ class TableConfig:
             return DeltalakeTable(spark, self.place, keys, options, transaction, compaction)
         if self.kind == PYICEBERG:
             assert self.catalog is not None
-            place = Place.configured(self.catalog, self.options, self.place)
+            place = TableLocation.configured(self.catalog, self.options, self.place)
             return PyicebergTable(spark, place, self.partition_by, transaction, self.compaction.keep)
         if not self.in_batches:
             return AppendedTable(spark, self.path, self.name, self.partition_by, self.kind, self.options, transaction)

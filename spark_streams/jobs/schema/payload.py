@@ -13,7 +13,7 @@ from spark_streams.errors import ConfigError, RStreamError
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import Config, value_at
 from spark_streams.schemas.decode import columns_of, decode
-from spark_streams.schemas.form import AVRO, form_of, login_of
+from spark_streams.schemas.payload_format import AVRO, form_of, login_of
 from spark_streams.spark.sql_name import quoted
 
 SHAPE = {

@@ -25,7 +25,7 @@ from typing import IO, NamedTuple
 from spark_streams.errors import RegistryError
 from spark_streams.model.own_python import python_command, python_environment
 from spark_streams.schemas.apart.frames import REASON, REGISTRY, SECONDS, TOO_LONG, Shown, read_frame
-from spark_streams.schemas.form import Form
+from spark_streams.schemas.payload_format import PayloadFormat
 
 COMMAND = tuple(python_command("-m", "spark_streams.schemas.apart.server"))
 _MOMENT = 1.0  # seconds that a process has to end by itself
@@ -42,7 +42,9 @@ class _Running(NamedTuple):
 class DecodeProcess:
     """Decodes values in another process. Threads may share it: it decodes one page at a time."""
 
-    def __init__(self, forms: Mapping[bytes, Form], command: Sequence[str] = COMMAND, seconds: float = SECONDS) -> None:
+    def __init__(
+        self, forms: Mapping[bytes, PayloadFormat], command: Sequence[str] = COMMAND, seconds: float = SECONDS
+    ) -> None:
         """forms: by the name of a field; command: to start; seconds: that the values of a page may take together."""
         self._forms, self._command, self._seconds = dict(forms), command, seconds
         self._lock = threading.Lock()

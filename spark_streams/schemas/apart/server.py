@@ -18,8 +18,8 @@ from pathlib import Path
 from spark_streams.errors import RegistryError
 from spark_streams.schemas.apart.frames import LONGEST, MEMORY, REASON, REGISTRY, SECONDS, TEXT, TOO_LARGE, Frame
 from spark_streams.schemas.decoder import Decoder
-from spark_streams.schemas.form import PROTOBUF, Form
 from spark_streams.schemas.json_schema.text import text_of
+from spark_streams.schemas.payload_format import PROTOBUF, PayloadFormat
 from spark_streams.schemas.reasons import BAD_VALUE, UnreadableError
 from spark_streams.schemas.registry import Registry
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE
@@ -28,7 +28,7 @@ Decode = Callable[[bytes, bytes], Frame]  # takes the name of a field and its va
 _PATIENCE = replace(DEFAULT_PATIENCE, limit=5.0)  # a person waits
 
 
-def serve(decode_by: Callable[[Mapping[bytes, Form]], Decode], seconds: float = SECONDS) -> None:
+def serve(decode_by: Callable[[Mapping[bytes, PayloadFormat]], Decode], seconds: float = SECONDS) -> None:
     """Answer requests until the input ends. decode_by: makes the function that decodes by these forms;
     seconds: after which a value ends the process."""
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
@@ -45,7 +45,7 @@ def serve(decode_by: Callable[[Mapping[bytes, Form]], Decode], seconds: float = 
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def decoders(forms: Mapping[bytes, Form]) -> Decode:
+def decoders(forms: Mapping[bytes, PayloadFormat]) -> Decode:
     """Return the function that decodes by these forms. Raises errors of the format's package."""
     registries = {
         (form.registry, form.login): Registry(form.registry, form.login, form.format == PROTOBUF, _PATIENCE)

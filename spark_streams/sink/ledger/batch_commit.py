@@ -26,7 +26,7 @@ from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.sink.ledger import refusals
 from spark_streams.sink.ledger.balance import Balance, LedgerContents, Total
 from spark_streams.sink.ledger.batch import Batch, Kind
-from spark_streams.sink.ledger.ledger import HEAD_FIELDS, NONE_CLOSED, Command, Head, Keys, Part, Record, rows_in
+from spark_streams.sink.ledger.ledger import HEAD_FIELDS, NONE_CLOSED, Command, Head, Keys, Part, QueryRecord, rows_in
 from spark_streams.sink.ledger.lost_batches import require_nothing_lost
 from spark_streams.sink.ledger.replicas import wait_for_replicas
 from spark_streams.wire.address.address import Address
@@ -93,7 +93,7 @@ class _BatchCommit:
         """Try once. Return False if the ledger has changed meanwhile."""
         batch, totals, is_void = self.batch, self.totals, self.is_void
         flat, kind_reply = server.execute_all([("HGETALL", batch.record), batch.kind_command])
-        record, kind = Record.read(flat), batch.read_kind(kind_reply)
+        record, kind = QueryRecord.read(flat), batch.read_kind(kind_reply)
         is_closed = record.closed == batch.number
         if not flat and (is_void or (batch.expires and self.sealing)):
             self._forget_job(server)
@@ -123,7 +123,9 @@ class _BatchCommit:
             wait_for_replicas(server, self.replicas, [*totals, batch.record.encode()])
         return True
 
-    def _read_balances(self, server: Server, record: Record, kind: Kind, streams: Sequence[bytes]) -> list[Balance]:
+    def _read_balances(
+        self, server: Server, record: QueryRecord, kind: Kind, streams: Sequence[bytes]
+    ) -> list[Balance]:
         """WATCH the heads of these streams, and read their ledgers."""
         keys = [Keys.for_stream(stream, self.batch) for stream in streams]
         _, *replies = server.execute_all([
@@ -140,11 +142,11 @@ class _BatchCommit:
             balances.append(Balance(self.batch, kind, stream, received, named, record.closed, contents, self.is_void))
         return balances
 
-    def _seal(self, server: Server, before: Record, forgotten: Sequence[bytes]) -> bool:
+    def _seal(self, server: Server, before: QueryRecord, forgotten: Sequence[bytes]) -> bool:
         """Write into the record that the batch is closed. before: the record when it was read."""
         record = self.batch.record
         seen = server.execute_all([("WATCH", record), ("HGETALL", record)])[-1]
-        if Record.read(seen) != before:
+        if QueryRecord.read(seen) != before:
             server.execute("UNWATCH")
             return False
         self.sealing = True

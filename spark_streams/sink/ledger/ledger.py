@@ -111,7 +111,7 @@ def number_in(value: str | bytes) -> int:
 
 
 @dataclass(frozen=True)
-class Record:
+class QueryRecord:
     """A query's record. closed: the last batch that is closed; streams: by stream the last batch that wrote to it, or
     NONE_CLOSED if it is to be forgotten."""
 
@@ -119,7 +119,7 @@ class Record:
     streams: Mapping[bytes, int] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, flat: Sequence[bytes]) -> Record:
+    def read(cls, flat: Sequence[bytes]) -> QueryRecord:
         """Return the record, from the reply to HGETALL. Raises LedgerError."""
         numbers = {stream: number_in(number) for stream, number in zip(flat[0::2], flat[1::2], strict=True)}
         return cls(numbers.pop(CLOSED, NONE_CLOSED), numbers)

@@ -138,7 +138,7 @@ class LedgerView:
 
 
 @dataclass(frozen=True)
-class Share:
+class StreamRows:
     """One stream's rows in a chunk. places: slice of the chunk's rows; hashes: their fingerprints."""
 
     view: LedgerView
@@ -171,10 +171,10 @@ class LedgerViews:
             views.append(self._views[stream])
         return views
 
-    def shares(self, chunk: Chunk) -> list[Share]:
+    def shares(self, chunk: Chunk) -> list[StreamRows]:
         """Return the chunk's rows by their streams."""
         assert chunk.hashes is not None
         return [
-            Share(view, slice(start, stop), chunk.hashes[start:stop])
+            StreamRows(view, slice(start, stop), chunk.hashes[start:stop])
             for view, (_, start, stop) in zip(self.views_of(chunk.stream_names), chunk.segments, strict=True)
         ]

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from spark_streams.sink.ledger import refusals
 from spark_streams.sink.ledger.batch import Batch
-from spark_streams.sink.ledger.ledger import HEAD_FIELDS, Head, Keys, Record
+from spark_streams.sink.ledger.ledger import HEAD_FIELDS, Head, Keys, QueryRecord
 from spark_streams.wire.connection.server import Server
 
 
-def require_nothing_lost(server: Server, batch: Batch, record: Record) -> None:
+def require_nothing_lost(server: Server, batch: Batch, record: QueryRecord) -> None:
     """Compare the record with the heads of its streams, and with the number of the batch. Raises LedgerError if the
     server has lost data."""
     before = batch.number - 1
@@ -40,7 +40,7 @@ def require_nothing_lost(server: Server, batch: Batch, record: Record) -> None:
         raise refusals.lost_batches(batch, record.closed)
 
 
-def _require_last_batch(batch: Batch, stream: bytes, head: Head, record: Record) -> None:
+def _require_last_batch(batch: Batch, stream: bytes, head: Head, record: QueryRecord) -> None:
     """Require that the head has the batch that the record names for its stream, if that is closed."""
     number = record.streams[stream]
     if number <= record.closed and head.last_done < number and (head.batch != number or batch.is_named_write):

@@ -17,7 +17,7 @@ import numpy as np
 from spark_streams.errors import ReplicationError
 from spark_streams.sink.encode.row_errors import first_unwritten, id_refused, refuses_own_id
 from spark_streams.sink.send.chunk_states import Event
-from spark_streams.sink.send.delivery import Comparison, Delivery, ReplyResult, Request, Rest, Write
+from spark_streams.sink.send.delivery import Comparison, Delivery, ReplyResult, Request, UnwrittenRows, Write
 from spark_streams.wire.connection.connection import Connection
 from spark_streams.wire.connection.retry import is_transient
 from spark_streams.wire.connection.server import Server
@@ -62,7 +62,7 @@ class AtLeastOnce(Delivery):
         if place is not None:
             raise id_refused(server, result.doubtful, place)
         event = Event.NONE_MISSING if result.temporary_refusal is None else Event.ROWS_MISSING
-        return Comparison(event, Rest(result.to_retry))
+        return Comparison(event, UnwrittenRows(result.to_retry))
 
     def on_executed(self, write: Write) -> None:
         """Record the connection that has executed the chunk; None: it was lost before all replies were read."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from spark_streams.sink.encode.chunks import Chunk
 from spark_streams.sink.encode.fingerprint import Hashes, Mask
 from spark_streams.sink.ledger.balance import Total
-from spark_streams.sink.ledger.ledger_view import LedgerView, Share
+from spark_streams.sink.ledger.ledger_view import LedgerView, StreamRows
 from spark_streams.sink.send.chunk_states import Event, State
 from spark_streams.wire.connection.connection import Connection, ReplyError
 from spark_streams.wire.connection.pipe import Pipe
@@ -21,12 +21,12 @@ from spark_streams.wire.connection.server import Server
 
 
 @dataclass(frozen=True)
-class Rest:
+class UnwrittenRows:
     """Rest of a chunk: the rows that are not written yet. For example: of 100 rows, an earlier attempt has written 60,
     and an earlier run has written 10 of the others. Then 30 rows are sent, and the mark names 40."""
 
     to_send: Chunk  # the rows to send
-    marked: Sequence[Share] = ()  # by stream, the rows that the mark is to name: rows to send and rows to claim
+    marked: Sequence[StreamRows] = ()  # by stream, the rows that the mark is to name: rows to send and rows to claim
     claimed: Mask | None = None  # which rows of `marked` are claimed; None: no row
     matched: Sequence[tuple[LedgerView, Hashes]] = ()  # the rows that other attempts have written
 
@@ -57,7 +57,7 @@ class Comparison:
     """Result of the comparison with the ledger. watched: the connection that WATCHes the ledger."""
 
     event: Event
-    rest: Rest
+    rest: UnwrittenRows
     watched: Connection | None = None
 
 
@@ -67,8 +67,8 @@ class Write:
 
     chunk: Chunk
     mark_name: bytes = b""  # of its mark in the ledger
-    shares: Sequence[Share] = ()  # its rows by stream
-    rest: Rest = field(init=False)
+    shares: Sequence[StreamRows] = ()  # its rows by stream
+    rest: UnwrittenRows = field(init=False)
     state: State = field(default=State.PREPARED, init=False)
     pipe: Pipe | None = field(default=None, init=False)  # over which it was sent last; None: not sent, or lost
     count: int = field(default=0, init=False)  # number of commands that were sent
@@ -82,7 +82,7 @@ class Write:
 
     def begin(self) -> None:
         """Reset: all rows are to be sent."""
-        self.rest, self.result, self.watched = Rest(self.chunk, self.shares), None, None
+        self.rest, self.result, self.watched = UnwrittenRows(self.chunk, self.shares), None, None
 
 
 class Delivery(ABC):

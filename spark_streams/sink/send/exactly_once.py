@@ -32,9 +32,9 @@ from spark_streams.sink.ledger import refusals
 from spark_streams.sink.ledger.balance import Total
 from spark_streams.sink.ledger.join import open_views
 from spark_streams.sink.ledger.ledger import Command, expiry, pack_mark
-from spark_streams.sink.ledger.ledger_view import LedgerView, LedgerViews, Share
+from spark_streams.sink.ledger.ledger_view import LedgerView, LedgerViews, StreamRows
 from spark_streams.sink.send.chunk_states import Event
-from spark_streams.sink.send.delivery import Comparison, Delivery, ReplyResult, Request, Rest, Write
+from spark_streams.sink.send.delivery import Comparison, Delivery, ReplyResult, Request, UnwrittenRows, Write
 from spark_streams.wire.connection.connection import Connection, Reply, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import Outcome, transact
@@ -74,7 +74,7 @@ class ExactlyOnce(Delivery):
             share.view.count(share.hashes)
         return self._writes(chunk, shares)
 
-    def _writes(self, chunk: Chunk, shares: Sequence[Share]) -> list[Write]:
+    def _writes(self, chunk: Chunk, shares: Sequence[StreamRows]) -> list[Write]:
         """Return the chunk, or pieces of it if its rows have explicit IDs."""
         if not shares:
             return []
@@ -189,7 +189,7 @@ class ExactlyOnce(Delivery):
             share.view.refresh(server, head, length)
         return dict(zip(explicit, replies[len(checks) :], strict=True))
 
-    def _rest(self, write: Write) -> Rest:
+    def _rest(self, write: Write) -> UnwrittenRows:
         """Return the rows that are missing by the views."""
         chunk = write.chunk
         is_missing, claimed = np.zeros(len(chunk), np.bool_), np.zeros(len(chunk), np.bool_)
@@ -207,7 +207,7 @@ class ExactlyOnce(Delivery):
                 is_missing[share.places] = ~is_matched
                 claimed[share.places.start + np.flatnonzero(~is_matched)] = view.unclaimed.matching(hashes[~is_matched])
         marked, claims = chunk.filter(is_missing), claimed[is_missing]
-        return Rest(marked.filter(~claims), self._views.shares(marked), claims, matched)
+        return UnwrittenRows(marked.filter(~claims), self._views.shares(marked), claims, matched)
 
     def correct_mark(self, server: Server, write: Write) -> None:
         """Remove rows that the server has refused from the mark: a refusal does not undo the rest of a transaction. May
@@ -258,7 +258,7 @@ def _checks(write: Write, *keys: bytes) -> list[Command]:
     return [("WATCH", *watched, *keys), *[check for _, checks in checks_of_views for check in checks]]
 
 
-def _rows_of_mark(rest: Rest) -> Iterator[tuple[LedgerView, Hashes, Hashes]]:
+def _rows_of_mark(rest: UnwrittenRows) -> Iterator[tuple[LedgerView, Hashes, Hashes]]:
     """Yield for each stream (view, fingerprints of the rows to send, fingerprints of the rows to claim)."""
     for share in rest.marked:
         if rest.claimed is None:

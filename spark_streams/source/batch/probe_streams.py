@@ -37,7 +37,7 @@ def may_be_large(entry_range: Range, length: int, entries: int) -> bool:
 
 
 def probe_streams(server: Server, targets: Sequence[ProbeTarget], rounds: int = _ROUNDS) -> list[list[Probe]]:
-    """Return the probes of each target; rounds end when no stretch between two probes is too large.
+    """Return the probes of each target; rounds end when no section between two probes is too large.
 
     Raises ServerError and its subclasses.
     """

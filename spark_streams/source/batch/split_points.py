@@ -2,8 +2,8 @@
 
 A server can tell how many entries a stream has, and which ones follow an ID, but not how many lie between two IDs; and
 entries come in bursts. So a stream is probed: a probe is the first few IDs at or above a position. Between two probes
-lies a stretch. Its size is exact if the probe reached its end; else it is estimated from how densely its first entries
-lie. A stretch that seems too large is probed again in its middle.
+lies a section. Its size is exact if the probe reached its end; else it is estimated from how densely its first entries
+lie. A section that seems too large is probed again in its middle.
 
 All of this decides only where to cut. The parts touch and cover the whole range, however wrong the estimates are.
 """
@@ -17,7 +17,7 @@ from spark_streams.model.ids import StreamId
 from spark_streams.source.range import Range
 
 _PROBES_PER_PART = 4
-_MAX_PIECES = 64  # that a stretch is cut into for the next round of probes
+_MAX_PIECES = 64  # that a section is cut into for the next round of probes
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ProbedSection:
     """From the position of one probe to the next. count: of entries; is_exact: the count is no estimate; seen: the last
-    ID of the stretch that the probe returned, None if there is none; end: no entry of the stretch is above this ID."""
+    ID of the section that the probe returned, None if there is none; end: no entry of the section is above this ID."""
 
     first: StreamId
     upto: StreamId
@@ -55,19 +55,19 @@ def first_positions(entry_range: Range, entries: int, limit: int) -> list[Stream
 def further_positions(
     entry_range: Range, probes: Sequence[Probe], entries: int, length: int, limit: int
 ) -> list[StreamId]:
-    """Return at most `limit` positions within the stretches that are too large for a part.
+    """Return at most `limit` positions within the sectiones that are too large for a part.
 
     length: entries of the stream. If the probes account for far fewer entries than the range should hold, a burst lies
     hidden between them.
     """
-    stretches = _estimates(entry_range, probes, length)
-    is_hidden = sum(stretch.count for stretch in stretches) < entry_range.count // 2
-    vague = [stretch for stretch in stretches if not stretch.is_exact and (is_hidden or 2 * stretch.count > entries)]
+    sectiones = _estimates(entry_range, probes, length)
+    is_hidden = sum(section.count for section in sectiones) < entry_range.count // 2
+    vague = [section for section in sectiones if not section.is_exact and (is_hidden or 2 * section.count > entries)]
     positions: list[StreamId] = []
-    for stretch in sorted(vague, key=lambda stretch: -stretch.count):
-        pieces = limit // len(vague) if is_hidden else 2 + 2 * stretch.count // entries
-        if stretch.seen is not None:
-            positions += _between(stretch.seen, stretch.end, max(2, min(_MAX_PIECES, pieces)))
+    for section in sorted(vague, key=lambda section: -section.count):
+        pieces = limit // len(vague) if is_hidden else 2 + 2 * section.count // entries
+        if section.seen is not None:
+            positions += _between(section.seen, section.end, max(2, min(_MAX_PIECES, pieces)))
     return sorted(set(positions[:limit]) - {probe.position for probe in probes})
 
 
@@ -75,18 +75,18 @@ def cut(entry_range: Range, probes: Sequence[Probe], entries: int, length: int) 
     """Return the range in parts of about `entries` entries: touching, in order, together the whole range."""
     parts: list[Range] = []
     after, count = entry_range.after, 0
-    for stretch in stretches_of(entry_range, probes, length):
-        if count > 0 and stretch.first > after.next() and count + stretch.count > entries:
-            parts.append(replace(entry_range, after=after, last=stretch.first.previous(), count=count))
-            after, count = stretch.first.previous(), 0
-        count += stretch.count
+    for section in sectiones_of(entry_range, probes, length):
+        if count > 0 and section.first > after.next() and count + section.count > entries:
+            parts.append(replace(entry_range, after=after, last=section.first.previous(), count=count))
+            after, count = section.first.previous(), 0
+        count += section.count
     return [*parts, replace(entry_range, after=after, count=max(1, count))]
 
 
-def stretches_of(entry_range: Range, probes: Sequence[Probe], length: int) -> list[Stretch]:
-    """Return the stretches of a range. If the range has `length` entries, the estimates add up to that."""
-    stretches = _estimates(entry_range, probes, length)
-    return _scaled(stretches, length) if entry_range.count == length else stretches
+def sectiones_of(entry_range: Range, probes: Sequence[Probe], length: int) -> list[ProbedSection]:
+    """Return the sectiones of a range. If the range has `length` entries, the estimates add up to that."""
+    sectiones = _estimates(entry_range, probes, length)
+    return _scaled(sectiones, length) if entry_range.count == length else sectiones
 
 
 def _between(first: StreamId, last: StreamId, pieces: int) -> list[StreamId]:
@@ -102,8 +102,8 @@ def _between(first: StreamId, last: StreamId, pieces: int) -> list[StreamId]:
     return [first, *sorted(position for position in positions if position > first)]
 
 
-def _estimates(entry_range: Range, probes: Sequence[Probe], length: int) -> list[Stretch]:
-    stretches: list[Stretch] = []
+def _estimates(entry_range: Range, probes: Sequence[Probe], length: int) -> list[ProbedSection]:
+    sectiones: list[ProbedSection] = []
     ordered = sorted(probes, key=lambda probe: probe.position)
     for number, probe in enumerate(ordered):
         is_final = number + 1 == len(ordered)
@@ -114,8 +114,8 @@ def _estimates(entry_range: Range, probes: Sequence[Probe], length: int) -> list
         reaches_below = below is not None and inside[-1:] == [below]
         is_exact = probe.is_last or len(inside) < len(probe.ids) or reaches_below
         count = len(inside) if is_exact else max(len(inside), min(length, _estimate(probe, end)))
-        stretches.append(Stretch(probe.position, upto, count, is_exact, inside[-1] if inside else None, end))
-    return stretches
+        sectiones.append(ProbedSection(probe.position, upto, count, is_exact, inside[-1] if inside else None, end))
+    return sectiones
 
 
 def _estimate(probe: Probe, upto: StreamId) -> int:
@@ -130,14 +130,14 @@ def _estimate(probe: Probe, upto: StreamId) -> int:
     return (len(probe.ids) - 1) * (upto.ms - first.ms) // elapsed
 
 
-def _scaled(stretches: Sequence[Stretch], total: int) -> list[Stretch]:
-    """Return the stretches with estimates that add up to the total."""
-    exact = sum(stretch.count for stretch in stretches if stretch.is_exact)
-    estimated = sum(stretch.count for stretch in stretches if not stretch.is_exact)
+def _scaled(sectiones: Sequence[ProbedSection], total: int) -> list[ProbedSection]:
+    """Return the sectiones with estimates that add up to the total."""
+    exact = sum(section.count for section in sectiones if section.is_exact)
+    estimated = sum(section.count for section in sectiones if not section.is_exact)
     if estimated == 0:
-        return list(stretches)
+        return list(sectiones)
     remaining = max(0, total - exact)
     return [
-        stretch if stretch.is_exact else replace(stretch, count=stretch.count * remaining // estimated)
-        for stretch in stretches
+        section if section.is_exact else replace(section, count=section.count * remaining // estimated)
+        for section in sectiones
     ]

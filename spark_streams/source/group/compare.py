@@ -24,7 +24,7 @@ from spark_streams.wire.replies.xinfo import StreamState
 
 
 @dataclass(frozen=True)
-class Above:
+class PendingAbove:
     """Entries that are pending above the position, up to the group's: for the query (reserved ahead, or left by a
     crash), or for nobody (released). last: the last one of them."""
 
@@ -32,7 +32,7 @@ class Above:
     last: StreamId = MIN_ID
 
 
-NOTHING_ABOVE = Above()
+NOTHING_ABOVE = PendingAbove()
 
 
 def lost_above(head: StreamState, position: StreamId, read: int | None) -> int | None:
@@ -94,7 +94,7 @@ def moved_since_checkpoint(at: StreamOffset, look: Look, is_logged: bool = True)
 
 
 def compare(
-    stream: str, at: StreamOffset, look: Look, above: Above, is_bookmark: bool = False, closed: int | None = None
+    stream: str, at: StreamOffset, look: Look, above: PendingAbove, is_bookmark: bool = False, closed: int | None = None
 ) -> Finding | None:
     """Return what is wrong with a stream. is_bookmark: the group only shows the position (noAck); closed: entries that
     were lost while the query was alone, if others have joined since and the number is known."""
@@ -122,7 +122,7 @@ def compare(
 class _Comparison:
     at: StreamOffset
     look: Look
-    above: Above
+    above: PendingAbove
     is_bookmark: bool
     closed: int | None
 

@@ -24,7 +24,9 @@ def lease_key(stream: str, group: str, consumer: str) -> bytes:
 class Lease(lease.Lease):
     """Lease of one query on its streams. Raises ConsumerTakenError if another query has the consumer."""
 
-    def __init__(self, address: Address, group: str, consumer: str, terms: lease.Terms = lease.DEFAULT_TERMS) -> None:
+    def __init__(
+        self, address: Address, group: str, consumer: str, terms: lease.LeaseTerms = lease.DEFAULT_TERMS
+    ) -> None:
         super().__init__(address, group, terms)
         self._group, self._consumer = group, consumer
 

@@ -24,7 +24,7 @@ from spark_streams.source.membership import Membership
 _log = logging.getLogger("spark_streams.source")
 
 
-class Place(NamedTuple):
+class MessageContext(NamedTuple):
     """Words of a message. address: of the server; forgets: whether it loses its streams when its process ends."""
 
     member: Membership
@@ -191,7 +191,7 @@ class DataLoss:
     reported is not reported again, or only by how much it has grown."""
 
     allowed: bool
-    place: Place
+    place: MessageContext
     counts: Counter[str] = field(default_factory=Counter)
     _of_step: dict[tuple[Kind, str, StreamId, str], int] = field(default_factory=dict)  # lost entries
 
@@ -228,19 +228,19 @@ class DataLoss:
         _log.warning("%s. Lost entries of stream %r that are counted: %s%d", line, finding.stream, least, finding.lost)
 
 
-def error_of(finding: Finding, place: Place) -> StreamStateError:
+def error_of(finding: Finding, place: MessageContext) -> StreamStateError:
     """Return the error for a finding."""
     row = REMEDIES[finding.kind]
     advice = row.advice(finding.group_use).format_map(_words(finding, place))
     return row.error(f"{problem_of(finding, place)}. {advice}")
 
 
-def problem_of(finding: Finding, place: Place) -> str:
+def problem_of(finding: Finding, place: MessageContext) -> str:
     """Return what is wrong."""
     return PROBLEMS[finding.kind].format_map(_words(finding, place))
 
 
-def _words(finding: Finding, place: Place) -> dict[str, object]:
+def _words(finding: Finding, place: MessageContext) -> dict[str, object]:
     member, stream = place.member, finding.stream
     position = finding.above if finding.position is None else finding.position
     entries = "1 entry" if finding.lost == 1 else f"{finding.lost} entries"

@@ -13,7 +13,7 @@ from spark_streams.model.keys import forgotten_key, is_returned, key_beside
 from spark_streams.model.operator_commands import seek_command
 from spark_streams.model.times import from_milliseconds
 from spark_streams.options.per_stream import PerStream
-from spark_streams.retention.forgotten import Record
+from spark_streams.retention.forgotten import ForgottenGroup
 from spark_streams.source.group.account import count_read
 from spark_streams.source.group.admin import GroupChange, change_groups
 from spark_streams.source.group.findings import Start
@@ -146,7 +146,7 @@ def require_not_forgotten(server: Server, member: Membership, streams: Sequence[
     """
     own = [stream for stream in streams if not is_returned(stream)]
     replies = server.execute_all([("GET", forgotten_key(stream, member.group)) for stream in own])
-    for stream, record in zip(own, map(Record.parse, replies), strict=True):
+    for stream, record in zip(own, map(ForgottenGroup.parse, replies), strict=True):
         if record is None:
             continue
         [groups] = server.pipeline([("XINFO", "GROUPS", stream)])

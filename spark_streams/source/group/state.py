@@ -15,7 +15,7 @@ from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.operator_commands import delete_consumer_command
 from spark_streams.source.group.findings import Finding, Kind
-from spark_streams.source.group.remedies import Place, error_of, problem_of
+from spark_streams.source.group.remedies import MessageContext, error_of, problem_of
 from spark_streams.source.membership import Membership
 from spark_streams.source.part import Part
 from spark_streams.wire.connection.connection import Argument, Connection, Reply, ReplyError
@@ -179,7 +179,7 @@ def missing(
 ) -> StreamStateError:
     """Return the error for a missing group, alone or with its stream. logged: the checkpoint's position, None:
     unknown."""
-    place = Place(member, str(server.address), server.address.forgets)
+    place = MessageContext(member, str(server.address), server.address.forgets)
     kind = Kind.STREAM_MISSING if stream_too else Kind.GROUP_MISSING
     finding = Finding(kind, stream, above=MIN_ID if logged is None else logged)
     if stream_too or logged is not None:

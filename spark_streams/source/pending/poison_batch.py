@@ -36,7 +36,7 @@ from spark_streams.source.pending.dead_entries import DeadEntries
 from spark_streams.source.pending.poison_record import (
     CachedPoisonState,
     Failure,
-    Record,
+    PoisonRecord,
     delete_failure,
     delete_record,
     fetch_failure,
@@ -91,7 +91,7 @@ class PoisonBatch:
         """
         if not end.held:
             return False, cache  # the batch only corrects a position (trigger.trigger)
-        record = Record(server, cache, end, begin)
+        record = PoisonRecord(server, cache, end, begin)
         state = record.state.for_batch(end.token)
         died = state.runs - (state.run == self._run)  # this run counts once, also if the connection broke before
         if self._max_deaths is None:
@@ -117,7 +117,7 @@ class PoisonBatch:
     def _set_aside(
         self,
         server: Server,
-        record: Record,
+        record: PoisonRecord,
         state: PoisonState,
         end: Offset,
         pending: Sequence[Range],
@@ -179,7 +179,7 @@ class PoisonBatch:
         maxDeliveries was set after it had killed the query."""
         if not end.held:
             return True
-        state = Record(server, CachedPoisonState(), end).state
+        state = PoisonRecord(server, CachedPoisonState(), end).state
         if state.token != end.token:
             return not end.record
         return not state.narrowed and (state.runs > 0 or not end.record)
@@ -194,7 +194,7 @@ class PoisonBatch:
         this copy of it does not have."""
         if not begin.streams:
             return
-        record = Record(server, CachedPoisonState(), begin)
+        record = PoisonRecord(server, CachedPoisonState(), begin)
         last = record.state
         if record.cache.key is None:
             return
@@ -216,7 +216,7 @@ class PoisonBatch:
         """
         if self._max_deaths is None or not begin.streams or not (cache.may_hold or cache.holds_pieces):
             return {}, [], cache
-        record = Record(server, cache, begin)
+        record = PoisonRecord(server, cache, begin)
         state = record.state.after_commit(begin.token, record.state.piece_of(begin.old), begin.held > 0)
         for condemned in list(state.condemned()):
             state = self._give_up(server, record, condemned, state)
@@ -234,7 +234,7 @@ class PoisonBatch:
         self, server: Server, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
     ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
         """Return the piece that is the next batch if there is nothing else to read, or nothing."""
-        record = Record(server, cache, begin)
+        record = PoisonRecord(server, cache, begin)
         name = record.state.fallback_piece()
         if name is None:
             return {}, [], cache
@@ -242,7 +242,7 @@ class PoisonBatch:
 
     @staticmethod
     def _chosen(
-        record: Record, state: PoisonState, chosen: dict[str, tuple[Range, ...]], tasks: list[Part]
+        record: PoisonRecord, state: PoisonState, chosen: dict[str, tuple[Range, ...]], tasks: list[Part]
     ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
         """Save the state after a piece was chosen, and return the piece."""
         if state != record.state:
@@ -276,7 +276,7 @@ class PoisonBatch:
         share = -(-backlog // PIECES)
         return share if limit is None else min(share, limit)
 
-    def _give_up(self, server: Server, record: Record, name: str, state: PoisonState) -> PoisonState:
+    def _give_up(self, server: Server, record: PoisonRecord, name: str, state: PoisonState) -> PoisonState:
         """Make a dead letter of the entry that kills the query."""
         state = state.give_up(name)
         record.save(state)

@@ -38,7 +38,7 @@ class CachedPoisonState:
         return self.state is not None and bool(self.state.pieces)
 
 
-class Record:
+class PoisonRecord:
     """The record of one query's state while a batch is planned or chosen. cache: the run's copy of it."""
 
     def __init__(self, server: Server, cache: CachedPoisonState, *offsets: Offset) -> None:

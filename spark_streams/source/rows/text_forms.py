@@ -28,7 +28,7 @@ Cast = Callable[[pa.Array, pa.DataType], pa.Array]
 
 
 @dataclass(frozen=True)
-class Form:
+class TextForm:
     """pattern: RE2, of a complete text; cast: casts a column of such texts. If a value does not fit, it is null, or
     the cast raises pa.ArrowInvalid for the column."""
 
@@ -43,7 +43,7 @@ class ScalarKind:
 
     includes: Callable[[pa.DataType], bool]
     direct_cast: Cast
-    forms: Sequence[Form]
+    forms: Sequence[TextForm]
 
 
 def _plain_cast(text: pa.Array, to: pa.DataType) -> pa.Array:
@@ -238,39 +238,39 @@ def _times(text: pa.Array, to: pa.DataType) -> pa.Array:
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 SCALARS: dict[str, ScalarKind] = {
-    "boolean": ScalarKind(pa.types.is_boolean, _plain_cast, [Form("(?i)^(?:true|false|1|0)$", _plain_cast)]),
+    "boolean": ScalarKind(pa.types.is_boolean, _plain_cast, [TextForm("(?i)^(?:true|false|1|0)$", _plain_cast)]),
     "integer": ScalarKind(
         pa.types.is_signed_integer,
         _direct_integers,
-        [Form(r"^[+-]?\d{1,18}$", _short_integers), Form(r"^[+-]?0*\d{1,38}$", _long_integers)],
+        [TextForm(r"^[+-]?\d{1,18}$", _short_integers), TextForm(r"^[+-]?0*\d{1,38}$", _long_integers)],
     ),
     "float": ScalarKind(
         pa.types.is_floating,
         _direct_floats,
-        [Form(rf"^[+-]?{_NUMBER}$", _plain_cast), Form("(?i)^[+-]?(?:nan|inf|infinity)$", _plain_cast)],
+        [TextForm(rf"^[+-]?{_NUMBER}$", _plain_cast), TextForm("(?i)^[+-]?(?:nan|inf|infinity)$", _plain_cast)],
     ),
     "decimal": ScalarKind(
         pa.types.is_decimal,
         _direct_decimals,
         [
-            Form(r"^[+-]?(?:\d{1,38}\.?\d{0,38}|\.\d{1,38})$", _short_decimals),
-            Form(rf"^[+-]?{_NUMBER}$", _long_decimals),
+            TextForm(r"^[+-]?(?:\d{1,38}\.?\d{0,38}|\.\d{1,38})$", _short_decimals),
+            TextForm(rf"^[+-]?{_NUMBER}$", _long_decimals),
         ],
     ),
     "date": ScalarKind(
-        pa.types.is_date32, _plain_cast, [Form(f"^{_DAY}$", _plain_cast), Form(f"^{_FAR_DAY}$", _far_dates)]
+        pa.types.is_date32, _plain_cast, [TextForm(f"^{_DAY}$", _plain_cast), TextForm(f"^{_FAR_DAY}$", _far_dates)]
     ),
     "timestamp": ScalarKind(
         pa.types.is_timestamp,
         _direct_timestamps,
         [
-            Form(r"^[+-]?\d+$", _milliseconds),
-            Form(f"^{_DAY}{_TIME}{_ZONE}$", _truncated_zoned),
-            Form(f"^{_DAY}(?:{_TIME})?$", _truncated_local),
-            Form(f"^{_FAR_DAY}(?:{_TIME}{_ZONE}?)?$", _far_timestamps),
+            TextForm(r"^[+-]?\d+$", _milliseconds),
+            TextForm(f"^{_DAY}{_TIME}{_ZONE}$", _truncated_zoned),
+            TextForm(f"^{_DAY}(?:{_TIME})?$", _truncated_local),
+            TextForm(f"^{_FAR_DAY}(?:{_TIME}{_ZONE}?)?$", _far_timestamps),
         ],
     ),
-    "time": ScalarKind(pa.types.is_time64, _times, [Form(f"^{_TIME}$".replace("[T ]", ""), _times)]),
+    "time": ScalarKind(pa.types.is_time64, _times, [TextForm(f"^{_TIME}$".replace("[T ]", ""), _times)]),
 }
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_streams.errors import StreamStateError
 from spark_streams.model.keys import is_returned
 from spark_streams.source.group.findings import Finding, Kind
-from spark_streams.source.group.remedies import Place, error_of
+from spark_streams.source.group.remedies import MessageContext, error_of
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
@@ -114,4 +114,4 @@ def _data_loss(server: Session, member: Membership, entries: Range, count: int) 
     missing = entries.count - count
     detail = f"of a batch of {entries.count}"
     finding = Finding(Kind.ENTRIES_LOST, entries.stream, above=entries.after, position=entries.last, lost=missing)
-    return error_of(replace(finding, detail=detail), Place(member, str(server.address)))
+    return error_of(replace(finding, detail=detail), MessageContext(member, str(server.address)))

@@ -31,7 +31,7 @@ from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.admin import begin_batches, streams_without_group
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.opening import Opened, Opening
-from spark_streams.source.group.remedies import DataLoss, Place
+from spark_streams.source.group.remedies import DataLoss, MessageContext
 from spark_streams.source.group.server_checks import require_entry_counts, require_no_eviction
 from spark_streams.source.group.state import fetch_state, missing
 from spark_streams.source.group.stream_set import StreamSet
@@ -123,7 +123,9 @@ class MicroBatchStream:
         self.worker = worker or BackgroundWorker(options.address)
         self.counters = RunCounters()
         self.run_name = secrets.token_hex(6)
-        place = Place(Membership((), options.group, options.consumer), str(options.address), options.address.forgets)
+        place = MessageContext(
+            Membership((), options.group, options.consumer), str(options.address), options.address.forgets
+        )
         losses = self._losses = DataLoss(not options.fail_on_data_loss, place, self.counters.entries(LOST))
         streams = self._streams = StreamSet(options, now, limits)
         self._opening = Opening(options, streams)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spark_streams.errors import GroupMissingError
 from spark_streams.model.ids import MIN_ID, StreamId
-from spark_streams.source.group.compare import Above
+from spark_streams.source.group.compare import PendingAbove
 from spark_streams.source.group.state import Look, fetch_looks, require_alone, require_none_released
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
@@ -28,11 +28,11 @@ class Looks:
     above: Mapping[str, list[Range]]
     released: Mapping[str, tuple[int, StreamId]]
 
-    def above_of(self, stream: str) -> Above:
+    def above_of(self, stream: str) -> PendingAbove:
         """Return what is pending above the position for the query, or for nobody: the query takes it."""
         released, last = self.released.get(stream, (0, MIN_ID))
         ranges = self.above.get(stream, [])
-        return Above(self.ours_above(stream) + released, max([last, *(entries.last for entries in ranges)]))
+        return PendingAbove(self.ours_above(stream) + released, max([last, *(entries.last for entries in ranges)]))
 
     def ours_above(self, stream: str) -> int:
         """Return how many entries are pending for the query above its position."""

@@ -21,7 +21,7 @@ from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.account import count_lost_alone, count_read
 from spark_streams.source.group.admin import GroupChange, carry_out, change_groups
 from spark_streams.source.group.compare import (
-    Above,
+    PendingAbove,
     Repair,
     at_end,
     compare,
@@ -390,7 +390,7 @@ def _counted(server: Server, stream: str, at: StreamOffset, look: Look) -> Strea
     return at._replace(read=count_read(server, stream, look.head, at.position))
 
 
-def _closed(server: Server, stream: str, at: StreamOffset, look: Look, above: Above) -> int | None:
+def _closed(server: Server, stream: str, at: StreamOffset, look: Look, above: PendingAbove) -> int | None:
     """Return how many entries were lost while the query was alone in a group that others have joined since: from now on
     nobody can count them. None: the query was not alone, no entry was deleted, or the number is not known."""
     group, head = look.group, look.head

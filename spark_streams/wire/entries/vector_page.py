@@ -13,14 +13,14 @@ from spark_streams.model.ids import StreamId
 from spark_streams.wire.entries.entry_page import EntryPage, UInt64s, slices_of
 from spark_streams.wire.entries.lines import DASH, Index, Mask
 from spark_streams.wire.entries.spans import Spans
-from spark_streams.wire.entries.walk import Shape, Walk
+from spark_streams.wire.entries.walk import ReadReplies, Shape
 
 
 class VectorPage(EntryPage):
     """The entries of a walk. Raises ShapeError if the walk does."""
 
     def __init__(self, reply: memoryview | bytes, replies: int = 1) -> None:
-        walk = Walk(reply, replies)
+        walk = ReadReplies(reply, replies)
         self._reply, self._data = reply, walk.data
         self._begin, self._end = walk.begin, walk.end
         self.counts = walk.counts

@@ -60,7 +60,7 @@ class Shape:
         self.end = [bounds[mask] for bounds in self.end]
 
 
-class Walk:
+class ReadReplies:
     """Replies in a row, read at once. Raises ShapeError if the reading cannot be proved.
 
     begin, end: the bounds of each entry's ID. shapes: the entries by shape. mixed: entries without a shape. counts:

@@ -75,7 +75,7 @@ def counts_by_reason(counts: ReasonCounts) -> dict[str, int]:
 
 
 def test_what_came_is_read_once_and_nothing_where_nothing_came() -> None:
-    stream, counts = Stream(), ReasonCounts(stretch=10)
+    stream, counts = Stream(), ReasonCounts(section=10)
     stream.add(*["a"] * 25, *["b"] * 8, "")
     assert stream.count_all(counts) == 34
     assert counts_by_reason(counts) == {"a": 25, "b": 8}
@@ -86,8 +86,8 @@ def test_what_came_is_read_once_and_nothing_where_nothing_came() -> None:
     assert counts.uncounted == 0
 
 
-def test_what_a_trim_cuts_off_in_front_costs_one_stretch() -> None:
-    stream, counts = Stream(), ReasonCounts(stretch=10)
+def test_what_a_trim_cuts_off_in_front_costs_one_section() -> None:
+    stream, counts = Stream(), ReasonCounts(section=10)
     stream.add(*["a"] * 50, *["b"] * 50)
     stream.count_all(counts)
     stream.remove(*stream.ids[:55])
@@ -95,8 +95,8 @@ def test_what_a_trim_cuts_off_in_front_costs_one_stretch() -> None:
     assert counts_by_reason(counts) == {"b": 45}
 
 
-def test_a_trim_with_each_entry_that_comes_costs_a_stretch_at_most() -> None:
-    stream, counts = Stream(), ReasonCounts(stretch=10)
+def test_a_trim_with_each_entry_that_comes_costs_a_section_at_most() -> None:
+    stream, counts = Stream(), ReasonCounts(section=10)
     stream.add(*["a"] * 100)
     stream.count_all(counts)
     for _ in range(100):
@@ -107,7 +107,7 @@ def test_a_trim_with_each_entry_that_comes_costs_a_stretch_at_most() -> None:
 
 
 def test_what_goes_from_the_middle_is_found_by_reading_again() -> None:
-    stream, counts = Stream(), ReasonCounts(stretch=10)
+    stream, counts = Stream(), ReasonCounts(section=10)
     stream.add(*["a", "b"] * 50)
     stream.count_all(counts)
     stream.remove(*[one for one, reason in stream.entries.items() if reason == "a"])
@@ -117,7 +117,7 @@ def test_what_goes_from_the_middle_is_found_by_reading_again() -> None:
 
 
 def test_counting_goes_on_where_the_last_look_left_it_off() -> None:
-    stream, counts = Stream(), ReasonCounts(stretch=10)
+    stream, counts = Stream(), ReasonCounts(section=10)
     stream.add(*["a"] * 30)
     for left in (20, 10, 0):
         stream.tell(counts)
@@ -128,7 +128,7 @@ def test_counting_goes_on_where_the_last_look_left_it_off() -> None:
 
 @pytest.mark.parametrize("entries", [3, 40])
 def test_another_stream_of_that_name_is_counted_from_its_start(entries: int) -> None:
-    stream, counts = Stream(), ReasonCounts(stretch=10)
+    stream, counts = Stream(), ReasonCounts(section=10)
     stream.add(*["a"] * 30)
     stream.count_all(counts)
     other = Stream()
@@ -139,7 +139,7 @@ def test_another_stream_of_that_name_is_counted_from_its_start(entries: int) -> 
 
 
 def test_a_stream_that_is_emptied_has_none_and_is_filled_again() -> None:
-    stream, counts = Stream(), ReasonCounts(stretch=10)
+    stream, counts = Stream(), ReasonCounts(section=10)
     stream.add(*["a"] * 30)
     stream.count_all(counts)
     stream.remove(*stream.ids)
@@ -150,12 +150,12 @@ def test_a_stream_that_is_emptied_has_none_and_is_filled_again() -> None:
     assert counts_by_reason(counts) == {"b": 1}
 
 
-def test_many_stretches_become_fewer_and_longer_ones() -> None:
-    stream, counts = Stream(), ReasonCounts(stretch=10, stretches=8)
+def test_many_sectiones_become_fewer_and_longer_ones() -> None:
+    stream, counts = Stream(), ReasonCounts(section=10, sectiones=8)
     stream.add(*["a", "b", "c"] * 400)
     stream.count_all(counts)
     assert counts_by_reason(counts) == {"a": 400, "b": 400, "c": 400}
-    assert len(counts._stretches) <= 8
+    assert len(counts._sectiones) <= 8
     stream.remove(*stream.ids[:3])
     assert stream.count_all(counts) <= 400
     assert counts_by_reason(counts) == {"a": 399, "b": 399, "c": 399}
@@ -170,7 +170,7 @@ def test_reasons_beyond_a_few_are_one() -> None:
 
 
 def test_the_newest_dead_letter_of_a_reason_is_reported() -> None:
-    stream, counts = Stream(), ReasonCounts(stretch=3)
+    stream, counts = Stream(), ReasonCounts(section=3)
     stream.add("a", "b", "a", "b", "b")
     stream.count_all(counts, size=2)
     assert {reason: count.last for (reason,), count in counts.counts} == {"a": "3-0", "b": "5-0"}
@@ -180,7 +180,7 @@ def test_the_newest_dead_letter_of_a_reason_is_reported() -> None:
 def test_whatever_comes_and_goes_between_looks_and_while_they_read(seed: int) -> None:
     chance = random.Random(seed)
     stream = Stream(counts=bool(seed % 2))
-    counts = ReasonCounts(stretch=chance.choice([1, 7, 40]), stretches=chance.choice([2, 5, 50]))
+    counts = ReasonCounts(section=chance.choice([1, 7, 40]), sectiones=chance.choice([2, 5, 50]))
 
     def happens() -> None:
         what = chance.randrange(5)

@@ -8,7 +8,7 @@ from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.group.compare import (
     NOTHING_ABOVE,
-    Above,
+    PendingAbove,
     at_end,
     compare,
     is_proved_below,
@@ -95,8 +95,8 @@ def test_what_a_query_finds_in_a_shared_group(look: Look, kind: Kind | None, los
 
 def test_entries_that_are_reserved_above_the_position_are_no_finding() -> None:
     look = Look(stream(), group(12), MARK)
-    assert compare("s", AT, look, Above(2, entry(12))) is None
-    taken = compare("s", AT, look, Above(1, entry(11)))
+    assert compare("s", AT, look, PendingAbove(2, entry(12))) is None
+    taken = compare("s", AT, look, PendingAbove(1, entry(11)))
     assert taken is not None
     assert taken.kind is Kind.GROUP_ABOVE
 
@@ -139,7 +139,7 @@ def test_how_many_entries_above_a_position_have_left_the_stream(
     assert lost_above(head, entry(position), read) == lost
 
 
-def found(look: Look, at: StreamOffset = AT, above: Above = NOTHING_ABOVE) -> tuple[StreamOffset, str]:
+def found(look: Look, at: StreamOffset = AT, above: PendingAbove = NOTHING_ABOVE) -> tuple[StreamOffset, str]:
     """Where a lenient query goes on, and the command for its group."""
     finding = compare("s", at, look, above)
     assert finding is not None

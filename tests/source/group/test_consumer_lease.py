@@ -18,7 +18,7 @@ from spark_streams.model.keys import session_key
 from spark_streams.source.group.consumer_lease import Lease, lease_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
-from spark_streams.wire.lease import Processes, Terms
+from spark_streams.wire.lease import LeaseTerms, Processes
 from tools.driving import ALL, LOOK_EACH_TIME, SMALL, add, another_reader, drain, reader
 from tools.sending import before_sending, reply_lost
 from tools.servers.server import Server
@@ -110,7 +110,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_the_holder(server: Serve
 def test_a_lease_from_elsewhere_is_waited_for_and_taken_when_it_expires(server: Server, client: redis.Redis) -> None:
     left_behind(client, 300, space="another machine", host="elsewhere")
     began = time.monotonic()
-    reader(server, limits=replace(SMALL, lease=Terms(poll=0.02))).initialOffset()
+    reader(server, limits=replace(SMALL, lease=LeaseTerms(poll=0.02))).initialOffset()
     assert time.monotonic() - began > 0.2
     assert "someone" not in str(client.get(KEY))
 
@@ -126,13 +126,13 @@ def test_a_lease_from_elsewhere_that_is_renewed_refuses(server: Server, client: 
             client.pexpire(KEY, 60_000)
 
     with pytest.raises(ConsumerTakenError, match="on elsewhere"):
-        reader(server, limits=replace(SMALL, lease=Terms(sleep=renewing))).initialOffset()
+        reader(server, limits=replace(SMALL, lease=LeaseTerms(sleep=renewing))).initialOffset()
     assert looks == 2
 
 
 def test_it_is_renewed_while_the_query_runs_and_found_lost(server: Server, client: redis.Redis) -> None:
     address = Address.parse(server.url)
-    held = Lease(address, "g", "spark", Terms(ttl=300))
+    held = Lease(address, "g", "spark", LeaseTerms(ttl=300))
     with Connection(address) as connection:
         held.hold(connection, ["s", "t"])
         before = client.get(KEY)
@@ -159,7 +159,7 @@ def test_it_is_renewed_while_the_query_runs_and_found_lost(server: Server, clien
 def test_streams_that_are_not_read_any_more_are_let_go(server: Server, client: redis.Redis) -> None:
     """And taken again when they are read again, be it before they were given back."""
     address = Address.parse(server.url)
-    held = Lease(address, "g", "spark", Terms(ttl=600))
+    held = Lease(address, "g", "spark", LeaseTerms(ttl=600))
     keys = [lease_key(stream, "g", "spark") for stream in "stu"]
     with Connection(address) as connection:
         held.hold(connection, ["s", "t", "u"])
@@ -178,7 +178,7 @@ def test_streams_that_are_not_read_any_more_are_let_go(server: Server, client: r
 def test_the_lease_of_a_stream_that_vanished_is_not_renewed(server: Server, client: redis.Redis) -> None:
     add(client, 3, "o:1")
     add(client, 3, "o:2")
-    limits = replace(LOOK_EACH_TIME, lease=Terms(ttl=600))
+    limits = replace(LOOK_EACH_TIME, lease=LeaseTerms(ttl=600))
     one = reader(server, limits=limits, streamsPattern="o:*", failOnDataLoss="false")
     start = one.initialOffset()
     start = one.latestOffset(start, ALL)
@@ -214,7 +214,7 @@ def test_a_renewal_that_stood_still_for_too_long_is_no_proof_that_the_lease_is_o
 ) -> None:
     """Between its question and its answer the lease expired, and another query took it."""
     address = Address.parse(server.url)
-    held = Lease(address, "g", "spark", Terms(ttl=300, is_kept=False))
+    held = Lease(address, "g", "spark", LeaseTerms(ttl=300, is_kept=False))
 
     def slow(*_: object) -> None:
         time.sleep(0.4)
@@ -243,14 +243,14 @@ def a_lease_from_elsewhere(client: redis.Redis, ttl: int) -> str:
 def test_a_lease_is_taken_over_when_the_session_of_its_holder_has_expired(server: Server, client: redis.Redis) -> None:
     a_lease_from_elsewhere(client, 300)
     began = time.monotonic()
-    reader(server, limits=replace(SMALL, lease=Terms(poll=0.02))).initialOffset()
+    reader(server, limits=replace(SMALL, lease=LeaseTerms(poll=0.02))).initialOffset()
     assert time.monotonic() - began > 0.2
     assert "far" not in str(client.get(KEY))
 
 
 def test_the_lease_of_a_process_that_stands_still_is_taken_over(server: Server, client: redis.Redis) -> None:
     """It lives on this machine, and does not renew its session."""
-    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=2_000, is_kept=False))
+    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=2_000, is_kept=False))
     with Connection(Address.parse(server.url)) as connection:
         held.hold(connection, ["s"])
         with pytest.raises(ConsumerTakenError):
@@ -270,7 +270,7 @@ def test_a_lease_whose_session_is_renewed_elsewhere_refuses(server: Server, clie
             client.pexpire(session, 60_000)
 
     with pytest.raises(ConsumerTakenError, match="on far"):
-        reader(server, limits=replace(SMALL, lease=Terms(sleep=renewing))).initialOffset()
+        reader(server, limits=replace(SMALL, lease=LeaseTerms(sleep=renewing))).initialOffset()
     assert looks == 2
 
 
@@ -278,7 +278,7 @@ def test_a_process_that_wakes_up_after_its_session_expired_takes_nothing_back(
     server: Server, client: redis.Redis, server_connection: Connection
 ) -> None:
     """Two leases; another process has taken one of them over meanwhile."""
-    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=100, is_kept=False))
+    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False))
     held.hold(server_connection, ["s", "t"])
     time.sleep(0.2)
     left_behind(client, 60_000)
@@ -293,7 +293,7 @@ def test_the_lease_of_a_dead_process_that_a_server_has_again_is_written_again(
     """The server returns to an older state, without the session of the present holder and with it."""
     left_behind(client, 60_000, born="1")
     before = str(client.get(KEY))
-    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=100, is_kept=False))
+    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False))
     held.hold(server_connection, ["s"])
     mine = client.get(KEY)
     for is_session_there in (False, True):
@@ -313,7 +313,7 @@ def test_a_dead_process_that_may_have_held_the_lease_since_shows_no_older_state(
 ) -> None:
     """Only the value that this process has taken over shows that the server was set back."""
     left_behind(client, 60_000, born="1")
-    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=100, is_kept=False))
+    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False))
     held.hold(server_connection, ["s"])
     left_behind(client, 60_000, born="2")
     time.sleep(0.2)
@@ -326,7 +326,7 @@ def test_a_process_that_a_server_has_again_with_its_session_may_live(
 ) -> None:
     a_lease_from_elsewhere(client, 1)
     time.sleep(0.01)
-    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=100, is_kept=False))
+    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False))
     held.hold(server_connection, ["s"])
     a_lease_from_elsewhere(client, 60_000)
     time.sleep(0.2)
@@ -338,7 +338,7 @@ def test_who_takes_a_lease_over_while_its_holder_wakes_up_fails(
     server: Server, client: redis.Redis, server_connection: Connection
 ) -> None:
     """The one has seen no session; before its EXEC the other has written its session and its lease again."""
-    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=100, is_kept=False, processes=_Elsewhere()))
+    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False, processes=_Elsewhere()))
     held.hold(server_connection, ["s"])
     time.sleep(0.2)
     woken = []
@@ -346,7 +346,7 @@ def test_who_takes_a_lease_over_while_its_holder_wakes_up_fails(
     def wake(*_: object) -> None:
         woken.append(held.hold(server_connection, ["s"]))
 
-    second = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=60_000, is_kept=False, poll=0.01))
+    second = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=60_000, is_kept=False, poll=0.01))
     with Connection(Address.parse(server.url)) as connection, before_sending(b"EXEC", act=wake, times=1):
         try:
             second.hold(connection, ["s"])
@@ -362,7 +362,7 @@ def test_who_takes_a_lease_over_while_its_holder_wakes_up_fails(
 def test_a_thousand_leases_are_renewed_by_a_few_commands(
     server: Server, client: redis.Redis, server_connection: Connection
 ) -> None:
-    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=600))
+    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=600))
     held.hold(server_connection, [f"s{n}" for n in range(1_000)])
     wait_for_renewal(client, KEY.replace(b"{s}", b"{s0}"), 600)
     before = sum(one["calls"] for one in client.info("commandstats").values())

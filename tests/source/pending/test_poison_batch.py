@@ -14,7 +14,13 @@ from spark_streams.errors import DataLossError, ServerUnreachableError, StreamSt
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.pending import poison_state
-from spark_streams.source.pending.poison_record import Failure, Record, attempt_key_of, is_done_in_sink, note_failure
+from spark_streams.source.pending.poison_record import (
+    Failure,
+    PoisonRecord,
+    attempt_key_of,
+    is_done_in_sink,
+    note_failure,
+)
 from spark_streams.source.range import Range
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
@@ -38,14 +44,14 @@ def test_a_connection_that_breaks_while_a_run_is_counted_counts_it_once(
     one = reader(server, **LETTERS)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
-    honest = Record.save
+    honest = PoisonRecord.save
 
-    def breaks(self: Record, *given: Any) -> None:
+    def breaks(self: PoisonRecord, *given: Any) -> None:
         honest(self, *given)
-        monkeypatch.setattr(Record, "save", honest)
+        monkeypatch.setattr(PoisonRecord, "save", honest)
         raise ServerUnreachableError("it closed the connection")
 
-    monkeypatch.setattr(Record, "save", breaks)
+    monkeypatch.setattr(PoisonRecord, "save", breaks)
     assert read(one, start, end) == [0, 1, 2]
     [key] = client.keys("rstream:attempts*")
     assert json.loads(str(client.get(key)))["runs"] == 1

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.source.rows.cast import cast_values
-from spark_streams.source.rows.text_forms import SCALARS, Form, ScalarKind, scalar_kind
+from spark_streams.source.rows.text_forms import SCALARS, ScalarKind, TextForm, scalar_kind
 from tests.seeds import TIMES
 
 UTC = datetime.UTC
@@ -284,8 +284,8 @@ def test_one_bad_value_costs_a_few_casts_and_not_one_per_row(monkeypatch: pytest
     kind = scalar_kind(pa.date32())
     assert kind is not None
 
-    def counted(form: Form) -> Form:
-        return Form(form.pattern, lambda text, to: (casts.append(len(text)), form.cast(text, to))[1])
+    def counted(form: TextForm) -> TextForm:
+        return TextForm(form.pattern, lambda text, to: (casts.append(len(text)), form.cast(text, to))[1])
 
     forms = [counted(form) for form in kind.forms]
     monkeypatch.setitem(SCALARS, "date", ScalarKind(kind.includes, kind.direct_cast, forms))

@@ -16,7 +16,7 @@ from spark_streams.model.keys import forgotten_key, key_beside
 from spark_streams.options import values
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.retention.forgotten import CHECK_INTERVAL, Record
+from spark_streams.retention.forgotten import CHECK_INTERVAL, ForgottenGroup
 from spark_streams.retention.sweep import Sweeper
 from spark_streams.sink.trim.trim import AckedTrimmer, Trimming
 from spark_streams.source.stream_reader import StreamReader
@@ -110,7 +110,7 @@ def test_an_idle_group_is_recorded_and_holds_nothing_back(
     before = int(time.time() * 1000)
     states = sweeper.sweep(wire, ["s"])
     assert (left(client), states[b"s"].forgotten) == (0, 1)
-    record = Record.parse(client.get(KEY).encode())
+    record = ForgottenGroup.parse(client.get(KEY).encode())
     assert record is not None
     assert record.position == StreamId.parse(ids[2])
     assert abs(record.at - before) < 5_000

@@ -36,7 +36,7 @@ from spark_streams.source.trigger import batch_stream
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
-from spark_streams.wire.lease import Processes, Terms
+from spark_streams.wire.lease import LeaseTerms, Processes
 from tools.simulation.core_model.facts import Id, parse
 from tools.simulation.core_model.server import InProcess
 from tools.simulation.core_model.source import RefusedError, StopError
@@ -148,7 +148,7 @@ class Worker:
 class Process:
     """One process of the driver, with the calls of the model's Source. strict: failOnDataLoss."""
 
-    def __init__(self, world: Any, terms: Terms) -> None:
+    def __init__(self, world: Any, terms: LeaseTerms) -> None:
         self._world = world
         self.strict = not world.lenient_once
         self._stop: tuple[str, int] | None = None
@@ -248,7 +248,7 @@ class Product:
     def __init__(self, server: InProcess) -> None:
         self.server = server
         self._processes = _Processes()
-        self._terms = Terms(sleep=server.core.clock.sleep, processes=self._processes, is_kept=False)
+        self._terms = LeaseTerms(sleep=server.core.clock.sleep, processes=self._processes, is_kept=False)
         self.process: Process | None = None
         self._world: Any = None
 

@@ -155,7 +155,7 @@ SINK = (
     Mutant(
         "sealed-with-a-new-stream",
         "sink/ledger/batch_commit.py",
-        "if Record.read(seen) != before:",
+        "if QueryRecord.read(seen) != before:",
         "if False:",
         "A batch is closed although a task has begun a stream meanwhile.",
     ),

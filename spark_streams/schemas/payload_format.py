@@ -62,7 +62,7 @@ NO_LOGIN = Login()
 
 
 @dataclass(frozen=True)
-class Form:
+class PayloadFormat:
     """How values are encoded, and as what they are read. It goes to the tasks: it holds no password.
 
     schema: text of the reader's schema, or of the only one; Protobuf: descriptors and message instead. registry: URL;
@@ -78,7 +78,7 @@ class Form:
     framed: bool = False
 
 
-def form_of(format: str, registry: str, schema: str, message: str, login: Login, framed: bool | None) -> Form:
+def form_of(format: str, registry: str, schema: str, message: str, login: Login, framed: bool | None) -> PayloadFormat:
     """Return the form that arguments of `decode` name. Raises InvalidOptionError or SchemaError."""
     check_format(format, registry, login)
     if not registry and not schema:
@@ -91,7 +91,7 @@ def form_of(format: str, registry: str, schema: str, message: str, login: Login,
         )
     url = check_url(registry) if registry else ""
     text, descriptors = read_schema(format, schema)
-    return Form(format, text, descriptors, message, url, login, bool(registry) if framed is None else framed)
+    return PayloadFormat(format, text, descriptors, message, url, login, bool(registry) if framed is None else framed)
 
 
 def check_format(format: str, registry: str, login: Login) -> None:
