@@ -58,7 +58,7 @@ _PLACE = {field: place for place, field in enumerate(FIELDS)}
 
 
 @dataclass(frozen=True)
-class Mark:
+class RedriveMark:
     """Mark of a redriven entry."""
 
     redrives: int
@@ -66,7 +66,7 @@ class Mark:
     previous: str
 
     @classmethod
-    def parse(cls, value: bytes) -> Mark | None:
+    def parse(cls, value: bytes) -> RedriveMark | None:
         """Parse a mark's bytes. None if the value is not a mark."""
         match = _MARK.match(text(value))
         redrives = None if match is None else parse_number(match[1], COUNT_MAX)
@@ -86,9 +86,9 @@ def raw(value: str) -> bytes:
     return value.encode("utf-8", "surrogateescape")
 
 
-def split_mark(fields: Sequence[bytes]) -> tuple[Sequence[bytes], Mark | None]:
+def split_mark(fields: Sequence[bytes]) -> tuple[Sequence[bytes], RedriveMark | None]:
     """Return (an entry's own fields, its mark). fields: name, value, name, value …"""
-    mark = Mark.parse(fields[-1]) if len(fields) > 1 and fields[-2] == MARK else None
+    mark = RedriveMark.parse(fields[-1]) if len(fields) > 1 and fields[-2] == MARK else None
     return (fields, None) if mark is None else (fields[:-2], mark)
 
 
@@ -124,12 +124,12 @@ def names_origin(fields: Sequence[bytes]) -> bool:
     return {"stream", "id"} <= open_envelope(fields)[1].keys()
 
 
-def past_of(fields: Sequence[bytes]) -> Mark | None:
+def past_of(fields: Sequence[bytes]) -> RedriveMark | None:
     """Return the mark in the envelope of an entry that is a dead letter itself; None for other entries."""
     envelope = open_envelope(fields)[1]
     if len(envelope) < len(NAMES):
         return None
-    return Mark.parse(raw(" ".join([envelope["redrives"], envelope["first-failed"], envelope["previous"]])))
+    return RedriveMark.parse(raw(" ".join([envelope["redrives"], envelope["first-failed"], envelope["previous"]])))
 
 
 def open_envelope(fields: Sequence[bytes]) -> tuple[Sequence[bytes], dict[str, str]]:

@@ -15,7 +15,7 @@ from spark_streams.model.printable import name_text
 from spark_streams.monitor.lag_survey import ACTIVE_MS, GroupLag, StreamSummary, Survey
 from spark_streams.monitor.stream_sizes import stream_sizes
 from spark_streams.monitor.terminal.units import count, duration, size
-from spark_streams.retention.forgotten import Reader, holding
+from spark_streams.retention.forgotten import ReadingGroup, holding
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import GroupInfo
 
@@ -51,7 +51,7 @@ def held_in(
     """Return the groups that hold entries back, in their order. streams, groups: of a survey; sizes: bytes of streams,
     as far as they are known. Pure."""
     readers = {(group.stream, group.group): _reader(group) for group in groups}
-    ahead: dict[str, Reader] = {}  # of each stream: the group that needs least
+    ahead: dict[str, ReadingGroup] = {}  # of each stream: the group that needs least
     for (stream, _), reader in readers.items():
         if stream not in ahead or reader.needed > ahead[stream].needed:
             ahead[stream] = reader
@@ -92,7 +92,7 @@ def sorted_by_entries(holders: Sequence[Held]) -> list[Held]:
     return sorted(holders, key=lambda held: -(held.entries or 0))
 
 
-def _reader(group: GroupLag) -> Reader:
+def _reader(group: GroupLag) -> ReadingGroup:
     info = GroupInfo(
         name=group.group.encode(),
         consumers=len(group.consumers),
@@ -101,10 +101,12 @@ def _reader(group: GroupLag) -> Reader:
         entries_read=group.delivered,
         lag=None if group.at_least else group.lag,
     )
-    return Reader(info, None if group.oldest_pending is None else StreamId.parse(group.oldest_pending))
+    return ReadingGroup(info, None if group.oldest_pending is None else StreamId.parse(group.oldest_pending))
 
 
-def _held(group: GroupLag, own: Reader, ahead: Reader, stream: StreamSummary, stream_bytes: int | None) -> Held:
+def _held(
+    group: GroupLag, own: ReadingGroup, ahead: ReadingGroup, stream: StreamSummary, stream_bytes: int | None
+) -> Held:
     entries = _entries(own, ahead, stream)
     idle = min((consumer.idle_ms for consumer in group.consumers), default=None)
     bytes_held = _bytes(entries, stream_bytes, stream.length)
@@ -118,7 +120,7 @@ def _bytes(entries: int | None, stream_bytes: int | None, length: int) -> int | 
     )
 
 
-def _entries(own: Reader, ahead: Reader, stream: StreamSummary) -> int | None:
+def _entries(own: ReadingGroup, ahead: ReadingGroup, stream: StreamSummary) -> int | None:
     """Return about how many entries are below what the other group needs, and not below what this one needs."""
     less = _behind(ahead)
     if stream.first and own.needed <= StreamId.parse(stream.first):  # also entries between its pending ones
@@ -127,6 +129,6 @@ def _entries(own: Reader, ahead: Reader, stream: StreamSummary) -> int | None:
     return None if more is None or less is None else max(more - less, 0)
 
 
-def _behind(reader: Reader) -> int | None:
+def _behind(reader: ReadingGroup) -> int | None:
     """Return the number of entries that the group has not acknowledged; None if its lag is not known."""
     return None if reader.info.lag is None else reader.info.lag + reader.info.pending

@@ -61,7 +61,7 @@ class ForgottenGroup:
 
 
 @dataclass(frozen=True)
-class Reader:
+class ReadingGroup:
     """A group of a stream. oldest: its lowest pending entry, None if nothing is pending; record: None if it was not
     forgotten."""
 
@@ -82,7 +82,7 @@ class Reader:
         return self.record is not None and self.record.position == self.info.last_delivered
 
 
-def holding(readers: Mapping[tuple[Name, Name], Reader]) -> list[tuple[Name, Name]]:
+def holding(readers: Mapping[tuple[Name, Name], ReadingGroup]) -> list[tuple[Name, Name]]:
     """Return the groups that hold entries back: another group of the stream needs less. readers: by stream and group.
     Pure."""
     most: dict[Name, StreamId] = {}
@@ -105,7 +105,7 @@ class Forgetting:
         self._checked = {group: at for group, at in self._checked.items() if group[0] not in streams}
         self._idle = {group for group in self._idle if group[0] not in streams}
 
-    def forgotten(self, server: Server, readers: Mapping[GroupName, Reader]) -> set[GroupName]:
+    def forgotten(self, server: Server, readers: Mapping[GroupName, ReadingGroup]) -> set[GroupName]:
         """Return the groups that hold nothing back. Those that this call forgets are recorded. Raises ServerError."""
         now, holders = self._now(), holding(readers)
         due = [group for group in holders if now - self._checked.get(group, -CHECK_INTERVAL) >= CHECK_INTERVAL]

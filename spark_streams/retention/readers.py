@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.keys import forgotten_key
-from spark_streams.retention.forgotten import Forgetting, ForgottenGroup, GroupName, Reader
+from spark_streams.retention.forgotten import Forgetting, ForgottenGroup, GroupName, ReadingGroup
 from spark_streams.wire.connection.connection import Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
@@ -82,18 +82,18 @@ class Readers:
         keys = [forgotten_key(stream, name.decode("utf-8", "surrogateescape")) for stream, name in infos]
         records = map(ForgottenGroup.parse, server.execute_all([("GET", key) for key in keys]))
         readers = {
-            group: Reader(info, oldest.get(group), found)
+            group: ReadingGroup(info, oldest.get(group), found)
             for (group, info), found in zip(infos.items(), records, strict=True)
         }
         return self._forgetting.forgotten(server, readers)
 
 
-def fetch_readers(server: Server, streams: Sequence[bytes]) -> dict[GroupName, Reader]:
+def fetch_readers(server: Server, streams: Sequence[bytes]) -> dict[GroupName, ReadingGroup]:
     """Return the groups of these streams, each with its lowest pending entry. Raises ServerReplyError."""
     groups = _read_groups(server, streams, server.pipeline([("XINFO", "GROUPS", stream) for stream in streams]))
     infos = {(stream, info.name): info for stream, of_stream in groups.items() for info in of_stream}
     oldest = _read_answers(server, list(infos), server.pipeline(_questions(list(infos))))
-    return {group: Reader(info, oldest.get(group)) for group, info in infos.items()}
+    return {group: ReadingGroup(info, oldest.get(group)) for group, info in infos.items()}
 
 
 def _state(

@@ -20,7 +20,7 @@ from spark_streams.sink.ledger.balance import Total
 from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.batch_commit import close_batch, void_batch
 from spark_streams.sink.ledger.runs import begin_job, begin_run, connect_once
-from spark_streams.sink.send.write import Task, append
+from spark_streams.sink.send.write import SinkTask, append
 from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.spark.same_version import SameVersion
 from spark_streams.spark.task_context import micro_batch, partition
@@ -111,7 +111,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         """Write this task's rows as a part of the batch."""
         freeze_imported_modules()
         place = partition()
-        task = Task(batch, place) if self._once and place is not None else None
+        task = SinkTask(batch, place) if self._once and place is not None else None
         result = append(iterator, self._options, task, self._pace)
         return Written(result.rows, batch, result.totals)
 

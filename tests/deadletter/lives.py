@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_streams.deadletter.criteria import Criteria
-from spark_streams.deadletter.envelope import MARK, Mark, open_envelope
+from spark_streams.deadletter.envelope import MARK, RedriveMark, open_envelope
 from spark_streams.deadletter.redrive.purge import purge
 from spark_streams.deadletter.redrive.redrive import Redrive
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
@@ -25,7 +25,7 @@ from spark_streams.model.keys import origin_field
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending.dead_entries import DeadEntries, dead_letter
-from spark_streams.source.task.notes import Destination, collect, notes_key
+from spark_streams.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.address.patience import Patience
 from spark_streams.wire.connection.connection import Connection, pack
@@ -132,7 +132,9 @@ class Lives:
         self._collect_noted()
 
     def _collect_noted(self) -> None:
-        self._as_driver(lambda server: collect(server, MEMBER, ["s"], "t", Destination(DEAD), limits=OF_THE_QUERY))
+        self._as_driver(
+            lambda server: collect(server, MEMBER, ["s"], "t", LetterDestination(DEAD), limits=OF_THE_QUERY)
+        )
         assert not self._noted()
 
     def bury(self) -> None:
@@ -250,7 +252,7 @@ class Lives:
         if words != self.fields[n]:
             assert words[:-2] == self.fields[n]
             assert words[-2] == MARK
-            assert Mark.parse(words[-1]) is not None
+            assert RedriveMark.parse(words[-1]) is not None
         return n
 
     def _check(self, before: Places) -> None:

@@ -10,7 +10,7 @@ from spark_streams.deadletter.envelope import (
     FIELDS,
     MARK,
     NAMES,
-    Mark,
+    RedriveMark,
     dead_letter_fields,
     is_dead_letter,
     open_envelope,
@@ -29,7 +29,7 @@ def test_a_dead_letter_is_the_entry_and_every_name_of_the_envelope_in_order() ->
 
 
 def test_a_redriven_entry_that_dies_again_keeps_its_first_failure_its_deliveries_and_its_dead_letter_id() -> None:
-    mark = Mark(2, "t0", "dead letters/5-1")
+    mark = RedriveMark(2, "t0", "dead letters/5-1")
     words = dead_letter_fields([b"n", b"1", MARK, bytes(mark)], {**TOLD, "redrives": "0"})
     fields, envelope = open_envelope(words)
     assert fields == [b"n", b"1"]
@@ -54,13 +54,13 @@ def test_a_dead_letter_of_a_dead_letter_is_opened_one_at_a_time() -> None:
 
 def test_a_dead_letter_that_becomes_a_dead_letter_keeps_its_past() -> None:
     """Somebody reads dead letters: how often they were sent back must not begin anew, or they go round for ever."""
-    inner = dead_letter_fields([b"n", b"1", MARK, bytes(Mark(2, "t0", "dead/5-1"))], TOLD)
+    inner = dead_letter_fields([b"n", b"1", MARK, bytes(RedriveMark(2, "t0", "dead/5-1"))], TOLD)
     outer = dead_letter_fields(inner, {**TOLD, "stream": "dead", "first-failed": "t2", "last-failed": "t2"})
     fields, envelope = open_envelope(outer)
     assert fields == inner
     assert (envelope["stream"], envelope["redrives"], envelope["previous"]) == ("dead", "2", "dead/5-1")
     assert (envelope["first-failed"], envelope["last-failed"]) == ("t0", "t2")
-    sent_back = [*inner, MARK, bytes(Mark(3, "t0", "dead/9-1"))]  # what is said last holds
+    sent_back = [*inner, MARK, bytes(RedriveMark(3, "t0", "dead/9-1"))]  # what is said last holds
     assert open_envelope(dead_letter_fields(sent_back, TOLD))[1]["redrives"] == "3"
     partly = [b"n", b"1", b"dl.stream", b"s", b"dl.id", b"1-0", b"dl.redrives", b"7"]  # the user's own fields
     assert open_envelope(dead_letter_fields(partly, TOLD))[1]["redrives"] == "0"
@@ -74,10 +74,10 @@ def test_a_dead_letter_that_becomes_a_dead_letter_keeps_its_past() -> None:
         (dead_letter_fields(dead_letter_fields([b"n", b"1"], TOLD), TOLD), True),
         ([b"n", b"1", *dead_letter_fields([], TOLD)[2:]], False),
         (
-            [*dead_letter_fields([b"n", b"1"], TOLD), MARK, bytes(Mark(1, "t", "dead/1-0"))],
+            [*dead_letter_fields([b"n", b"1"], TOLD), MARK, bytes(RedriveMark(1, "t", "dead/1-0"))],
             True,
         ),  # sent back, a letter as before
-        ([b"n", b"1", MARK, bytes(Mark(1, "t", "dead/1-0"))], False),
+        ([b"n", b"1", MARK, bytes(RedriveMark(1, "t", "dead/1-0"))], False),
         ([b"n", b"1", b"dl.stream", b"s"], False),
         ([b"dl.x", b"1"], False),
         ([], False),
@@ -107,8 +107,8 @@ _names = st.one_of(st.sampled_from([*FIELDS, MARK, b"n", b""]), st.binary(max_si
 @given(st.lists(st.tuples(_names, st.binary(max_size=5)), max_size=6), st.binary(max_size=8))
 def test_any_fields_are_restored(pairs: list[tuple[bytes, bytes]], where: bytes) -> None:
     words = [word for pair in pairs for word in pair]
-    mark = Mark(1, "t", f"{where.decode('utf-8', 'surrogateescape')}/1-0")
-    assert Mark.parse(bytes(mark)) == mark
+    mark = RedriveMark(1, "t", f"{where.decode('utf-8', 'surrogateescape')}/1-0")
+    assert RedriveMark.parse(bytes(mark)) == mark
     fields, envelope = open_envelope(dead_letter_fields([*words, MARK, bytes(mark)], TOLD))
     assert list(fields) == words
     assert envelope["previous"] == mark.previous

@@ -16,7 +16,7 @@ import pytest
 
 from spark_streams.errors import RStreamError
 from spark_streams.source.membership import Membership
-from spark_streams.source.task.notes import Destination, collect, notes_key
+from spark_streams.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection, pack
 from tests.deadletter.making import DEAD, fill, marks, numbers
@@ -195,7 +195,7 @@ def test_killed_at_any_command_of_posting_an_entry_is_acknowledged_where_its_dea
 
         def driver() -> None:
             with Connection(address) as connection:
-                collect(connection, MEMBER, ["s"], "t", Destination(DEAD))
+                collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD))
 
         noted(server, 3)
         driver()

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_streams.deadletter.envelope import Mark, dead_letter_fields, open_envelope
+from spark_streams.deadletter.envelope import RedriveMark, dead_letter_fields, open_envelope
 from spark_streams.deadletter.redrive.redrive_lock import RedriveState
 from spark_streams.deadletter.retry.returned_entry import ReturnedEntry
 from spark_streams.model.ids import StreamId
-from spark_streams.sink.ledger.ledger import Head, Part, QueryRecord, pack_mark, read_mark
+from spark_streams.sink.ledger.ledger import LedgerHead, MarkKey, QueryRecord, pack_mark, read_mark
 from spark_streams.source.pending.poison_state import Piece, PoisonState
 from spark_streams.source.range import Range
 
@@ -34,8 +34,8 @@ def test_an_envelope() -> None:
 
 def test_the_mark_of_a_redriven_entry() -> None:
     value = b"1 2026-11-23T13:20:00.000000Z orders:dead/1795440000250-0"
-    mark = Mark.parse(value)
-    assert mark == Mark(1, "2026-11-23T13:20:00.000000Z", "orders:dead/1795440000250-0")
+    mark = RedriveMark.parse(value)
+    assert mark == RedriveMark(1, "2026-11-23T13:20:00.000000Z", "orders:dead/1795440000250-0")
     assert bytes(mark) == value
 
 
@@ -57,10 +57,10 @@ def test_the_state_of_a_redrive() -> None:
 
 def test_the_ledger_of_a_sink() -> None:
     assert QueryRecord.read([b"", b"5", b"out", b"5", b"late", b"3"]) == QueryRecord(5, {b"out": 5, b"late": 3})
-    head = Head.read([b"5", b"3,4", b"4", b"60", b"17241709254077376921"])
-    assert head == Head(5, ("3", "4"), 4, 60, 17241709254077376921)
-    assert Part.read(b"5:3:0") == Part("5:3:0", 5, "3", "0")
-    assert Part.read(b"5:3:written").kind == "written"
+    head = LedgerHead.read([b"5", b"3,4", b"4", b"60", b"17241709254077376921"])
+    assert head == LedgerHead(5, ("3", "4"), 4, 60, 17241709254077376921)
+    assert MarkKey.read(b"5:3:0") == MarkKey("5:3:0", 5, "3", "0")
+    assert MarkKey.read(b"5:3:written").kind == "written"
     mark = bytes.fromhex("01000000010000000100000000000000ffffffffffffffff")
     written, claimed = read_mark(mark)
     assert (written.tolist(), claimed.tolist()) == ([1], [2**64 - 1])

@@ -21,7 +21,7 @@ from spark_streams.monitor.watch.lineage.events import SCHEMA_URL, run_event
 from spark_streams.monitor.watch.lineage.lineage import without_values
 from spark_streams.monitor.watch.lineage.outbox import KEY_FILE, Outbox, sender
 from spark_streams.shards.names import shards_of
-from spark_streams.source.pending.poison_record import Failure
+from spark_streams.source.pending.poison_record import QueryFailure
 from spark_streams.wire.address.address import Address
 from tests.monitor.collector import OURS, Collector, check, check_ours
 from tools.machine_time import machine_seconds
@@ -108,16 +108,16 @@ def test_an_event_keeps_the_rules_of_openlineage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("failure", "said"),
     [
-        (Failure("NumberFormatException", "[CAST_INVALID_INPUT] The value 'Ann Smith' cannot be cast"),
+        (QueryFailure("NumberFormatException", "[CAST_INVALID_INPUT] The value 'Ann Smith' cannot be cast"),
          "NumberFormatException [CAST_INVALID_INPUT]"),
-        (Failure("SchemaError", "[RSTREAM_SCHEMA] stream 'orders': b'4111 1111' in entry 1-0"),
+        (QueryFailure("SchemaError", "[RSTREAM_SCHEMA] stream 'orders': b'4111 1111' in entry 1-0"),
          "SchemaError [RSTREAM_SCHEMA]"),
-        (Failure("ValueError", "could not read Ann Smith (main.py:7)"), "ValueError"),
-        (Failure("KeyError", "[Ann] Smith"), "KeyError"),
-        (Failure("E" * 5_000, ""), "E" * 200),
+        (QueryFailure("ValueError", "could not read Ann Smith (main.py:7)"), "ValueError"),
+        (QueryFailure("KeyError", "[Ann] Smith"), "KeyError"),
+        (QueryFailure("E" * 5_000, ""), "E" * 200),
     ],
 )  # fmt: skip
-def test_an_error_has_no_values_of_rows(failure: Failure, said: str) -> None:
+def test_an_error_has_no_values_of_rows(failure: QueryFailure, said: str) -> None:
     """A catalog has more readers than the log of a query."""
     assert without_values(failure) == f"{said}. The message is in the log of the query: it may quote values of rows"
 

@@ -23,7 +23,7 @@ from spark_streams.errors import ServerReplyError, StreamStateError, Unsupported
 from spark_streams.model.ids import MAX_ID
 from spark_streams.model.keys import retry_stream, returned_stream, slot_of
 from spark_streams.source.membership import Membership
-from spark_streams.source.task.notes import Destination, collect, notes_key
+from spark_streams.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.connection import pack
@@ -54,7 +54,7 @@ def test_each_dead_letter_is_posted_once_wherever_the_driver_dies(cluster: Redis
 
     def act() -> None:
         with connect(Address.parse(cluster.url)) as server:
-            collect(server, MEMBER, ["s"], "t", Destination(DEAD))
+            collect(server, MEMBER, ["s"], "t", LetterDestination(DEAD))
 
     def check() -> None:
         assert sorted(numbers(cluster.server, DEAD)) == list(range(COUNT))

@@ -14,7 +14,7 @@ from spark_streams.sink.ledger.balance import Total
 from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.batch_commit import STREAMS_PER_TRANSACTION, close_batch
 from spark_streams.sink.ledger.runs import run_name
-from spark_streams.sink.send.write import Result, Task, append
+from spark_streams.sink.send.write import Result, SinkTask, append
 from spark_streams.wire.address.patience import Patience
 from spark_streams.wire.connection.connection import Connection, pack
 from tools.sending import KilledError, before_sending
@@ -71,7 +71,7 @@ def killed_before_chunk(number: int, batches: Iterable[pa.RecordBatch], checked:
 
 def write(batches: Iterable[pa.RecordBatch], checked: SinkOptions, batch: Batch, partition: int = 0) -> Result:
     """One attempt of a task."""
-    return append(batches, checked, Task(batch, partition))
+    return append(batches, checked, SinkTask(batch, partition))
 
 
 def close(checked: SinkOptions, batch: Batch, *results: Result, together: int = STREAMS_PER_TRANSACTION) -> None:

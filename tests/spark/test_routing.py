@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams import route_dead_letters
-from spark_streams.deadletter.envelope import MARK, NAMES, Mark, dead_letter_fields, open_envelope
+from spark_streams.deadletter.envelope import MARK, NAMES, RedriveMark, dead_letter_fields, open_envelope
 from spark_streams.errors import SchemaError
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
@@ -25,7 +25,7 @@ def fill(server: Server) -> list[bytes]:
     """Ten entries: the odd ones are bad, 3 was sent back before, 5 has bytes that are no text, 9 has no number."""
     raw = server.client()
     entries: list[dict[bytes, bytes]] = [{b"n": b"%d" % n, b"other": b"x\r\ny"} for n in range(9)]
-    entries[3][MARK] = bytes(Mark(2, "2026-01-01T00:00:00.000000Z", "dead/7-0"))
+    entries[3][MARK] = bytes(RedriveMark(2, "2026-01-01T00:00:00.000000Z", "dead/7-0"))
     entries[5][b"\xff"] = b"\x00\xfe"
     entries.append({b"other": b"no number"})
     return [raw.xadd("s", entry) for entry in entries]  # type: ignore[arg-type]
@@ -83,7 +83,9 @@ def test_a_dead_letter_that_becomes_a_dead_letter_keeps_its_past(
 ) -> None:
     """A query over a dead-letter stream."""
     told = {"stream": "s", "id": "5-0", "first-failed": "t1", "last-failed": "t1"}
-    sent_back = dead_letter_fields([b"n", b"3", MARK, bytes(Mark(2, "2026-01-01T00:00:00.000000Z", "old/7-0"))], told)
+    sent_back = dead_letter_fields(
+        [b"n", b"3", MARK, bytes(RedriveMark(2, "2026-01-01T00:00:00.000000Z", "old/7-0"))], told
+    )
     server.client().execute_command("XADD", "letters", "*", *sent_back)
     server.client().execute_command("XADD", "letters", "*", *dead_letter_fields([b"n", b"5"], told))
     server.client().execute_command("XADD", "letters", "*", "n", "7", "dl.redrives", "9", "dl.previous", "mine")

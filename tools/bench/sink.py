@@ -22,7 +22,7 @@ from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.encode.fields import text_columns
 from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.runs import begin_run
-from spark_streams.sink.send.write import Task, append
+from spark_streams.sink.send.write import SinkTask, append
 from spark_streams.wire.entries.encode import encode_xadd
 from tools.bench.engine import benchmark
 from tools.bench.row import Row
@@ -128,7 +128,7 @@ def task_rate(server: Running, exactly_once: bool, **options: str) -> float:
     settings = {"url": f"redis://127.0.0.1:{server.port}/0", "stream": "s", "maxlen": str(_KEEP), **options}
     sink_options = SinkOptions.parse(settings)
     begun = time.perf_counter()
-    task = Task(Batch("bench", 0, begin_run(sink_options.address), expires=False)) if exactly_once else None
+    task = SinkTask(Batch("bench", 0, begin_run(sink_options.address), expires=False)) if exactly_once else None
     written = append(batches, sink_options, task)
     rate = written.rows / (time.perf_counter() - begun)
     _check(server, written.rows)

@@ -29,7 +29,7 @@ import numpy as np
 
 from spark_streams.deadletter.envelope import text
 from spark_streams.deadletter.ids_left import watch_destinations
-from spark_streams.deadletter.redrive.page_plan import PagePlan, Part
+from spark_streams.deadletter.redrive.page_plan import PagePlan, RedrivePart
 from spark_streams.deadletter.redrive.redrive_lock import RedriveRun, require_unchanged
 from spark_streams.deadletter.redrive.unfinished_page import WATCHED, by_slot, finish, forget, redriven_key
 from spark_streams.errors import RStreamError, ServerReplyError
@@ -93,7 +93,7 @@ class Mover:
                 f"and stay in it: {refused[0].message}"
             )
 
-    def _append(self, plan: PagePlan, streams: Sequence[bytes]) -> tuple[Part, list[RStreamError]]:
+    def _append(self, plan: PagePlan, streams: Sequence[bytes]) -> tuple[RedrivePart, list[RStreamError]]:
         """Append the entries for these streams, and note their dead letters there. Return the part that was appended,
         and the errors of refused entries."""
         run, part = self._run, plan.part(streams)

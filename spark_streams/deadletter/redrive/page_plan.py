@@ -14,7 +14,7 @@ from spark_streams.wire.entries.lines import Index
 
 
 @dataclass(frozen=True)
-class Part:
+class RedrivePart:
     """Dead letters of a plan that are sent together. places: their indices in the plan's `rows`; ids: theirs; requests:
     packed XADDs."""
 
@@ -22,10 +22,10 @@ class Part:
     ids: Sequence[bytes]
     requests: bytes | memoryview = b""
 
-    def without(self, refused: Collection[int]) -> Part:
+    def without(self, refused: Collection[int]) -> RedrivePart:
         """Return the part without these indices of `ids`, and without XADDs."""
         accepted = [place for place in range(len(self.ids)) if place not in refused]
-        return Part(self.places[accepted], [self.ids[place] for place in accepted])
+        return RedrivePart(self.places[accepted], [self.ids[place] for place in accepted])
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class PagePlan:
         """The ID of the last row that was examined; None if there is none."""
         return self.page.ids[self.last].as_py() if self.last >= 0 else None
 
-    def part(self, to: Collection[bytes]) -> Part:
+    def part(self, to: Collection[bytes]) -> RedrivePart:
         """Return the dead letters for some of the streams."""
         if len(to) == len(self.to):
-            return Part(np.arange(len(self.rows)), self.ids, self.requests.data)
+            return RedrivePart(np.arange(len(self.rows)), self.ids, self.requests.data)
         codes = [place for place, stream in enumerate(self.to) if stream in to]
         places = np.flatnonzero(np.isin(self.target, codes))
         requests = b"".join(self.requests.slice(place, place + 1) for place in places.tolist())
-        return Part(places, [self.ids[place] for place in places.tolist()], requests)
+        return RedrivePart(places, [self.ids[place] for place in places.tolist()], requests)

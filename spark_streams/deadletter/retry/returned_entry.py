@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, Mark, open_envelope, past_of, raw
+from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, RedriveMark, open_envelope, past_of, raw
 from spark_streams.model.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.model.numbers import COUNT_MAX, parse_number
 
@@ -58,10 +58,10 @@ def with_mark(original: Sequence[bytes], envelope: Mapping[str, str]) -> Sequenc
     return original if mark is None or past_of(original) == mark else [*original, MARK, bytes(mark)]
 
 
-def mark_of(envelope: Mapping[str, str]) -> Mark | None:
+def mark_of(envelope: Mapping[str, str]) -> RedriveMark | None:
     """Return the mark in the envelope; None if the entry was not redriven."""
     redrives = parse_number(envelope["redrives"], COUNT_MAX)
-    return Mark(redrives, envelope["first-failed"], envelope["previous"]) if redrives else None
+    return RedriveMark(redrives, envelope["first-failed"], envelope["previous"]) if redrives else None
 
 
 def is_origin(stream: bytes, entry: bytes) -> bool:

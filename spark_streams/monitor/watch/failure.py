@@ -15,7 +15,7 @@ import os
 import re
 
 from spark_streams.monitor.watch.progress import offsets_in
-from spark_streams.source.pending.poison_record import Failure
+from spark_streams.source.pending.poison_record import QueryFailure
 
 _TRACEBACK = "Traceback (most recent call last):"
 # Text after a message: Java's stack, Spark's closing lines.
@@ -60,7 +60,7 @@ _INSUFFICIENT = (
 )
 
 
-def failure_of(text: str) -> Failure:
+def failure_of(text: str) -> QueryFailure:
     """Return the class and the message of the cause; the class is empty if there is none."""
     return _insufficient(text) or _python(text) or _java(text)
 
@@ -71,13 +71,13 @@ def may_be_caused_by_entry(text: str) -> bool:
     return condition is None or condition[1] in _ENTRYS
 
 
-def _insufficient(text: str) -> Failure | None:
+def _insufficient(text: str) -> QueryFailure | None:
     for pattern, error, message in _INSUFFICIENT:
         match = pattern.search(text)
         if match is not None:
             # With Spark's fault handler, the text has the stack of the crash, the innermost call first.
             frames = _frames(text[match.start() :]) if "Fatal Python error" in text else []
-            return Failure(
+            return QueryFailure(
                 error,
                 message.format(
                     streams=_streams_of_batch(text),
@@ -94,7 +94,7 @@ def _streams_of_batch(text: str) -> str:
     return f" of stream {streams[0]!r}{more}" if streams else ""
 
 
-def _python(text: str) -> Failure | None:
+def _python(text: str) -> QueryFailure | None:
     first = text.find(_TRACEBACK)
     if first < 0:
         return None
@@ -107,7 +107,7 @@ def _python(text: str) -> Failure | None:
     if error is None:
         return None
     frames = _frames("\n".join(lines[:index]))
-    return Failure(error[1], f"{(error[2] or '').strip()}{f' ({frames[-1]})' if frames else ''}".strip())
+    return QueryFailure(error[1], f"{(error[2] or '').strip()}{f' ({frames[-1]})' if frames else ''}".strip())
 
 
 def _frames(text: str) -> list[str]:
@@ -120,23 +120,23 @@ def _frames(text: str) -> list[str]:
     ]
 
 
-def _java(text: str) -> Failure:
+def _java(text: str) -> QueryFailure:
     if details := _CONNECT_DETAILS.search(text):
-        return Failure("Spark Connect", details[1])
+        return QueryFailure("Spark Connect", details[1])
     parts = [_BEFORE_ERROR.sub("", part) for part in re.split(r"(?:^|\n)\s*Caused by: ", text)]
     matches = [_JAVA_ERROR.match(_before_stack(part).strip()) for part in parts]
-    errors = [Failure(match[1], (match[2] or "").strip()) for match in matches if match is not None]
+    errors = [QueryFailure(match[1], (match[2] or "").strip()) for match in matches if match is not None]
     of_spark = [error for error in errors if _condition(error) and _condition(error) not in _WRAPPERS]
     causes = of_spark[:1] or [error for error in errors if error.message and not _is_job(error)] or errors
-    return causes[-1] if causes else Failure("", _before_stack(parts[0]).strip())
+    return causes[-1] if causes else QueryFailure("", _before_stack(parts[0]).strip())
 
 
-def _condition(error: Failure) -> str | None:
+def _condition(error: QueryFailure) -> str | None:
     condition = _CONDITION_OF_SPARK.match(error.message)
     return None if condition is None else condition[1]
 
 
-def _is_job(error: Failure) -> bool:
+def _is_job(error: QueryFailure) -> bool:
     return error.message.startswith(("Job aborted", "Writing job aborted"))
 
 

@@ -37,7 +37,7 @@ from spark_streams.monitor.watch.prometheus import Collector
 from spark_streams.monitor.watch.queries import Query
 from spark_streams.options.access_options import server_of
 from spark_streams.source.offset import Offset
-from spark_streams.source.pending.poison_record import Failure, note_failure
+from spark_streams.source.pending.poison_record import QueryFailure, note_failure
 from spark_streams.spark.connect import is_of_connect
 from spark_streams.wire.address.address import Address
 
@@ -216,7 +216,7 @@ class Watch(StreamingQueryListener):
 
     # -- notes, lines and metrics --------------------------------------------------------------------------------------
 
-    def _note(self, query_id: str, run: str, failure: Failure) -> None:
+    def _note(self, query_id: str, run: str, failure: QueryFailure) -> None:
         """Write the failure to the server for each rstream source of the query, for the dead letter of its entry."""
         offsets: dict[tuple[str, str], dict[str, Json]] = {}
         with self._lock:

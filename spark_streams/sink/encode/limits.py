@@ -18,7 +18,7 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.limits import NAMES, SMALL, fetch_limits
 
 
-class Limits:
+class ServerLimits:
     """Limits of the server, as far as a task knows them."""
 
     def __init__(self, address: Address) -> None:

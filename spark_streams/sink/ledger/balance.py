@@ -10,13 +10,13 @@ import numpy as np
 
 from spark_streams.sink.encode.fingerprint import Hashes, Multiset
 from spark_streams.sink.ledger import refusals
-from spark_streams.sink.ledger.batch import Batch, Kind
+from spark_streams.sink.ledger.batch import Batch, SourceReport
 from spark_streams.sink.ledger.ledger import (
     HEAD_FIELDS,
     Command,
-    Head,
     Keys,
-    Part,
+    LedgerHead,
+    MarkKey,
     expiry,
     number_in,
     read_mark,
@@ -44,8 +44,8 @@ class LedgerContents:
     runs of this batch, and of the batch that it is a piece of; missing: a part of these without marks, or empty;
     begun: rows of an earlier batch that is not done."""
 
-    head: Head
-    parts: Sequence[Part]
+    head: LedgerHead
+    parts: Sequence[MarkKey]
     carried: Hashes
     claims: Hashes
     written: int
@@ -68,12 +68,12 @@ class LedgerContents:
     def read(cls, replies: Sequence[Reply]) -> LedgerContents:
         """Return the contents, from the replies to `read_commands`. Raises LedgerError."""
         head, parts, carried, claims, written = replies
-        names = [Part.read(name) for name in parts]
+        names = [MarkKey.read(name) for name in parts]
         return cls(
-            Head.read(head), names, _fingerprints(carried), _fingerprints(claims), number_in(written or b"0")
+            LedgerHead.read(head), names, _fingerprints(carried), _fingerprints(claims), number_in(written or b"0")
         )  # fmt: skip
 
-    def earlier_commands(self, keys: Keys, kind: Kind) -> list[Command]:
+    def earlier_commands(self, keys: Keys, kind: SourceReport) -> list[Command]:
         """Return the commands whose replies `with_earlier` takes: none, unless a run was killed."""
         is_begun = self.head.open_before(keys.batch.number) is not None
         return [
@@ -81,7 +81,7 @@ class LedgerContents:
             *(self.head.counts(keys, self.parts) if is_begun else []),
         ]
 
-    def with_earlier(self, replies: Sequence[Reply], batch: Batch, kind: Kind) -> LedgerContents:
+    def with_earlier(self, replies: Sequence[Reply], batch: Batch, kind: SourceReport) -> LedgerContents:
         """Return the contents with the replies to `earlier_commands`. Raises LedgerError."""
         parts = self._earlier(batch, kind)
         marks_of_parts = [reply for reply in replies[: len(parts)] if isinstance(reply, list)]
@@ -89,7 +89,7 @@ class LedgerContents:
         marks = [mark for marks in marks_of_parts for mark in marks]
         return replace(self, marks=marks, missing=missing, begun=rows_in(replies[len(parts) :]))
 
-    def _earlier(self, batch: Batch, kind: Kind) -> list[Part]:
+    def _earlier(self, batch: Batch, kind: SourceReport) -> list[MarkKey]:
         """Return the parts of earlier runs of the batch, and of the batch that it is a piece of."""
         parts = [part for part in self.parts if part.has_marks and part.run != batch.run]
         return [part for part in parts if kind.narrowed or part.batch == batch.number]
@@ -104,7 +104,7 @@ class Balance:
     nothing is compared."""
 
     batch: Batch
-    kind: Kind
+    kind: SourceReport
     stream: bytes
     received: Total | None
     named: int
@@ -113,7 +113,7 @@ class Balance:
     is_void: bool
 
     @property
-    def head(self) -> Head:
+    def head(self) -> LedgerHead:
         """The head of the stream's ledger."""
         return self.contents.head
 
@@ -211,7 +211,7 @@ class Balance:
             raise refusals.lost_done(batch, self._shown, self.named, head.last_done, self.keys.head)
         if len(self.contents.carried):
             self._log_kept_rows(len(self.contents.carried))
-        if self.head == Head() or batch.expires:  # another driver was faster; or no batch follows
+        if self.head == LedgerHead() or batch.expires:  # another driver was faster; or no batch follows
             return [
                 ("HSET", self.keys.head, "batch", batch.number),  # breaks every WATCH, also if the key does not exist
                 ("UNLINK", self.keys.head, *self._part_keys()),

@@ -10,7 +10,7 @@ from spark_streams.model.micro_batch import MicroBatchName
 
 
 @dataclass(frozen=True)
-class Kind:
+class SourceReport:
     """What the source reports of a batch. narrowed: it is a piece of a batch that was cut; lossy: some of its entries
     were lost after it was first read."""
 
@@ -62,13 +62,13 @@ class Batch:
         """The command whose reply `read_kind` takes."""
         return ("HMGET", self.kind_key, NARROWED, LOSSY)
 
-    def read_kind(self, reply: Sequence[bytes | None]) -> Kind:
+    def read_kind(self, reply: Sequence[bytes | None]) -> SourceReport:
         """Return the kind of the batch that the source reported in this run of the query. An operator may declare the
         batch lossy in any run. A number without a run (of another version) is ignored: the source reports in each
         run."""
         narrowed, lossy = reply
         in_this_run, in_any_run = (batch_kind_value(self.number, run).encode() for run in (self.query_run, ANY_RUN))
-        return Kind(narrowed == in_this_run, lossy in (in_this_run, in_any_run))
+        return SourceReport(narrowed == in_this_run, lossy in (in_this_run, in_any_run))
 
     @property
     def record(self) -> str:

@@ -25,8 +25,17 @@ from spark_streams.model.keys import CLOSED
 from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.sink.ledger import refusals
 from spark_streams.sink.ledger.balance import Balance, LedgerContents, Total
-from spark_streams.sink.ledger.batch import Batch, Kind
-from spark_streams.sink.ledger.ledger import HEAD_FIELDS, NONE_CLOSED, Command, Head, Keys, Part, QueryRecord, rows_in
+from spark_streams.sink.ledger.batch import Batch, SourceReport
+from spark_streams.sink.ledger.ledger import (
+    HEAD_FIELDS,
+    NONE_CLOSED,
+    Command,
+    Keys,
+    LedgerHead,
+    MarkKey,
+    QueryRecord,
+    rows_in,
+)
 from spark_streams.sink.ledger.lost_batches import require_nothing_lost
 from spark_streams.sink.ledger.replicas import wait_for_replicas
 from spark_streams.wire.address.address import Address
@@ -63,12 +72,12 @@ def rows_written(server: Server, stream: str, query: str, number: int) -> int:
     Raises LedgerError, ServerError."""
     keys = Keys.for_stream(stream.encode(), Batch.of_query(MicroBatchName(query, number), ""))
     fields, names = server.execute_all([("HMGET", keys.head, *HEAD_FIELDS), ("SMEMBERS", keys.parts)])
-    head = Head.read(fields)
+    head = LedgerHead.read(fields)
     if head.done == number:
         return head.rows
     if head.batch != number:
         return 0
-    parts = [Part.read(name) for name in names]
+    parts = [MarkKey.read(name) for name in names]
     return rows_in(server.execute_all(head.counts(keys, parts)))
 
 
@@ -124,7 +133,7 @@ class _BatchCommit:
         return True
 
     def _read_balances(
-        self, server: Server, record: QueryRecord, kind: Kind, streams: Sequence[bytes]
+        self, server: Server, record: QueryRecord, kind: SourceReport, streams: Sequence[bytes]
     ) -> list[Balance]:
         """WATCH the heads of these streams, and read their ledgers."""
         keys = [Keys.for_stream(stream, self.batch) for stream in streams]
@@ -171,7 +180,7 @@ class _BatchCommit:
                 _, *replies = server.execute_all([
                     ("WATCH", *keys), *[("HMGET", key, *HEAD_FIELDS) for key in keys]
                 ])  # fmt: skip
-                heads = list(map(Head.read, replies))
+                heads = list(map(LedgerHead.read, replies))
                 number = self.batch.number
                 unused = [key for key, head in zip(keys, heads, strict=True) if head.batch == head.done == number]
                 if not unused:
@@ -181,7 +190,7 @@ class _BatchCommit:
                 without_head += [
                     stream
                     for stream, key, head in zip(part, keys, heads, strict=True)
-                    if key in unused or head == Head()
+                    if key in unused or head == LedgerHead()
                 ]
         return without_head
 

@@ -19,7 +19,7 @@ import numpy as np
 from spark_streams.model.keys import CLOSED
 from spark_streams.sink.encode.fingerprint import Multiset
 from spark_streams.sink.ledger import refusals
-from spark_streams.sink.ledger.ledger import HEAD_FIELDS, Command, Part, Role, expiry, number_in, read_mark, rows_in
+from spark_streams.sink.ledger.ledger import HEAD_FIELDS, Command, MarkKey, Role, expiry, number_in, read_mark, rows_in
 from spark_streams.sink.ledger.ledger_view import LedgerView, LedgerViews
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import transact
@@ -123,7 +123,7 @@ class LedgerJoin:
             kind_reply, parts = self._server.execute_all([batch.kind_command, ("SMEMBERS", view.keys.parts)])
             if batch.read_kind(kind_reply).narrowed:
                 return  # a piece of that batch
-            rows = rows_in(self._server.execute_all(head.counts(view.keys, map(Part.read, parts))))
+            rows = rows_in(self._server.execute_all(head.counts(view.keys, map(MarkKey.read, parts))))
             refusals.give_up(batch, view.shown, earlier, rows, view.keys.head)
         elif (
             (head.batch is not None or self._views.in_cluster)
@@ -147,7 +147,7 @@ class LedgerJoin:
         for view, names, carried, marks, kind in zip(views, *[replies[nth::4] for nth in range(4)], strict=True):
             if kind not in (b"none", b"stream"):
                 raise self._server.not_a_stream(view.stream, "XADD")
-            parts = [Part.read(name) for name in names]
+            parts = [MarkKey.read(name) for name in names]
             stale = [part for part in parts if part.batch < self._batch.number]
             view.carried = self._drop_stale(view, stale) if stale else carried or b""
             own_part = view.marks[len(view.keys.head) + 1 :].decode()
@@ -156,7 +156,7 @@ class LedgerJoin:
             view.learn_marks(marks)
             self._read_earlier(view, parts)
 
-    def _drop_stale(self, view: LedgerView, stale: Sequence[Part]) -> bytes:
+    def _drop_stale(self, view: LedgerView, stale: Sequence[MarkKey]) -> bytes:
         """Drop the marks of an earlier batch that was not finished. If this batch is a piece of it, carry the rows of
         these marks. Return what is carried then."""
         keys = [view.keys.named(part.name) for part in stale]
@@ -185,7 +185,7 @@ class LedgerJoin:
             if transact(self._server, [*carry, *removal]) is not None:
                 return bytes(carried)
 
-    def _read_earlier(self, view: LedgerView, parts: Sequence[Part]) -> None:
+    def _read_earlier(self, view: LedgerView, parts: Sequence[MarkKey]) -> None:
         """Read the rows that other runs of this batch have written, or earlier pieces of it."""
         batch = self._batch
         view.unclaimed, view.claims_read = Multiset(), 0

@@ -126,7 +126,7 @@ class QueryRecord:
 
 
 @dataclass(frozen=True)
-class Part:
+class MarkKey:
     """A name in `parts`. kind: a partition's number, `written` or `claims`."""
 
     name: str
@@ -135,7 +135,7 @@ class Part:
     kind: str
 
     @classmethod
-    def read(cls, name: bytes) -> Part:
+    def read(cls, name: bytes) -> MarkKey:
         """Return the part of this name. Raises LedgerError."""
         text = name.decode()
         batch, run, kind = text.split(":")
@@ -156,7 +156,7 @@ class Role(Enum):
 
 
 @dataclass(frozen=True)
-class Head:
+class LedgerHead:
     """The head of a stream's ledger. batch: the batch that is open or was the last; runs: its runs, the owner last;
     done: the last batch that is complete, with its rows and the sum of their fingerprints."""
 
@@ -167,7 +167,7 @@ class Head:
     total: int = 0
 
     @classmethod
-    def read(cls, reply: Sequence[bytes | None]) -> Head:
+    def read(cls, reply: Sequence[bytes | None]) -> LedgerHead:
         """Return the head, from the reply to HMGET of HEAD_FIELDS. Raises LedgerError."""
         batch, runs, done, rows, total = [None if value is None else value.decode() for value in reply]
         return cls(
@@ -187,7 +187,7 @@ class Head:
         """Return an earlier batch than this one that was begun and is not done, if there is one."""
         return self.batch if self.batch is not None and self.last_done < self.batch < number else None
 
-    def counts(self, keys: Keys, parts: Iterable[Part]) -> list[Command]:
+    def counts(self, keys: Keys, parts: Iterable[MarkKey]) -> list[Command]:
         """Return the commands that read how many rows each run of the open batch has written; `rows_in` adds them."""
         return [("GET", keys.named(part.name)) for part in parts if part.batch == self.batch and part.kind == "written"]
 

@@ -16,7 +16,7 @@ from spark_streams.sink.encode.chunks import Chunk
 from spark_streams.sink.encode.fingerprint import Hashes, Multiset
 from spark_streams.sink.ledger import refusals
 from spark_streams.sink.ledger.batch import Batch
-from spark_streams.sink.ledger.ledger import HEAD_FIELDS, Command, Head, Keys, Role, read_mark
+from spark_streams.sink.ledger.ledger import HEAD_FIELDS, Command, Keys, LedgerHead, Role, read_mark
 from spark_streams.wire.connection.server import Server
 
 _PROLONG = 3600.0  # seconds; a job's keys live 168 times as long (JOB_SECONDS)
@@ -31,7 +31,7 @@ class LedgerView:
     keys: Keys
     marks: bytes
     attempt: bytes
-    head: Head = field(default_factory=Head, init=False)
+    head: LedgerHead = field(default_factory=LedgerHead, init=False)
     head_reply: Sequence[bytes | None] = field(default=(), init=False)  # the head, as the server's answer to HMGET
     done: bool = field(default=False, init=False)  # the batch is complete: nothing is written
     known_marks: set[bytes] = field(default_factory=set, init=False)  # names of the marks that this task has read
@@ -82,7 +82,7 @@ class LedgerView:
 
     def learn_head(self, reply: Sequence[bytes | None]) -> None:
         """Take the head from the reply to HMGET."""
-        self.head, self.head_reply = Head.read(reply), reply
+        self.head, self.head_reply = LedgerHead.read(reply), reply
 
     def count(self, hashes: Hashes) -> None:
         """Count received rows."""
@@ -126,7 +126,7 @@ class LedgerView:
     def refresh(self, server: Server, head: Sequence[bytes | None], length: int) -> None:
         """Update the view with the replies to its checks. Raises LedgerError if the run must not go on, ServerError."""
         if head != self.head_reply:
-            role = Head.read(head).role_of(self.keys.batch, self.shown)
+            role = LedgerHead.read(head).role_of(self.keys.batch, self.shown)
             if role not in (Role.JOIN, Role.DONE):
                 raise refusals.changed_meanwhile(self.keys.batch, self.shown)
             self.learn_head(head)

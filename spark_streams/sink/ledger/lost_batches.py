@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from spark_streams.sink.ledger import refusals
 from spark_streams.sink.ledger.batch import Batch
-from spark_streams.sink.ledger.ledger import HEAD_FIELDS, Head, Keys, QueryRecord
+from spark_streams.sink.ledger.ledger import HEAD_FIELDS, Keys, LedgerHead, QueryRecord
 from spark_streams.wire.connection.server import Server
 
 
@@ -27,7 +27,7 @@ def require_nothing_lost(server: Server, batch: Batch, record: QueryRecord) -> N
         return
     streams = list(record.streams)
     replies = server.execute_all([("HMGET", Keys.for_stream(stream, batch).head, *HEAD_FIELDS) for stream in streams])
-    heads = dict(zip(streams, map(Head.read, replies), strict=True))
+    heads = dict(zip(streams, map(LedgerHead.read, replies), strict=True))
     if in_cluster:
         for stream, head in heads.items():
             _require_last_batch(batch, stream, head, record)
@@ -40,7 +40,7 @@ def require_nothing_lost(server: Server, batch: Batch, record: QueryRecord) -> N
         raise refusals.lost_batches(batch, record.closed)
 
 
-def _require_last_batch(batch: Batch, stream: bytes, head: Head, record: QueryRecord) -> None:
+def _require_last_batch(batch: Batch, stream: bytes, head: LedgerHead, record: QueryRecord) -> None:
     """Require that the head has the batch that the record names for its stream, if that is closed."""
     number = record.streams[stream]
     if number <= record.closed and head.last_done < number and (head.batch != number or batch.is_named_write):

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from spark_streams.errors import RStreamError
 from spark_streams.sink.encode.chunks import Chunk
-from spark_streams.sink.encode.limits import Limits
+from spark_streams.sink.encode.limits import ServerLimits
 from spark_streams.sink.encode.row_errors import error_of_row
 from spark_streams.sink.ledger.replicas import wait_for_replicas
 from spark_streams.sink.send.chunk_states import AFTER_ALL_REPLIES, Action, Event, State, advance
@@ -55,7 +55,7 @@ class ChunkWriter:
         session: Session,
         delivery: Delivery,
         trimmer: Trimmer,
-        limits: Limits,
+        limits: ServerLimits,
         pace: Pace,
         replicas: int | None = None,
     ) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.encode.chunks import encode_chunks, split_by_slot
 from spark_streams.sink.encode.destination import Destination
-from spark_streams.sink.encode.limits import Limits
+from spark_streams.sink.encode.limits import ServerLimits
 from spark_streams.sink.ledger.balance import Total
 from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.ledger_view import LedgerViews
@@ -25,7 +25,7 @@ from spark_streams.wire.session import Session
 
 
 @dataclass(frozen=True)
-class Task:
+class SinkTask:
     """Part of a batch that a task writes. partition: of the batch; attempt: name of one execution of it, without a
     dot."""
 
@@ -42,7 +42,7 @@ class Result:
     totals: dict[bytes, Total]
 
 
-def append(batches: Iterable[pa.RecordBatch], options: SinkOptions, task: Task | None, pace: str = "") -> Result:
+def append(batches: Iterable[pa.RecordBatch], options: SinkOptions, task: SinkTask | None, pace: str = "") -> Result:
     """Append every row to its stream. task: None for at-least-once; pace: a name that the tasks of a write share, for
     option rowsPerSecond. The driver was connected before, so the task waits for an unreachable server.
 
@@ -52,7 +52,7 @@ def append(batches: Iterable[pa.RecordBatch], options: SinkOptions, task: Task |
     """
     address = options.address
     with Session(address, is_known=True) as session:
-        trimmer, limits = Trimmer(session, options), Limits(address)
+        trimmer, limits = Trimmer(session, options), ServerLimits(address)
         paced = Pace(address, pace, options.rows_per_second)
         try:
             to = Destination.from_options(options)

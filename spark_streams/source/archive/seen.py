@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.part import Part
-from spark_streams.source.task.fetcher import Fetcher, Page
+from spark_streams.source.task.fetcher import FetchedPage, Fetcher
 from spark_streams.wire.session import Session
 
 NO_GROUP = Membership((), "", "")  # reading ranges needs no group
@@ -22,7 +22,7 @@ class SeenIds:
     def __init__(self) -> None:
         self._parts: dict[str, list[pa.Array]] = {}
 
-    def add(self, page: Page) -> None:
+    def add(self, page: FetchedPage) -> None:
         """Add the IDs of a page."""
         ids = page.entries.ids().slice(0, page.rows)
         if isinstance(page.streams, str):

@@ -11,7 +11,7 @@ from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.archive.files import Archive
 from spark_streams.source.archive.highest import highest_ids
 from spark_streams.source.batch.plan import fetch_heads, fetch_inputs, position_of, tasks_within
-from spark_streams.source.batch.stream_bounds import Head, Narrowing
+from spark_streams.source.batch.stream_bounds import Narrowing, StreamHead
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.partitioning import Task
 from spark_streams.source.range import Range
@@ -50,7 +50,7 @@ def plan_with_archive(
 
 def _fetch_with_archive(
     server: Server, options: BatchSourceOptions, narrowing: Narrowing
-) -> tuple[dict[str, Head], dict[str, StreamId]]:
+) -> tuple[dict[str, StreamHead], dict[str, StreamId]]:
     """Return the streams to read, and the archive's highest ID of those that have lost it."""
     assert options.archive_path is not None
     archive, is_pattern = Archive(options.archive_path), options.streams is None

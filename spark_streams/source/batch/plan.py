@@ -15,7 +15,7 @@ from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.shards.names import Shard
 from spark_streams.source.batch.probe_streams import ProbeTarget, may_be_large, probe_streams
 from spark_streams.source.batch.split_points import cut
-from spark_streams.source.batch.stream_bounds import Head, Narrowing, part_of
+from spark_streams.source.batch.stream_bounds import Narrowing, StreamHead, part_of
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.part import ALL, Part
 from spark_streams.source.partitioning import Task, divide_into_tasks, task_size
@@ -43,7 +43,7 @@ def plan_tasks(
 
 
 def tasks_within(
-    server: Server, options: BatchSourceOptions, narrowing: Narrowing, heads: Mapping[str, Head], limits: Limits
+    server: Server, options: BatchSourceOptions, narrowing: Narrowing, heads: Mapping[str, StreamHead], limits: Limits
 ) -> list[Task]:
     """Return what each task reads of these streams."""
     bounded = [
@@ -68,7 +68,7 @@ def tasks_within(
 
 def fetch_inputs(
     server: Server, options: BatchSourceOptions, narrowing: Narrowing, must_exist: bool = True
-) -> dict[str, Head]:
+) -> dict[str, StreamHead]:
     """Return the streams to read: those of `streams`, or those that match the pattern. Recorded dead-letter
     streams are not among these.
 
@@ -92,14 +92,14 @@ def position_of(positions: PerStream[str], stream: str) -> StreamId:
     return MAX_ID if position == "$" else StreamId.parse(position)
 
 
-def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dict[str, Head]:
+def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dict[str, StreamHead]:
     """Return each stream's ends and length (XINFO STREAM), in one round trip.
 
     must_exist: if False, a missing stream counts as empty.
     Raises StreamMissingError, WrongKeyTypeError.
     """
     commands = [("XINFO", "STREAM", stream) for stream in streams]
-    heads: dict[str, Head] = {}
+    heads: dict[str, StreamHead] = {}
     absent: list[str] = []
     silent: dict[str, str] = {}
     for stream, command, reply in zip(streams, commands, server.execute_each(commands), strict=True):
@@ -111,7 +111,7 @@ def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dic
         elif not is_no_such_key(reply):
             raise server.error_of(reply, command)
         else:
-            heads[stream] = Head(None, None, 0)
+            heads[stream] = StreamHead(None, None, 0)
             absent.append(stream)
     if must_exist and absent:
         raise missing(server, absent[0], "use streamsPattern to read what is there")
@@ -122,15 +122,15 @@ def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dic
     return heads
 
 
-def _head(ends: StreamEnds | None) -> Head:
+def _head(ends: StreamEnds | None) -> StreamHead:
     if ends is None:
-        return Head(None, None, 0)
+        return StreamHead(None, None, 0)
     (first, first_fields), (last, last_fields) = ends.first, ends.last
     size = max(sum(len(part) + 8 for part in fields) for fields in (first_fields, last_fields))
-    return Head(first, last, ends.length, size, is_dead_letter(first_fields))
+    return StreamHead(first, last, ends.length, size, is_dead_letter(first_fields))
 
 
-def _cut(server: Server, heads: Mapping[str, Head], parts: Sequence[Part], entries: int) -> list[Part]:
+def _cut(server: Server, heads: Mapping[str, StreamHead], parts: Sequence[Part], entries: int) -> list[Part]:
     """Return the parts, with those that are too large for a task cut up. Those with known IDs are not cut."""
     targets = [
         ProbeTarget(part.range, entries, heads[part.stream].length, heads[part.stream].entry_bytes)

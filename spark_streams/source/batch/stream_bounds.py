@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Head:
+class StreamHead:
     """State of a stream when the read is planned. first, last: IDs of its oldest and newest entry, None if it is empty;
     length: in entries; entry_bytes: estimated size of an entry; has_dead_letters: its oldest entry is a dead letter;
     generated: ID of the last entry ever added."""
@@ -75,7 +75,7 @@ def _intersection(first: frozenset[_T] | None, second: frozenset[_T] | None) -> 
     return first & second
 
 
-def part_of(stream: str, head: Head, after: StreamId, last: StreamId, narrowing: Narrowing) -> Part | None:
+def part_of(stream: str, head: StreamHead, after: StreamId, last: StreamId, narrowing: Narrowing) -> Part | None:
     """Return what to read between two positions, after < ID ≤ last; None if it is empty.
 
     The newest entry bounds the range: entries that are added later are never part of it. The count is an estimate,
@@ -100,7 +100,7 @@ def part_of(stream: str, head: Head, after: StreamId, last: StreamId, narrowing:
     return Part(Range(stream, ids[0].previous(), ids[-1], len(ids)), packed)
 
 
-def _share_of(head: Head, first: StreamId, newest: StreamId, after: StreamId, last: StreamId) -> int:
+def _share_of(head: StreamHead, first: StreamId, newest: StreamId, after: StreamId, last: StreamId) -> int:
     """Estimate how many of the stream's entries lie in (after, last], as if they were spread evenly; exact for all."""
     if after < first and last >= newest:
         return head.length

@@ -21,7 +21,7 @@ def lease_key(stream: str, group: str, consumer: str) -> bytes:
     return key_beside(stream, "lease", group, consumer)
 
 
-class Lease(lease.Lease):
+class ConsumerLease(lease.Lease):
     """Lease of one query on its streams. Raises ConsumerTakenError if another query has the consumer."""
 
     def __init__(

@@ -111,7 +111,7 @@ _WITHOUT_NOTES = (
 _LEAVES = "counts the entries that it had not read, and stops reading the stream"
 
 
-class Row(NamedTuple):
+class Remedy(NamedTuple):
     """What a query does about a finding: a row of docs/reference/data-loss.md. error, alone_advice, shared_advice,
     short: if it is strict; alone, shared: what a lenient query does. The advices are templates."""
 
@@ -133,54 +133,54 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row(
+    Remedy(
         Kind.STREAM_MISSING, DataLossError, _RESTORE, _RESTORE, "Restore the stream from a backup, or accept the loss",
         "counts the entries that it had not read, and creates stream and group again",
         "counts the entries that it had not read, and creates stream and group again",
     ),
-    Row(
+    Remedy(
         Kind.STREAM_REPLACED, DataLossError, _RESTORE_REPLACED, _RESTORE_REPLACED,
         "Restore the stream from a backup, or accept the loss",
         "counts the entries that it had not read, and reads what the stream holds now",
         "counts the entries that it had not read, and reads what the stream holds now",
     ),
-    Row(
+    Remedy(
         Kind.GROUP_MISSING, GroupMissingError, _CREATE, _SHARED_CREATE, "Create the group at the checkpoint",
         "creates the group at the checkpoint", "creates the group at the checkpoint",
     ),
-    Row(
+    Remedy(
         Kind.GROUP_BELOW, StreamStateError, _ALONE_BELOW, _SHARED_BELOW, "Set the group to the checkpoint",
         "sets the group to the checkpoint", "goes on at the group's position, and reads entries again",
     ),
-    Row(
+    Remedy(
         Kind.GROUP_ABOVE, DataLossError, _ALONE_ABOVE, _SHARED_ABOVE, "Set the group back, or accept the loss",
         "sets the group back to the checkpoint, and reads the entries", "counts a loss, and goes on at the group's "
         "position",
     ),
-    Row(
+    Remedy(
         Kind.CHECKPOINT_OLDER, DataLossError, _USE_LATER, _USE_LATER,
         "Start it with the checkpoint that was used last, or set the group back",
         "sets the group back to the checkpoint, and reads the entries again",
         "counts a loss, and goes on at the commit mark",
     ),
-    Row(
+    Remedy(
         Kind.SERVER_RESTORED, DataLossError, _RESTORE_NEWER, _RESTORE_NEWER,
         "Restore a newer backup, or accept the loss",
         "counts the missing entries, and goes on with those that are there",
         "counts the missing entries, and goes on at the group's position",
     ),
-    Row(
+    Remedy(
         Kind.ENTRIES_LOST, DataLossError, _KEEP_LONGER, _KEEP_LONGER, "Keep the stream longer, or accept the loss",
         "counts them, and goes on", "counts at least so many, and goes on",
     ),
-    Row(
+    Remedy(
         Kind.NOTES_LOST, DataLossError, _WITHOUT_NOTES, _WITHOUT_NOTES, "List the pending entries, or accept the loss",
         "counts one entry, because their number is not known, and acknowledges the batch",
         "counts one entry, because their number is not known, and acknowledges the batch",
     ),
 )  # fmt: skip
 
-REMEDIES: Mapping[Kind, Row] = {row.kind: row for row in ROWS}
+REMEDIES: Mapping[Kind, Remedy] = {row.kind: row for row in ROWS}
 
 
 @dataclass

@@ -13,7 +13,7 @@ from spark_streams.model.commit_mark import committed_key
 from spark_streams.model.keys import is_returned, origin_of
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.admin import streams_without_group
-from spark_streams.source.group.consumer_lease import Lease
+from spark_streams.source.group.consumer_lease import ConsumerLease
 from spark_streams.source.group.missing_streams import forget, is_idle
 from spark_streams.source.group.retries import Retries
 from spark_streams.source.group.start import require_not_forgotten
@@ -31,7 +31,7 @@ class StreamSet:
         self._options = options
         self._limits = limits
         self._now = now
-        self._lease = Lease(options.address, options.group, options.consumer, limits.lease)
+        self._lease = ConsumerLease(options.address, options.group, options.consumer, limits.lease)
         self._begun_on: set[str] = set()  # streams whose group was not forgotten when the query began on them
         self._ends_now = False  # the run ends at the last entries that the streams had when it began
         self._matched_at = 0.0  # when the pattern was last matched

@@ -35,8 +35,8 @@ from spark_streams.source.part import Part, entries_per_stream, pending_parts
 from spark_streams.source.pending.dead_entries import DeadEntries
 from spark_streams.source.pending.poison_record import (
     CachedPoisonState,
-    Failure,
     PoisonRecord,
+    QueryFailure,
     delete_failure,
     delete_record,
     fetch_failure,
@@ -128,7 +128,7 @@ class PoisonBatch:
         self._report_missing(_entries_of(remaining) - entries_per_stream(pending))
         name = state.piece_of(end.old)
         failure = fetch_failure(server, end)
-        cause = failure if count == 1 else Failure()
+        cause = failure if count == 1 else QueryFailure()
         size = state.size_of_pieces(count, name is None, name)
         parts = {stream: remaining.ranges(stream) for stream in remaining.taken_from}
         new_pieces = self._divided(server, parts, size, end.token)

@@ -16,7 +16,7 @@ from spark_streams.wire.connection.server import Server
 
 
 @dataclass(frozen=True)
-class Failure:
+class QueryFailure:
     """Class and message of the error that ended the query last, if it is known."""
 
     error: str = ""
@@ -107,14 +107,14 @@ def attempt_key_of(end: Offset) -> bytes:
     return key_beside(_record_stream(end), "tried", end.group, end.consumer)
 
 
-def fetch_failure(server: Server, end: Offset) -> Failure:
+def fetch_failure(server: Server, end: Offset) -> QueryFailure:
     """Return the error that `note_failure` stored last, if any."""
     text = server.execute("GET", failure_key(_record_stream(end), end.group, end.consumer))
     try:
         fields = json.loads(text or b"{}")
-        return Failure(str(fields.get("error", "")), str(fields.get("message", "")))
+        return QueryFailure(str(fields.get("error", "")), str(fields.get("message", "")))
     except (ValueError, AttributeError, RecursionError):
-        return Failure()
+        return QueryFailure()
 
 
 def delete_failure(server: Server, end: Offset) -> None:
@@ -122,7 +122,7 @@ def delete_failure(server: Server, end: Offset) -> None:
     server.execute("DEL", failure_key(_record_stream(end), end.group, end.consumer))
 
 
-def note_failure(server: Server, offset: Offset, failure: Failure) -> None:
+def note_failure(server: Server, offset: Offset, failure: QueryFailure) -> None:
     """Store why a query ended, for the dead letter of the entry that killed it. offset: any of the query's offsets."""
     if offset.streams:
         key = failure_key(_record_stream(offset), offset.group, offset.consumer)

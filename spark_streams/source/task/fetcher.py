@@ -198,7 +198,7 @@ def _up_to(ids: pa.Array, last: StreamId) -> Mask | bool:
 
 
 @dataclass(frozen=True)
-class Page:
+class FetchedPage:
     """The first `rows` rows of `entries`. streams: of all rows, or of each; deliveries: int64 per row, if needed;
     ended: ranges of which this is the last page, with the number of our entries; received: all entries of the reply."""
 
@@ -232,7 +232,7 @@ class Fetcher:
         self._sizer = PageSizer(limits.first_page, limits.largest_page, limits.page_bytes)
         self._connection: Connection | None = None  # to the server of the requested page
 
-    def pages(self) -> Iterator[Page]:
+    def pages(self) -> Iterator[FetchedPage]:
         """Yield all entries. After a lost connection, entries that were not yielded yet are requested again.
 
         Raises GroupMissingError, ServerError, RetriesExhaustedError.
@@ -346,7 +346,7 @@ class Fetcher:
 
     # -- replies -----------------------------------------------------------------------------------------------
 
-    def _page_by_id(self, request: PageRequest, reply: memoryview) -> Page:
+    def _page_by_id(self, request: PageRequest, reply: memoryview) -> FetchedPage:
         """Decode entries that were requested one by one."""
         cursor, selection = request.cursors[0], request.selection
         assert selection is not None
@@ -359,9 +359,11 @@ class Fetcher:
             deliveries = pa.nulls(entries.count, pa.int64())
         cursor.ids_read += request.counts[0]
         cursor.advance(selection.up_to, entries.count)
-        return Page(entries, entries.count, cursor.range.stream, deliveries, request.ended_ranges(), entries.count)
+        return FetchedPage(
+            entries, entries.count, cursor.range.stream, deliveries, request.ended_ranges(), entries.count
+        )
 
-    def _page(self, connection: Connection, request: PageRequest, reply: memoryview) -> Page:
+    def _page(self, connection: Connection, request: PageRequest, reply: memoryview) -> FetchedPage:
         """Decode entries that were requested by ranges, and compare them with the pending ones if needed."""
         with_pending = any(map(self._needs_pending, request.cursors))
         ranges, pending = connection.split_replies(reply) if with_pending else (reply, reply[:0])
@@ -372,7 +374,7 @@ class Fetcher:
             ends = request.read_up_to(entries, rows)
             for cursor, end, count in zip(request.cursors, ends, rows.tolist(), strict=True):
                 cursor.advance(end, count)
-            return Page(entries, entries.count, streams, None, request.ended_ranges(), entries.count)
+            return FetchedPage(entries, entries.count, streams, None, request.ended_ranges(), entries.count)
         indexes = [index for index, cursor in enumerate(request.cursors) if self._needs_pending(cursor)]
         pages = self._decode_pending(connection, [request.cursors[index] for index in indexes], pending)
         ownership = match_pending(request, entries, rows, dict(zip(indexes, pages, strict=True)))
@@ -382,7 +384,7 @@ class Fetcher:
             entries = FilteredPage(entries, ours)
             streams = streams if isinstance(streams, str) else streams.take(pa.array(ours))
             deliveries = None if deliveries is None else deliveries.take(pa.array(ours))
-        return Page(entries, entries.count, streams, deliveries, request.ended_ranges(), received)
+        return FetchedPage(entries, entries.count, streams, deliveries, request.ended_ranges(), received)
 
     def _decode(self, request: PageRequest, reply: memoryview, count: int) -> tuple[EntryPage, list[int]]:
         try:

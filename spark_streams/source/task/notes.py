@@ -109,7 +109,7 @@ def _quoted(name: str) -> bytes:
 
 
 @dataclass(frozen=True)
-class Destination:
+class LetterDestination:
     """Destination of entries that do not fit. dead_letters: the dead-letter stream, None: not set; retries: maximum
     number of retries before an entry becomes a dead letter."""
 
@@ -150,7 +150,7 @@ def collect(
     member: Membership,
     streams: Sequence[str],
     token: str,
-    destination: Destination,
+    destination: LetterDestination,
     is_earlier: Callable[[str, StreamId], bool] = lambda stream, entry: False,
     limits: Limits = LIMITS,
 ) -> CollectedNotes:
@@ -191,7 +191,7 @@ def _process(
     server: Server,
     member: Membership,
     stream: str,
-    destination: Destination,
+    destination: LetterDestination,
     notes: _Notes,
     collected: CollectedNotes,
     limits: Limits,

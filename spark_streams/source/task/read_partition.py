@@ -20,7 +20,7 @@ from spark_streams.source.rows.column_report import ColumnTally, ReportColumns
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.rows.returned_page import Attempts, ReturnedPage
-from spark_streams.source.task.fetcher import Fetcher, Page
+from spark_streams.source.task.fetcher import FetchedPage, Fetcher
 from spark_streams.spark.worker import freeze_imported_modules
 from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.session import Session
@@ -83,7 +83,7 @@ def read_task(
                 callbacks.lost(whole, whole.count - count)
 
 
-def _good_entries(page: Page, dead: Dead | None, noted: frozenset[str]) -> dict[str, list[bytes]]:
+def _good_entries(page: FetchedPage, dead: Dead | None, noted: frozenset[str]) -> dict[str, list[bytes]]:
     """Return the IDs of the entries of a page that fit the schema, by stream, of these streams."""
     ids = page.entries.ids().slice(0, page.rows).to_pylist()
     streams = [page.streams] * page.rows if isinstance(page.streams, str) else page.streams.to_pylist()
@@ -95,7 +95,7 @@ def _good_entries(page: Page, dead: Dead | None, noted: frozenset[str]) -> dict[
     return good
 
 
-def _unwrap_returned(page: Page) -> tuple[EntryPage, str | pa.Array, Attempts | None]:
+def _unwrap_returned(page: FetchedPage) -> tuple[EntryPage, str | pa.Array, Attempts | None]:
     """Return the page's entries and their streams. If entries are returned for a retry, these are the first entries and
     their streams."""
     first = page.streams if isinstance(page.streams, str) else page.streams[0].as_py()

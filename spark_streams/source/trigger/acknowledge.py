@@ -37,7 +37,7 @@ from spark_streams.source.range import Range
 from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task.missing_entries import delete_missing, fetch_missing
-from spark_streams.source.task.notes import Destination, collect, noted_streams
+from spark_streams.source.task.notes import LetterDestination, collect, noted_streams
 from spark_streams.source.trigger.background import Job
 from spark_streams.source.trigger.bookmark import set_bookmarks
 from spark_streams.source.trigger.remove import Removing
@@ -201,7 +201,7 @@ class Acknowledging:
             self._member,
             noted,
             start.token,
-            Destination(self._options.dead_letter_stream, self._retries),
+            LetterDestination(self._options.dead_letter_stream, self._retries),
             lambda stream, entry: _is_earlier(start, stream, entry, run, marks),
             self._limits,
         )

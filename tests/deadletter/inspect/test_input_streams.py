@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.deadletter.envelope import MARK, Mark, dead_letter_fields
+from spark_streams.deadletter.envelope import MARK, RedriveMark, dead_letter_fields
 from spark_streams.deadletter.inspect import input_streams
 from spark_streams.deadletter.inspect.input_streams import Inputs, divide
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
@@ -171,9 +171,9 @@ def test_dead_letters_of_two_queries_do_not_go_round(server: Server, client: red
         (dead_letter_fields([b"n", b"1"], {"stream": "s"}), True),
         ([b"n", b"1", b"dl.x", b"1"], False),
         ([b"n", b"1", b"dl.stream", b"s"], False),
-        ([b"n", b"1", MARK, bytes(Mark(1, "", "dead/1-0"))], False),  # sent back
+        ([b"n", b"1", MARK, bytes(RedriveMark(1, "", "dead/1-0"))], False),  # sent back
         (
-            [*dead_letter_fields([b"n", b"1"], {"stream": "s"}), MARK, bytes(Mark(1, "", "dead/1-0"))],
+            [*dead_letter_fields([b"n", b"1"], {"stream": "s"}), MARK, bytes(RedriveMark(1, "", "dead/1-0"))],
             True,
         ),  # to where letters are
     ],

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from spark_streams.deadletter.criteria import Criteria
-from spark_streams.deadletter.envelope import MARK, Mark, dead_letter_fields
+from spark_streams.deadletter.envelope import MARK, RedriveMark, dead_letter_fields
 from spark_streams.deadletter.redrive.mover import WATCHED_TRIES
 from spark_streams.deadletter.redrive.redrive import Redrive, Report
 from spark_streams.deadletter.redrive.redrive_lock import RedriveLease, redrive_key
@@ -52,7 +52,7 @@ def test_dead_letters_become_their_original_entries_with_a_mark_and_are_deleted(
         entries = words(client, "s")
     assert [fields[:4] for _, fields in entries] == [[b"n", b"%d" % n, b"raw", b"\xff\r\n"] for n in range(130)]
     assert [fields[4:] for _, fields in entries] == [
-        [MARK, bytes(Mark(1, "2026-01-01T00:00:00.000000Z", f"dead/{one}"))] for one in ids
+        [MARK, bytes(RedriveMark(1, "2026-01-01T00:00:00.000000Z", f"dead/{one}"))] for one in ids
     ]
     assert redrive(server).moved == 0
 
@@ -204,7 +204,7 @@ def test_a_transform_repairs_dead_letters_or_leaves_them(
     with server.client() as client:
         first = words(client, "s")[0][1]
     assert first[:-2] == [b"n", b"1001", b"raw", b"\xff\r\n", b"was", ids[1].encode(), b"bytes", b"\x00"]
-    assert Mark.parse(marks(server)[0]) == Mark(1, "2026-01-01T00:00:00.000000Z", f"dead/{ids[1]}")
+    assert RedriveMark.parse(marks(server)[0]) == RedriveMark(1, "2026-01-01T00:00:00.000000Z", f"dead/{ids[1]}")
 
 
 def test_an_impossible_redrive_is_an_error_and_moves_nothing(server: Server) -> None:
@@ -257,7 +257,7 @@ def test_dead_letters_that_name_no_stream_to_go_to_or_one_of_dead_letters_stay_a
     for stream in ("", DEAD, "parking"):
         fill(server, 3, first=at, has_group=False, stream=stream)
         with server.client() as client:  # parked, wherever it came from
-            entry = [b"n", b"%d" % (at + 3), MARK, bytes(Mark(3, "", ""))]
+            entry = [b"n", b"%d" % (at + 3), MARK, bytes(RedriveMark(3, "", ""))]
             client.execute_command("XADD", DEAD, "*", *dead_letter_fields(entry, {"stream": stream, "id": "1-0"}))
         at += 4
     fill(server, 2, first=at, stream="dead:parked")  # parked letters go elsewhere: a stream like any other

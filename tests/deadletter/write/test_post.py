@@ -19,7 +19,7 @@ from spark_streams.errors import IdsExhaustedError, RowTooLargeError, ServerRepl
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending import dead_entries
-from spark_streams.source.task.notes import Destination, collect, notes_key
+from spark_streams.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection, ReplyError, pack
 from tests.deadletter.making import DEAD, envelopes, numbers
@@ -84,10 +84,10 @@ def test_where_the_dead_letter_stream_has_no_ids_left_nothing_is_acknowledged(
     before = client.xrange(DEAD)
     with Connection(Address.parse(server.url)) as connection:
         with pytest.raises(IdsExhaustedError, match=f"stream 'dead' at .* cannot take 3 more entries: .*{last}"):
-            collect(connection, MEMBER, ["s"], "t", Destination(DEAD))
+            collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD))
         assert (pending_count(client), client.xrange(DEAD)) == (3, before)
         client.rename(DEAD, "full")
-        assert collect(connection, MEMBER, ["s"], "t", Destination(DEAD)).dead_letters == {"s": 3}
+        assert collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD)).dead_letters == {"s": 3}
     assert (pending_count(client), numbers(server, DEAD)) == (0, [0, 1, 2])
 
 
@@ -243,7 +243,7 @@ def test_where_rights_are_taken_away_within_the_transaction_the_entries_are_pend
 
         def all_of(connection: Connection) -> object:
             if found_by == "note":
-                return collect(connection, MEMBER, ["s"], "t", Destination(DEAD)).dead_letters
+                return collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD)).dead_letters
             return dead_entries.dead_letter(connection, "g", given_up, DEAD)
 
         try:
@@ -276,10 +276,10 @@ def test_where_ids_run_out_within_the_transaction_the_entries_are_pending_again(
         with pytest.raises(
             ServerReplyError, match="2 dead letters of stream 's', .* as before. .* cannot take more entries"
         ):
-            collect(connection, MEMBER, ["s"], "t", Destination(DEAD))
+            collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD))
         assert (pending_count(client), numbers(server, DEAD)) == (2, [-1, 0])
         client.rename(DEAD, "full")
-        assert collect(connection, MEMBER, ["s"], "t", Destination(DEAD)).dead_letters == {"s": 2}
+        assert collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD)).dead_letters == {"s": 2}
     assert (pending_count(client), numbers(server, DEAD)) == (0, [1, 2])
 
 
@@ -295,7 +295,7 @@ def test_a_transaction_that_is_carried_out_late_and_one_that_stands_for_it_post_
 
     def all_of(connection: Connection) -> None:
         if found_by == "note":
-            collect(connection, MEMBER, ["s"], "t", Destination(DEAD))
+            collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD))
         else:
             dead_entries.dead_letter(connection, "g", given_up, DEAD)
 

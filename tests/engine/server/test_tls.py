@@ -132,7 +132,7 @@ def test_the_sink_writes_through_tls(secured: tuple[Served, int, str], keys: Pat
 
     from spark_streams.options.sink_options import SinkOptions
     from spark_streams.sink.ledger.runs import begin_job
-    from spark_streams.sink.send.write import Task, append
+    from spark_streams.sink.send.write import SinkTask, append
 
     _, port, certificate = secured
     url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={keys / 'ca.pem'}"
@@ -141,7 +141,7 @@ def test_the_sink_writes_through_tls(secured: tuple[Served, int, str], keys: Pat
     rows = [pa.RecordBatch.from_pydict({"n": list(range(at, at + 5000)), "t": ["x" * 500] * 5000}) for at in (0, 5000)]
     with redis.Redis(host="127.0.0.1", port=port, **_options(keys, certificate)) as client:
         options = SinkOptions.parse({"url": url, "stream": "tls"})
-        for task in (None, Task(begin_job(options.address))):
+        for task in (None, SinkTask(begin_job(options.address))):
             client.delete("tls")
             append(rows, options, task)
             assert [int(fields[b"n"]) for _, fields in client.xrange("tls")] == list(range(10_000))

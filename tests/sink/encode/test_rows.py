@@ -35,7 +35,7 @@ from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.encode.chunks import OwnIds
 from spark_streams.sink.encode.row_errors import error_of_row
-from spark_streams.sink.send.write import Result, Task, append
+from spark_streams.sink.send.write import Result, SinkTask, append
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE, Patience
 from spark_streams.wire.connection.connection import Connection, ReplyError
@@ -79,7 +79,7 @@ def delivery(request: pytest.FixtureRequest) -> str:
 
 def put(server: Server, rows: dict[str, Any] | pa.RecordBatch, delivery: str, **given: str) -> Result:
     batch = rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pydict(rows)
-    task = Task(batch_of(0)) if delivery == "exactly-once" else None
+    task = SinkTask(batch_of(0)) if delivery == "exactly-once" else None
     return append([batch], options(server.url, **given), task)
 
 
@@ -106,7 +106,7 @@ def test_a_row_without_a_stream_is_named(server: Server, delivery: str) -> None:
     rows = frame([1, 2, 3], ["a", None, "b"])
     checked = SinkOptions.parse({"url": server.url, "streamColumn": "to"})
     with pytest.raises(SchemaError, match="row 1 of this task names no stream in column 'to'. Fill"):
-        append([rows], checked, Task(batch_of(0)) if delivery == "exactly-once" else None)
+        append([rows], checked, SinkTask(batch_of(0)) if delivery == "exactly-once" else None)
 
 
 def test_explicit_ids_are_the_entries_ids(server: Server, delivery: str) -> None:
@@ -295,7 +295,7 @@ def test_a_task_that_begins_while_the_server_is_away_waits_for_it(server: Server
         checked, batch = options(proxy.url, patience), batch_of(0)
         proxy.away(0.5)
         begun = time.monotonic()
-        append([frame(range(10))], checked, Task(batch) if delivery == "exactly-once" else None)
+        append([frame(range(10))], checked, SinkTask(batch) if delivery == "exactly-once" else None)
         assert time.monotonic() - begun >= 0.3
     assert numbers(server) == Counter(range(10))
 
@@ -305,7 +305,7 @@ def test_a_server_that_stays_away_from_a_task_is_named_after_the_limit(delivery:
     with pytest.raises(
         RetriesExhaustedError, match="was tried for [01] s without success, .* no stream server"
     ) as caught:
-        append([frame([1])], checked, Task(batch_of(0)) if delivery == "exactly-once" else None)
+        append([frame([1])], checked, SinkTask(batch_of(0)) if delivery == "exactly-once" else None)
     assert "secret" not in str(caught.value)
 
 
@@ -326,7 +326,7 @@ def test_a_server_that_stands_still_is_waited_for(kind: str, delivery: str) -> N
                 stops += 1
                 threading.Timer(0.4, os.kill, (pid, signal.SIGCONT)).start()
 
-        result = append(stopping(), checked, Task(batch) if delivery == "exactly-once" else None)
+        result = append(stopping(), checked, SinkTask(batch) if delivery == "exactly-once" else None)
         assert stops == 2
         found = numbers(server)
         assert set(found) == set(range(200))
@@ -421,7 +421,7 @@ def test_a_stream_that_has_used_its_last_id(server: Server, delivery: str, ids: 
     rows = pa.RecordBatch.from_pydict({"n": [0] * len(ids), "key": pa.array(ids, pa.string())})
     checked = options(server.url, idColumn="key")
     with pytest.raises(IdsExhaustedError, match=r"stream 'out' at .* cannot take row 0 of this task: .*\(RENAME\)"):
-        append([rows], checked, Task(batch_of(0)) if delivery == "exactly-once" else None)
+        append([rows], checked, SinkTask(batch_of(0)) if delivery == "exactly-once" else None)
     assert numbers(server) == Counter([-1])
 
 
@@ -437,7 +437,7 @@ def test_a_pair_of_fields_that_is_null_is_not_written(server: Server) -> None:
     pairs = [[(b"a", b"1"), (b"b", None)], [(b"b", None), (b"c", b"")], None, [(b"a", None)]]
     maps = pa.array(pairs, pa.map_(pa.binary(), pa.binary()))
     batch = pa.RecordBatch.from_pydict({"_fields": maps, "n": pa.array([0, None, 2, 3], pa.int32())}).slice(1)
-    append([batch], options(server.url), Task(batch_of(0)))
+    append([batch], options(server.url), SinkTask(batch_of(0)))
     append([batch.slice(0, 1)], options(server.url, nulls="empty", stream="empty"), None)
     with server.client() as client:
         assert [fields for _, fields in client.xrange("out")] == [{b"c": b""}, {b"n": b"2"}, {b"n": b"3"}]

@@ -13,8 +13,8 @@ from spark_streams.errors import RowTooLargeError, SchemaError
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.encode.chunks import encode_chunks
 from spark_streams.sink.encode.destination import Destination
-from spark_streams.sink.encode.limits import Limits
-from spark_streams.sink.send.write import Result, Task, append
+from spark_streams.sink.encode.limits import ServerLimits
+from spark_streams.sink.send.write import Result, SinkTask, append
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE
 from spark_streams.wire.connect import connect
 from tests.sink.writing import batch_of, close, numbers, options
@@ -60,7 +60,7 @@ def sizes(*of: int) -> pa.RecordBatch:
 
 def put(checked: SinkOptions, rows: pa.RecordBatch, delivery: str) -> Result:
     batch = batch_of(0)
-    result = append([rows], checked, Task(batch) if delivery == "exactly-once" else None)
+    result = append([rows], checked, SinkTask(batch) if delivery == "exactly-once" else None)
     if delivery == "exactly-once":
         close(checked, batch, result)
     return result
@@ -95,7 +95,7 @@ def test_a_chunk_beyond_what_a_request_may_be_is_sent_in_pieces(limited: Server,
     """Many rows, none of them large: what waits in a transaction counts, too, on newer servers."""
     rows = sizes(*[50_000] * 160)
     checked = options(limited.url)
-    limits = Limits(checked.address)
+    limits = ServerLimits(checked.address)
     with connect(checked.address) as connection:
         limits.read_limits(connection)
     [whole] = encode_chunks([rows], Destination("out"), "omit", 5000, True)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from spark_streams.errors import LedgerError, ReplicationError
-from spark_streams.sink.send.write import Task, append
+from spark_streams.sink.send.write import SinkTask, append
 from spark_streams.wire.connection.connection import Connection, pack
 from tests.proxy import Proxy
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
@@ -102,10 +102,10 @@ def test_what_only_the_lost_master_had_is_written_by_the_next_attempt(
     error, why = LOST[delivery]
     with failing_over(masters, monkeypatch) as proxy:
         checked, batch = options(proxy.url, chunkSize="10", waitReplicas="1"), batch_of(0)
-        task = Task(batch) if delivery == "exactly-once" else None
+        task = SinkTask(batch) if delivery == "exactly-once" else None
         with pytest.raises(error, match=why):
             append([frame(ROWS)], checked, task)
-        result = append([frame(ROWS)], checked, task and Task(batch))
+        result = append([frame(ROWS)], checked, task and SinkTask(batch))
         if task is not None:
             close(checked, batch, result)
     assert numbers(masters[1]) == ONCE
@@ -124,10 +124,10 @@ def test_what_a_lagging_replica_misses_is_written_by_the_next_attempt(
     error, why = LOST[delivery]
     with failing_over(masters, monkeypatch) as proxy:
         checked, batch = options(proxy.url, chunkSize="10", waitReplicas="1"), batch_of(0)
-        task = Task(batch) if delivery == "exactly-once" else None
+        task = SinkTask(batch) if delivery == "exactly-once" else None
         with pytest.raises(error, match=why):
             append(rows(), checked, task)
-        result = append([frame(ROWS)], checked, task and Task(batch))
+        result = append([frame(ROWS)], checked, task and SinkTask(batch))
         if task is not None:
             close(checked, batch, result)
     found = numbers(masters[1])
@@ -189,7 +189,7 @@ def test_replicas_are_waited_for_once(masters: tuple[Server, Server], delivery: 
     old = masters[0]
     with old.client() as client:
         client.config_resetstat()
-        task = Task(batch_of(0)) if delivery == "exactly-once" else None
+        task = SinkTask(batch_of(0)) if delivery == "exactly-once" else None
         append([frame(ROWS)], options(old.url, chunkSize="2", waitReplicas="1"), task)
         assert client.info("commandstats")["cmdstat_wait"]["calls"] == 1
     assert numbers(old) == ONCE

@@ -17,7 +17,7 @@ from spark_streams.errors import (
 )
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.ledger.runs import begin_job
-from spark_streams.sink.send.write import Task, append
+from spark_streams.sink.send.write import SinkTask, append
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tools.servers.server import Server, free_port
@@ -34,7 +34,7 @@ def options(server: Server, **given: str) -> SinkOptions:
 
 def write(server: Server, rows: dict[str, Any], delivery: str, **given: str) -> int:
     checked = options(server, **given)
-    task = Task(begin_job(checked.address)) if delivery == "exactly-once" else None
+    task = SinkTask(begin_job(checked.address)) if delivery == "exactly-once" else None
     return append([pa.RecordBatch.from_pydict(rows)], checked, task).rows
 
 

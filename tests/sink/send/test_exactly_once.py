@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import LedgerError
-from spark_streams.sink.send.write import Result, Task, append
+from spark_streams.sink.send.write import Result, SinkTask, append
 from spark_streams.wire.connection.connection import Connection, pack
 from spark_streams.wire.connection.pipe import Pipe
 from spark_streams.wire.session import Session
@@ -419,7 +419,7 @@ def passing(server: Server, spoil: Callable[[], None], mend: Callable[[], None],
         threading.Timer(0.4, mend).start()
         yield frame(ROWS[100:])
 
-    append(batches(), checked, Task(batch_of(0)) if delivery == "exactly-once" else None)
+    append(batches(), checked, SinkTask(batch_of(0)) if delivery == "exactly-once" else None)
     assert numbers(server) == ONCE
 
 

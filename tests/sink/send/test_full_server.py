@@ -16,7 +16,7 @@ from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.ledger.batch import Batch
-from spark_streams.sink.send.write import Task, append
+from spark_streams.sink.send.write import SinkTask, append
 from spark_streams.wire.address.patience import Patience
 from tests.full_server import full
 from tests.sink.writing import close, frame, numbers, options, write
@@ -57,10 +57,10 @@ def test_rows_that_are_refused_in_the_midst_of_a_task(server: Server, is_exactly
             yield frame(ROWS[50:])
 
         with pytest.raises(RetriesExhaustedError, match=SAID):
-            append(then_full(), checked, batch and Task(batch))
+            append(then_full(), checked, batch and SinkTask(batch))
     written = numbers(server)
     assert 0 < written.total() < 100
-    result = append([frame(ROWS)], checked, batch and Task(batch))
+    result = append([frame(ROWS)], checked, batch and SinkTask(batch))
     if batch is not None:
         close(checked, batch, result)
     assert numbers(server) == Counter(ROWS) + (Counter() if is_exactly_once else written)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from spark_streams.model.keys import pace_key
-from spark_streams.sink.send.write import Task, append
+from spark_streams.sink.send.write import SinkTask, append
 from tests.sink.writing import batch_of, close, frame, killed_before_chunk, numbers, options
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server
@@ -24,7 +24,7 @@ def test_the_tasks_of_a_write_share_the_rate(server: Server, delivery: str) -> N
 
     def task(partition: int) -> None:
         mine = frame(ROWS[partition::3])
-        append([mine], checked, Task(batch, partition) if delivery == "exactly-once" else None, pace="one")
+        append([mine], checked, SinkTask(batch, partition) if delivery == "exactly-once" else None, pace="one")
 
     began = time.monotonic()
     tasks = [threading.Thread(target=task, args=(partition,)) for partition in range(3)]
@@ -43,7 +43,7 @@ def test_rows_that_an_earlier_run_has_written_do_not_wait(server: Server) -> Non
     assert len(numbers(server)) == 480
     checked, batch = options(server.url, rowsPerSecond="100"), batch_of(0)
     began = machine_seconds()
-    result = append([frame(rows)], checked, Task(batch), pace="one")
+    result = append([frame(rows)], checked, SinkTask(batch), pace="one")
     assert machine_seconds() - began < 2
     close(checked, batch, result)
     assert numbers(server) == dict.fromkeys(rows, 1)
@@ -52,7 +52,7 @@ def test_rows_that_an_earlier_run_has_written_do_not_wait(server: Server) -> Non
 def test_the_pace_is_a_key_that_expires_and_without_the_option_there_is_none(server: Server) -> None:
     for given in ({}, {"rowsPerSecond": "100000"}):
         batch = batch_of(0, str(len(given)))
-        append([frame(ROWS)], options(server.url, **given), Task(batch), pace="one")
+        append([frame(ROWS)], options(server.url, **given), SinkTask(batch), pace="one")
         with server.client(decode_responses=True) as client:
             keys = [key for key in client.keys("rstream:*") if "pace" in key]
             assert keys == (["rstream:pace:one"] if given else [])
@@ -69,7 +69,7 @@ def test_a_clock_that_is_set_makes_no_task_wait(server: Server, hours: int, ahea
         client.set(pace_key("one"), f"{written + 1000 * ahead} {written}")
     checked, batch = options(server.url, rowsPerSecond="100"), batch_of(0)
     began = machine_seconds()
-    append([frame(list(range(10)))], checked, Task(batch), pace="one")
+    append([frame(list(range(10)))], checked, SinkTask(batch), pace="one")
     assert machine_seconds() - began < 5
     assert len(numbers(server)) == 10
 
@@ -80,5 +80,5 @@ def test_rows_ahead_are_waited_for_after_the_clock_was_set_back(server: Server) 
         written = (seconds + 3600) * 1_000_000 + microseconds
         client.set(pace_key("one"), f"{written + 1_000_000} {written}")
     began = time.monotonic()
-    append([frame([1])], options(server.url, rowsPerSecond="100"), Task(batch_of(0)), pace="one")
+    append([frame([1])], options(server.url, rowsPerSecond="100"), SinkTask(batch_of(0)), pace="one")
     assert time.monotonic() - began >= 0.9

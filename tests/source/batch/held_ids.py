@@ -7,7 +7,7 @@ import bisect
 from hypothesis import strategies as st
 
 from spark_streams.model.ids import MIN_ID, U64_MAX, StreamId
-from spark_streams.source.batch.stream_bounds import Head
+from spark_streams.source.batch.stream_bounds import StreamHead
 from spark_streams.source.part import Part
 from spark_streams.wire.entries.pending_page import texts_of
 
@@ -16,8 +16,8 @@ IDS = st.builds(StreamId, st.integers(0, 1500) | st.integers(0, U64_MAX), st.int
 )
 
 
-def head_of(ids: list[StreamId]) -> Head:
-    return Head(min(ids), max(ids), len(ids), 20) if ids else Head(None, None, 0)
+def head_of(ids: list[StreamId]) -> StreamHead:
+    return StreamHead(min(ids), max(ids), len(ids), 20) if ids else StreamHead(None, None, 0)
 
 
 def inside(part: Part | None, ids: list[StreamId]) -> list[StreamId]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.batch.split_points import Probe, cut, first_positions, further_positions
-from spark_streams.source.batch.stream_bounds import Head, Narrowing, part_of
+from spark_streams.source.batch.stream_bounds import Narrowing, StreamHead, part_of
 from spark_streams.source.part import ALL, Part
 from spark_streams.source.range import Range
 from tests.source.batch.held_ids import IDS, head_of, inside
@@ -30,14 +30,14 @@ def test_a_run_holds_exactly_what_lies_above_its_start_up_to_its_end(
 
 
 def test_a_run_ends_at_the_newest_entry_and_knows_the_size_of_a_whole_stream() -> None:
-    head = Head(StreamId(5, 0), StreamId(9, 3), 700, 20)
+    head = StreamHead(StreamId(5, 0), StreamId(9, 3), 700, 20)
     whole = part_of("s", head, MIN_ID, MAX_ID, Narrowing())
     assert whole is not None
     assert (whole.range.after, whole.range.last, whole.count) == (StreamId(5, 0).previous(), StreamId(9, 3), 700)
 
 
 def test_an_empty_stream_has_no_run() -> None:
-    assert part_of("s", Head(None, None, 0), MIN_ID, MAX_ID, Narrowing()) is None
+    assert part_of("s", StreamHead(None, None, 0), MIN_ID, MAX_ID, Narrowing()) is None
 
 
 # -- cuts --------------------------------------------------------------------------------------------------------------

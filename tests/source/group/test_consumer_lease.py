@@ -15,7 +15,7 @@ import redis
 
 from spark_streams.errors import ConsumerTakenError
 from spark_streams.model.keys import session_key
-from spark_streams.source.group.consumer_lease import Lease, lease_key
+from spark_streams.source.group.consumer_lease import ConsumerLease, lease_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from spark_streams.wire.lease import LeaseTerms, Processes
@@ -132,7 +132,7 @@ def test_a_lease_from_elsewhere_that_is_renewed_refuses(server: Server, client: 
 
 def test_it_is_renewed_while_the_query_runs_and_found_lost(server: Server, client: redis.Redis) -> None:
     address = Address.parse(server.url)
-    held = Lease(address, "g", "spark", LeaseTerms(ttl=300))
+    held = ConsumerLease(address, "g", "spark", LeaseTerms(ttl=300))
     with Connection(address) as connection:
         held.hold(connection, ["s", "t"])
         before = client.get(KEY)
@@ -159,7 +159,7 @@ def test_it_is_renewed_while_the_query_runs_and_found_lost(server: Server, clien
 def test_streams_that_are_not_read_any_more_are_let_go(server: Server, client: redis.Redis) -> None:
     """And taken again when they are read again, be it before they were given back."""
     address = Address.parse(server.url)
-    held = Lease(address, "g", "spark", LeaseTerms(ttl=600))
+    held = ConsumerLease(address, "g", "spark", LeaseTerms(ttl=600))
     keys = [lease_key(stream, "g", "spark") for stream in "stu"]
     with Connection(address) as connection:
         held.hold(connection, ["s", "t", "u"])
@@ -200,7 +200,7 @@ def test_the_lease_of_a_stream_that_vanished_is_not_renewed(server: Server, clie
 def test_giving_back_leaves_a_key_that_another_query_has_taken_meanwhile(server: Server, client: redis.Redis) -> None:
     """Ours when it was looked at; then it expired, another took it, and our DEL came."""
     address = Address.parse(server.url)
-    held = Lease(address, "g", "spark")
+    held = ConsumerLease(address, "g", "spark")
     with Connection(address) as connection:
         held.hold(connection, ["s", "t"])
     with before_sending(b"DEL", act=lambda *_: client.set(KEY, "another query's"), times=1):
@@ -214,7 +214,7 @@ def test_a_renewal_that_stood_still_for_too_long_is_no_proof_that_the_lease_is_o
 ) -> None:
     """Between its question and its answer the lease expired, and another query took it."""
     address = Address.parse(server.url)
-    held = Lease(address, "g", "spark", LeaseTerms(ttl=300, is_kept=False))
+    held = ConsumerLease(address, "g", "spark", LeaseTerms(ttl=300, is_kept=False))
 
     def slow(*_: object) -> None:
         time.sleep(0.4)
@@ -250,7 +250,7 @@ def test_a_lease_is_taken_over_when_the_session_of_its_holder_has_expired(server
 
 def test_the_lease_of_a_process_that_stands_still_is_taken_over(server: Server, client: redis.Redis) -> None:
     """It lives on this machine, and does not renew its session."""
-    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=2_000, is_kept=False))
+    held = ConsumerLease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=2_000, is_kept=False))
     with Connection(Address.parse(server.url)) as connection:
         held.hold(connection, ["s"])
         with pytest.raises(ConsumerTakenError):
@@ -278,7 +278,7 @@ def test_a_process_that_wakes_up_after_its_session_expired_takes_nothing_back(
     server: Server, client: redis.Redis, server_connection: Connection
 ) -> None:
     """Two leases; another process has taken one of them over meanwhile."""
-    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False))
+    held = ConsumerLease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False))
     held.hold(server_connection, ["s", "t"])
     time.sleep(0.2)
     left_behind(client, 60_000)
@@ -293,7 +293,7 @@ def test_the_lease_of_a_dead_process_that_a_server_has_again_is_written_again(
     """The server returns to an older state, without the session of the present holder and with it."""
     left_behind(client, 60_000, born="1")
     before = str(client.get(KEY))
-    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False))
+    held = ConsumerLease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False))
     held.hold(server_connection, ["s"])
     mine = client.get(KEY)
     for is_session_there in (False, True):
@@ -313,7 +313,7 @@ def test_a_dead_process_that_may_have_held_the_lease_since_shows_no_older_state(
 ) -> None:
     """Only the value that this process has taken over shows that the server was set back."""
     left_behind(client, 60_000, born="1")
-    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False))
+    held = ConsumerLease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False))
     held.hold(server_connection, ["s"])
     left_behind(client, 60_000, born="2")
     time.sleep(0.2)
@@ -326,7 +326,7 @@ def test_a_process_that_a_server_has_again_with_its_session_may_live(
 ) -> None:
     a_lease_from_elsewhere(client, 1)
     time.sleep(0.01)
-    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False))
+    held = ConsumerLease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False))
     held.hold(server_connection, ["s"])
     a_lease_from_elsewhere(client, 60_000)
     time.sleep(0.2)
@@ -338,7 +338,9 @@ def test_who_takes_a_lease_over_while_its_holder_wakes_up_fails(
     server: Server, client: redis.Redis, server_connection: Connection
 ) -> None:
     """The one has seen no session; before its EXEC the other has written its session and its lease again."""
-    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False, processes=_Elsewhere()))
+    held = ConsumerLease(
+        Address.parse(server.url), "g", "spark", LeaseTerms(ttl=100, is_kept=False, processes=_Elsewhere())
+    )
     held.hold(server_connection, ["s"])
     time.sleep(0.2)
     woken = []
@@ -346,7 +348,7 @@ def test_who_takes_a_lease_over_while_its_holder_wakes_up_fails(
     def wake(*_: object) -> None:
         woken.append(held.hold(server_connection, ["s"]))
 
-    second = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=60_000, is_kept=False, poll=0.01))
+    second = ConsumerLease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=60_000, is_kept=False, poll=0.01))
     with Connection(Address.parse(server.url)) as connection, before_sending(b"EXEC", act=wake, times=1):
         try:
             second.hold(connection, ["s"])
@@ -362,7 +364,7 @@ def test_who_takes_a_lease_over_while_its_holder_wakes_up_fails(
 def test_a_thousand_leases_are_renewed_by_a_few_commands(
     server: Server, client: redis.Redis, server_connection: Connection
 ) -> None:
-    held = Lease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=600))
+    held = ConsumerLease(Address.parse(server.url), "g", "spark", LeaseTerms(ttl=600))
     held.hold(server_connection, [f"s{n}" for n in range(1_000)])
     wait_for_renewal(client, KEY.replace(b"{s}", b"{s0}"), 600)
     before = sum(one["calls"] for one in client.info("commandstats").values())
@@ -377,7 +379,7 @@ def test_live_consumers_are_those_with_a_lease_of_a_living_process(
     server: Server, client: redis.Redis, server_connection: Connection
 ) -> None:
     asked = [("s", "spark"), ("s", "nobody"), ("t", "spark")]
-    held = Lease(Address.parse(server.url), "g", "another")
+    held = ConsumerLease(Address.parse(server.url), "g", "another")
     assert held.live(server_connection, asked) == set()
     left_behind(client, 60_000)
     assert held.live(server_connection, asked) == {("s", "spark")}

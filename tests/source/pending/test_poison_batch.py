@@ -15,8 +15,8 @@ from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.pending import poison_state
 from spark_streams.source.pending.poison_record import (
-    Failure,
     PoisonRecord,
+    QueryFailure,
     attempt_key_of,
     is_done_in_sink,
     note_failure,
@@ -174,7 +174,7 @@ def test_the_reason_is_reported_if_it_is_known(server: Server, client: redis.Red
     with Connection(Address.parse(server.url)) as connection:
         while len(dead_letters(client)) < 2:
             if not query.start() and 20 in query.died_of:
-                note_failure(connection, Offset.from_json(query.log[0]), Failure("ZeroDivisionError", "by 20"))
+                note_failure(connection, Offset.from_json(query.log[0]), QueryFailure("ZeroDivisionError", "by 20"))
             add(client, 10, first=60 + 10 * query.starts)
             assert query.starts < 40
     told = {fields["n"]: (fields["dl.error"], fields["dl.message"]) for _, fields in client.xrange("dead")}

@@ -27,7 +27,7 @@ from spark_streams.monitor.watch.lineage.plans import (
     sources_of,
 )
 from spark_streams.monitor.watch.progress import Progress
-from spark_streams.source.pending.poison_record import Failure
+from spark_streams.source.pending.poison_record import QueryFailure
 from spark_streams.spark.connect import is_of_connect
 from spark_streams.wire.address.address import Address
 
@@ -44,7 +44,7 @@ _log = logging.getLogger("spark_streams.monitor")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]{2,99})\]")
 
 
-def without_values(failure: Failure) -> str:
+def without_values(failure: QueryFailure) -> str:
     """Return the class and the error condition of a failure. Its message may quote values of rows, which do not leave
     for a catalog that more people read than the query's log."""
     condition = _CONDITION.search(failure.message)
@@ -110,7 +110,7 @@ class Lineage:
             run.due = time.monotonic() + _INTERVAL
             self._outbox.put(partial(self._go_on, run, "RUNNING", progress.began, progress))
 
-    def terminated(self, run_id: str, at: str, last: Progress | None, failure: Failure | None) -> None:
+    def terminated(self, run_id: str, at: str, last: Progress | None, failure: QueryFailure | None) -> None:
         if (run := self._runs.get(run_id)) is not None:
             kind = "COMPLETE" if failure is None else "FAIL"
             error = None if failure is None else without_values(failure)
