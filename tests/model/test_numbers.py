@@ -43,6 +43,7 @@ ALLOWED = {
     "monitor/exporter/snapshot_cache.py": OPTIONS,
     "groups/target.py": OPTIONS,
     "source/offset.py": OWN,
+    "source/range.py": OWN,
     "spark/task_context.py": OWN,
     "transfer/memory.py": "what the kernel says of this process",
     "sink/encode/limits.py": OWN,

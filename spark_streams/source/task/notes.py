@@ -32,6 +32,7 @@ from spark_streams.deadletter.write.post import post
 from spark_streams.errors import DecodeError, InvalidOptionError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_returned, key_beside, origin_of, retry_stream
+from spark_streams.model.numbers import parse_number
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
@@ -177,8 +178,9 @@ def collect(
 
 
 def _number_in(opened: bytes | None) -> int:
-    """Return the number of the batch that the field `batch` names; -1 if there is none."""
-    return -1 if opened is None else int(opened.partition(b".")[0])
+    """Return the number of the batch that the field `batch` names; -1 if it names none."""
+    number = None if opened is None else parse_number(opened.partition(b".")[0])
+    return -1 if number is None else number
 
 
 def _is_due(field: bytes, stream: str, token: str, is_earlier: Callable[[str, StreamId], bool]) -> bool:
