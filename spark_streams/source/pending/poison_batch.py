@@ -301,7 +301,7 @@ class PoisonBatch:
     # -- losses --------------------------------------------------------------------------------------------------
 
     def _report_missing(self, lost: Mapping[str, int], above: StreamId = MIN_ID) -> None:
-        """Report entries above an ID that were held apart and are missing, per stream. Raises DataLossError."""
+        """Report entries above an ID that were set aside and are missing, per stream. Raises DataLossError."""
         for stream, count in lost.items():
             if count > 0:
                 finding = Finding(Kind.ENTRIES_LOST, stream, above=above, lost=count)

@@ -26,7 +26,7 @@ class QueryFailure:
 @dataclass(frozen=True)
 class CachedPoisonState:
     """A run's copy of the state on the server. state: None if it was not fetched; key: of the record on the server;
-    may_hold: pieces may be held apart that `state` does not have."""
+    may_hold: pieces may be set aside that `state` does not have."""
 
     state: PoisonState | None = None
     key: bytes | None = None
@@ -34,7 +34,7 @@ class CachedPoisonState:
 
     @property
     def holds_pieces(self) -> bool:
-        """Whether pieces are held apart."""
+        """Whether pieces are set aside."""
         return self.state is not None and bool(self.state.pieces)
 
 

@@ -4,7 +4,7 @@ A run dies of an entry (the user's code raises, the Python worker or the driver 
 sink is away, a machine is lost. Both look alike in the death of one run. Commits of other batches tell them apart: an
 outage strikes every batch, and an entry that kills strikes every batch that reads it, and no other. So
 
-- A batch that dies too often is cut into pieces, up to 128 entries into single entries. Each piece is held apart and is
+- A batch that dies too often is cut into pieces, up to 128 entries into single entries. Each piece is set aside and is
   read as a batch of its own. A piece that dies goes to the back of the queue. It is cut when it dies again, or at once
   if no piece has a single entry.
 - A piece with a single entry that has died n times waits until n other batches are committed, each at its first
@@ -41,7 +41,7 @@ _MAX_PIECES = 256  # if there are fewer, new entries are read beside the pieces
 
 @dataclass(frozen=True)
 class Piece:
-    """Entries that are held apart: they stay pending for the query's consumer, and no other batch takes them.
+    """Entries that are set aside: they stay pending for the query's consumer, and no other batch takes them.
 
     parts: their ranges in each stream, as texts; died: deaths that count; since: `PoisonState.commits` at the last
     death; began: the same at the first death; is_suspect: the last death was of these entries; error, message: cause of
@@ -83,7 +83,7 @@ class PoisonState:
     run: name of the last of them; narrowed: its entries were set aside.
     clean: batches with entries that were committed at their first attempt in a row; a death of other entries than those
     of the last death ends the row.
-    The entries held apart. pieces: by name, those that died in the order of their deaths; commits: batches with
+    The entries set aside. pieces: by name, those that died in the order of their deaths; commits: batches with
     entries that were committed at their first attempt while pieces were held; counted: last batch that `commits` and
     `clean` take into account; failures_in_a_row: deaths since the last commit.
     """
@@ -188,8 +188,8 @@ class PoisonState:
                 return name
         return None
 
-    def suspects(self, stream: str) -> list[Range]:
-        """Return the ranges of a stream that are held apart, in order."""
+    def set_aside_in(self, stream: str) -> list[Range]:
+        """Return the ranges of a stream that are set aside, in order."""
         return sorted(
             (part for piece in self.pieces.values() for part in piece.ranges().get(stream, ())),
             key=lambda part: part.last,
@@ -200,7 +200,7 @@ class PoisonState:
         """After how many deaths a single entry is given up."""
         return FEW_DEATHS if self.clean >= CLEAN else DEATHS
 
-    # -- the entries held apart --------------------------------------------------------------------------------------
+    # -- the entries set aside ---------------------------------------------------------------------------------------
 
     def condemned(self) -> Iterator[str]:
         """Iterate over the pieces to give up."""

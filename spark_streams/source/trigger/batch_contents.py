@@ -142,7 +142,7 @@ class ContentsChooser:
         pieces = contents.run.poison.state if self._options.max_deliveries is not None else None
         for stream in state.second:
             ranges: list[Range] = []
-            for pending in self._around(pieces.suspects(stream) if pieces is not None else [], stream, state):
+            for pending in self._around(pieces.set_aside_in(stream) if pieces is not None else [], stream, state):
                 limit = quota.limit_of(stream)
                 if limit == 0:
                     break
@@ -157,13 +157,13 @@ class ContentsChooser:
                 old[stream] = tuple(ranges)
         return replace(contents, old=old, parts=parts), quota
 
-    def _around(self, suspects: Sequence[Range], stream: str, state: QueryState) -> list[Range]:
+    def _around(self, set_aside: Sequence[Range], stream: str, state: QueryState) -> list[Range]:
         """Return the ranges of a stream up to the position that hold no piece."""
         after, around = MIN_ID, list[Range]()
         until = state.times.get(stream, 0)
-        for suspect in suspects:
-            around.append(Range(stream, after, suspect.after, until=until))
-            after = max(after, suspect.last)
+        for piece in set_aside:
+            around.append(Range(stream, after, piece.after, until=until))
+            after = max(after, piece.last)
         around.append(Range(stream, after, state.start[stream], until=until))
         return [pending for pending in around if not pending.is_empty]
 

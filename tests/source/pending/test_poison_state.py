@@ -75,5 +75,5 @@ def test_a_piece_is_known_by_its_ranges_and_the_second_backlog_goes_around_it() 
     assert state.piece_of({"s": [replace(second, count=2)]}) == "a"
     assert state.piece_of({"s": [first]}) is None
     assert state.piece_of({}) is None
-    assert state.suspects("s") == [first, second]
-    assert state.suspects("u") == []
+    assert state.set_aside_in("s") == [first, second]
+    assert state.set_aside_in("u") == []
