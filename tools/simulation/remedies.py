@@ -15,9 +15,9 @@ from spark_streams.errors import (
     StreamMissingError,
     StreamStateError,
 )
-from spark_streams.model.commit_mark import SEEK, committed_key
+from spark_streams.model.commit_mark import SEEK, Mark, committed_key
 from tools.chaos.history import id_key
-from tools.simulation.model import OTHER_CHECKPOINT
+from tools.simulation.model import EARLY, OTHER_CHECKPOINT
 from tools.simulation.once import OUT
 from tools.simulation.world import CONSUMER, GROUP, World, shape
 
@@ -220,6 +220,8 @@ class Operator:
             seen = world.see(name)
             ours, present = set(seen.ours()), set(seen.ids)
             position = None if seen.position is None else id_key(seen.position)
+            mark = Mark.parse(str(world.client.get(committed_key(name, GROUP, CONSUMER))).encode())
+            is_begin = mark is not None and mark.is_begin  # no batch has read this stream
             for entry in model.entries_of(name):
                 # The query may have removed entries that the group had passed (onCommit).
                 waiting = entry.id in present and (position is None or entry.key > position or entry.id in ours)
@@ -230,6 +232,8 @@ class Operator:
                     # It is read and found missing, also if a batch of the checkpoint before has read it (documented).
                     entry.looked_for = True
                     stream.causes.add(OTHER_CHECKPOINT)
+                elif model.is_due(entry) and entry.removed_by and is_begin:
+                    entry.excuses.add(EARLY)  # the new checkpoint counts from there, too
                 elif model.is_due(entry) and (entry.removed_by or not waiting):
                     entry.settled = True
             stream.counted = 0
