@@ -221,6 +221,10 @@ class Offset:
         new = self.new.get(stream)
         return (*self.old.get(stream, ()), *(() if new is None else (new,)))
 
+    def pending(self, stream: str) -> tuple[Range, ...]:
+        """Return the same, if they are pending until they are acknowledged."""
+        return () if self.no_ack else self.ranges(stream)
+
     @property
     def all_ranges(self) -> list[Range]:
         """The entries that the batch that ends here has."""

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from spark_streams.model.commit_mark import SEEK, Mark
+from spark_streams.model.commit_mark import SEEK, Mark, without_pending_list
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.group.compare import (
     PendingAbove,
@@ -37,9 +37,11 @@ from spark_streams.source.group.compare import (
 from spark_streams.source.group.findings import Finding, GroupUse, Kind
 from spark_streams.source.group.state import GroupState, Look, OtherConsumer
 from spark_streams.source.offset import StreamOffset
+from spark_streams.source.trigger.bookmarked import look_at_query
 from spark_streams.wire.replies.xinfo import StreamState
 
 FIRST = 1_000_000  # IDs of a stream that is created again are lower, or continue
+NO_ACK_TOKEN = without_pending_list("5f1c9a0b-")  # of all batches of a checkpoint
 Entry = tuple[int, int]  # number of the stream among those of this name, and the entry's ID
 _MOST_REPAIRS = 20
 
@@ -156,7 +158,7 @@ class World:
         else:
             batch, position = group.pending, group.position
             group.pending = set()
-        token = f"{self.chance.getrandbits(32):08x}"
+        token = NO_ACK_TOKEN if self.is_bookmark else f"{self.chance.getrandbits(32):08x}"
         read = None if group.others or at.read is None else len(self._up_to(position))
         missed = at.missed if read is None or group.read is None or self.is_bookmark else read - group.read
         at = StreamOffset(id_of(position), at.number + 1, token, read, server.added, missed)
@@ -294,6 +296,10 @@ class World:
             state = GroupState(id_of(group.position), group.read, None, pending, group.has_consumer, others)
         return Look(head, state, server.mark)
 
+    def look_of(self, at: StreamOffset) -> Look:
+        """Look at the server as a query at this position does."""
+        return look_at_query(at, self.look()) if self.is_bookmark else self.look()
+
     def above(self, at: StreamOffset) -> PendingAbove:
         """Return what is pending for the query above its position, up to the group's."""
         group = self.server.group
@@ -372,15 +378,14 @@ def outcome_of(world: World, lenient: bool, logged: StreamOffset, told: StreamId
     """Compare and repair, as a trigger does, until nothing is found or a strict query stops."""
     outcome = Outcome(logged)
     for _ in range(_MOST_REPAIRS):
-        look = world.look()
+        look = world.look_of(outcome.at)
         moved = moved_since_checkpoint(outcome.at, look)
         if moved is not None:
             world.carry_out(Repair(moved, creates_consumer=True))
             outcome = replace(outcome, at=moved, is_moved=True)
-            look = world.look()
-        if not world.is_bookmark:
-            outcome.at = at_end(outcome.at, look)
-        finding = compare("s", outcome.at, look, world.above(outcome.at), world.is_bookmark)
+            look = world.look_of(outcome.at)
+        outcome.at = at_end(outcome.at, look)
+        finding = compare("s", outcome.at, look, world.above(outcome.at))
         is_told = finding is not None and finding.kind is Kind.ENTRIES_LOST and told == look.head.deleted > MIN_ID
         if finding is None or is_told:
             return outcome
@@ -388,7 +393,7 @@ def outcome_of(world: World, lenient: bool, logged: StreamOffset, told: StreamId
         outcome.findings.append(finding)
         if not lenient and not finding.is_harmless:
             return replace(outcome, stops=finding)
-        repair = repaired(finding, outcome.at, look, logged, world.is_bookmark)
+        repair = repaired(finding, outcome.at, look, logged)
         world.carry_out(repair)
         outcome.at, told = repair.at, max(told, repair.told)
     return replace(outcome, ends=False)

@@ -68,12 +68,6 @@ def is_older(at: StreamOffset, look: Look) -> bool:
     return mark.number > at.number or (mark.number == at.number > 0 and mark.token != at.token)
 
 
-def is_checkpoint_older(at: StreamOffset, look: Look, is_bookmark: bool) -> bool:
-    """Whether this copy of the checkpoint is an older one. is_bookmark: see `compare`; the query goes on from its own
-    position then, once it has one."""
-    return is_older(at, look) and not (is_bookmark and at.number)
-
-
 def moved_since_checkpoint(at: StreamOffset, look: Look, is_logged: bool = True) -> StreamOffset | None:
     """Return where the query goes on if its group was moved since the checkpoint: the commit mark says so. An operator
     has moved it with `rstream groups seek`, or a run has, and was killed before Spark logged the new position. None: it
@@ -94,11 +88,11 @@ def moved_since_checkpoint(at: StreamOffset, look: Look, is_logged: bool = True)
 
 
 def compare(
-    stream: str, at: StreamOffset, look: Look, above: PendingAbove, is_bookmark: bool = False, closed: int | None = None
+    stream: str, at: StreamOffset, look: Look, above: PendingAbove, closed: int | None = None
 ) -> Finding | None:
-    """Return what is wrong with a stream. is_bookmark: the group only shows the position (noAck); closed: entries that
-    were lost while the query was alone, if others have joined since and the number is known."""
-    found = _Comparison(at, look, above, is_bookmark, closed).outcome()
+    """Return what is wrong with a stream. closed: entries that were lost while the query was alone, if others have
+    joined since and the number is known."""
+    found = _Comparison(at, look, above, closed).outcome()
     if found is None:
         return None
     kind, lost = found
@@ -123,7 +117,6 @@ class _Comparison:
     at: StreamOffset
     look: Look
     above: PendingAbove
-    is_bookmark: bool
     closed: int | None
 
     def outcome(self) -> tuple[Kind, int] | None:
@@ -139,13 +132,11 @@ class _Comparison:
         if group is None:
             lost = lost_above(head, at.position, at.read) or 0
             return (Kind.STREAM_REPLACED, unread) if is_other or lost < 0 else (Kind.GROUP_MISSING, 0)
-        if is_checkpoint_older(at, self.look, self.is_bookmark):
+        if is_older(at, self.look):
             skipped = 1 if use_of(at, self.look) is GroupUse.SHARED else 0  # alone: it reads them again
             return Kind.CHECKPOINT_OLDER, skipped
         if is_other:
             return Kind.SERVER_RESTORED, max(at.added - added, 1)
-        if self.is_bookmark:
-            return self._lost(at.position, at.read)
         delivered = group.last_delivered
         if use_of(at, self.look) is GroupUse.SHARED:
             if delivered < at.position:
@@ -223,15 +214,15 @@ class Repair:
         return bool(self.command) or self.creates_consumer
 
 
-def repaired(finding: Finding, at: StreamOffset, look: Look, logged: StreamOffset, is_bookmark: bool) -> Repair:
+def repaired(finding: Finding, at: StreamOffset, look: Look, logged: StreamOffset) -> Repair:
     """Apply the rule. at: where the query was; logged: the same of the checkpoint, without corrections of this run."""
     head, group, kind = look.head, look.group, finding.kind
-    is_alone = finding.group_use is GroupUse.ALONE or is_bookmark
+    is_alone = finding.group_use is GroupUse.ALONE
     added = head.added or 0
     if kind is Kind.ENTRIES_LOST and finding.is_exact and not is_alone and at.read is not None:
         return Repair(at._replace(read=min(at.read + finding.lost, added)), told=head.deleted)
     if kind is Kind.ENTRIES_LOST:
-        return _without_lost(finding.lost, at, look, is_alone, is_bookmark)
+        return _without_lost(finding.lost, at, look, is_alone)
     if kind in (Kind.STREAM_MISSING, Kind.STREAM_REPLACED):
         return Repair(at.moved(MIN_ID, 0)._replace(added=added), "CREATE", not head.exists)
     if kind is Kind.GROUP_MISSING:
@@ -253,12 +244,12 @@ def repaired(finding: Finding, at: StreamOffset, look: Look, logged: StreamOffse
     return Repair(at.moved(group.last_delivered, None, at.missed), creates_consumer=True)
 
 
-def _without_lost(lost: int, at: StreamOffset, look: Look, is_alone: bool, is_bookmark: bool) -> Repair:
+def _without_lost(lost: int, at: StreamOffset, look: Look, is_alone: bool) -> Repair:
     """Return where a query goes on that counts lost entries."""
     head, group = look.head, look.group
     assert group is not None
     added = head.added or 0
-    is_at_position = is_bookmark or group.last_delivered == at.position
+    is_at_position = group.last_delivered == at.position
     if not is_alone and lost_above(head, group.last_delivered, read_in_shared_group(at, look)) is None:
         return Repair(at, told=head.deleted)
     if at.read is not None and (is_alone or is_at_position):

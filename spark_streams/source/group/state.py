@@ -13,6 +13,7 @@ from typing import NamedTuple
 from spark_streams.errors import GroupMissingError, GroupSharedError, StreamStateError
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.model.keys import probe_group
 from spark_streams.model.operator_commands import delete_consumer_command
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import MessageContext, error_of, problem_of
@@ -38,8 +39,7 @@ class GroupState(NamedTuple):
 
     last_delivered: the group's position; entries_read, lag: Redis' own counts, None: unknown; ours: entries pending for
     the query's consumer; has_consumer: whether the group has the query's consumer; others: all other consumers;
-    released: entries that are pending for no consumer (XNACK); bookmark_position: of the group, if it is a bookmark
-    (noAck); its last_delivered is then the query's position.
+    released: entries that are pending for no consumer (XNACK).
     """
 
     last_delivered: StreamId
@@ -49,15 +49,6 @@ class GroupState(NamedTuple):
     has_consumer: bool = True
     others: tuple[OtherConsumer, ...] = ()
     released: int = 0
-    bookmark_position: StreamId | None = None
-
-    def as_bookmark(self, position: StreamId) -> GroupState:
-        """Return the group as the bookmark of a query at this position."""
-        is_in_place = self.last_delivered == position
-        read = self.entries_read if is_in_place else None
-        return self._replace(
-            last_delivered=position, entries_read=read, lag=None, bookmark_position=self.last_delivered
-        )
 
     @property
     def is_alone(self) -> bool:
@@ -67,17 +58,19 @@ class GroupState(NamedTuple):
 
 class Look(NamedTuple):
     """A stream, its group (None: there is none), the query's commit mark and the server's time (milliseconds) at one
-    moment."""
+    moment. has_scratch: it has the query's scratch group, which a killed run has left (trigger.scratch_group)."""
 
     head: StreamState
     group: GroupState | None
     mark: Mark | None = None
     time: int = 0
+    has_scratch: bool = False
 
 
 def fetch_looks(server: Server, member: Membership, streams: Sequence[str]) -> dict[str, Look]:
     """Return the state of each stream at one moment. Raises WrongKeyTypeError, ServerReplyError."""
     looks: dict[str, Look] = {}
+    scratch = probe_group(member.group, member.consumer)
     for connection, part in server.parts(streams, lambda stream: stream):
         # One stream after the other: XINFO STREAM also returns the first and the last entry, however large.
         for stream, (info, groups, consumers, mark, time) in _looked_at(connection, member, part):
@@ -85,7 +78,8 @@ def fetch_looks(server: Server, member: Membership, streams: Sequence[str]) -> d
             group = _read_group_state(server, member, stream, groups, consumers)
             if isinstance(time, ReplyError):
                 raise server.error_of(time, ("TIME",))
-            looks[stream] = Look(head, group, Mark.parse(mark), milliseconds(time))
+            has_scratch = group_named(scratch, groups) is not None
+            looks[stream] = Look(head, group, Mark.parse(mark), milliseconds(time), has_scratch)
     return {stream: looks[stream] for stream in streams}
 
 
@@ -227,28 +221,6 @@ def _read_group_state(
         tuple(others),
         released,
     )
-
-
-def require_alone(member: Membership, stream: str, state: GroupState) -> None:
-    """Raise GroupSharedError if a noAck query is not alone in its group."""
-    if state.others:
-        other, pending = state.others[0]
-        raise GroupSharedError(
-            f"stream {stream!r}: noAck=true needs a group without other consumers, and {other!r} ({pending} pending "
-            f"entries) is in group {member.group!r}. Set noAck=false, or delete the consumer: that is refused "
-            f"while entries are pending for it ({delete_consumer_command(stream, member.group, other)})"
-        )
-
-
-def require_none_released(member: Membership, stream: str, state: GroupState) -> None:
-    """Raises GroupSharedError if entries of the group were released: a noAck query has no pending list to read them."""
-    if state.released:
-        raise GroupSharedError(
-            f"stream {stream!r}: {state.released} entries of group {member.group!r} were released (XNACK) and are "
-            "pending for no consumer. A query with noAck does not read pending entries. Run it once without noAck, "
-            "and with options deadLetterStream and maxDeliveries=100: it reads them, and fatal ones (XNACK FATAL) "
-            "become dead letters. Without deadLetterStream, fatal ones stay pending"
-        )
 
 
 def shared_at_restart(member: Membership, stream: str, state: GroupState) -> GroupSharedError:

@@ -19,12 +19,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
 
-from spark_streams.errors import StreamStateError
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.counters import BAD, DEAD, RETRIED
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.keys import is_returned
-from spark_streams.model.operator_commands import acknowledge_command
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import DataLoss
@@ -39,7 +37,7 @@ from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task.missing_entries import delete_missing, fetch_missing
 from spark_streams.source.task.notes import LetterDestination, collect, noted_streams
 from spark_streams.source.trigger.background import Job
-from spark_streams.source.trigger.bookmark import set_bookmarks
+from spark_streams.source.trigger.bookmarked import set_bookmarks
 from spark_streams.source.trigger.remove import Removing
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.wire.connection.connection import pack
@@ -109,10 +107,9 @@ class Acknowledging:
         of the entries with the commit marks, and the jobs that follow it. The notes come first: the mark says that they
         were taken, and a bookmark is set with its mark."""
         posted = self.take_notes(server, start, run, marks)
-        bookmarks = run.bookmarks
         if self._options.no_ack:
             committed = start if streams is None else start.without({*start.at} - {*streams})
-            bookmarks = set_bookmarks(server, self._member, committed, bookmarks)
+            set_bookmarks(server, self._member, committed, run)
         ranges = self._ranges(server, start, run, marks, streams)
         commands = [] if self._options.no_ack or start.no_ack else self._marks(start, marks, streams)
         removes, due = self._due(start, run)
@@ -122,7 +119,7 @@ class Acknowledging:
 
         jobs: list[Job] = [lambda server: self._removing.sweep(server, start, due)] if due else []
         knows_fields = run.knows_fields or (run.settled is not None and bool(start.taken_from))
-        run = replace(run, settled=start, bookmarks=bookmarks, removes=removes, knows_fields=knows_fields)
+        run = replace(run, settled=start, removes=removes, knows_fields=knows_fields)
         return run, settle, jobs
 
     def _marks(self, start: Offset, marks: Marks, streams: AbstractSet[str] | None) -> list[tuple[str, bytes]]:
@@ -144,15 +141,13 @@ class Acknowledging:
         """Return the pending entries of the batch, and of the one before if that was not acknowledged. A batch that the
         record does not prove read stays pending: better read again than acknowledged unread. A run asks for the record
         of its first batch in any case."""
-        if start.no_ack:
-            return []
         may_have_record = bool(start.record) or run.settled is None
         is_read = not may_have_record or self._poison.has_read(server, start)
         ranges: list[Range] = []
         for stream in start.at:
             if streams is not None and stream not in streams:
                 continue
-            parts = [*_owed(start, stream, run), *(start.ranges(stream) if is_read else ())]
+            parts = [*_owed(start, stream, run), *(start.pending(stream) if is_read else ())]
             ranges += [*(_restored(start, stream, marks.get(stream), parts) if is_read else ()), *parts]
         return [entries for entries in ranges if not entries.is_empty]
 
@@ -167,20 +162,6 @@ class Acknowledging:
         removes = self._removes or run.removes or any(map(is_returned, start.streams))
         due = self._removing.due(start, is_first) if is_first or removes else set()
         return removes or bool(due), due
-
-    def refuse_pending(self, server: Server, stream: str) -> None:
-        """Raise StreamStateError if entries are pending for a query with noAck: no batch would read them."""
-        group, consumer = self._member.group, self._member.consumer
-        count, first, last, _ = server.execute("XPENDING", stream, group)
-        if not count:
-            return
-        raise StreamStateError(
-            f"stream {stream!r}: {count} entries from {first.decode()} to {last.decode()} are pending for consumer "
-            f"{consumer!r} of group {group!r}, and no batch has read them: another client handed them over (XCLAIM, "
-            "rstream groups claim), or a run without noAck left them. A query with noAck cannot read them. Run it "
-            "once without noAck: it reads them with its first batch. If they need not be read, stop it and acknowledge "
-            f"them ({acknowledge_command(stream, group, consumer)})"
-        )
 
     def take_notes(self, server: Server, start: Offset, run: RunState, marks: Marks) -> int:
         """Take the notes of the tasks of the batch that ends here: dead letters, missing entries, bad values. Return

@@ -52,6 +52,8 @@ from spark_streams.source.trigger.admission import Admission
 from spark_streams.source.trigger.background import BackgroundWorker
 from spark_streams.source.trigger.batch_contents import ContentsChooser
 from spark_streams.source.trigger.batch_pace import BatchPace
+from spark_streams.source.trigger.bookmarked import Bookmarked
+from spark_streams.source.trigger.delivered import Delivered
 from spark_streams.source.trigger.idle import Idle
 from spark_streams.source.trigger.observe import Observer
 from spark_streams.source.trigger.remove import Removing
@@ -136,7 +138,8 @@ class MicroBatchStream:
         acks = self._acknowledging = Acknowledging(options, losses, self.counters, removing, poison, limits)
         claims = Claims(options, streams, losses, self.counters, self._dead_letter, limits)
         contents = ContentsChooser(options, poison, self.member, limits)
-        observer = Observer(options, streams, losses, acks, limits)
+        delivery = Bookmarked(options, limits) if options.no_ack else Delivered(options, limits)
+        observer = Observer(delivery, streams, losses, acks)
         self._trigger = Trigger(options, observer, contents, claims, acks, now)
         self._idle = Idle(options.address, now, limits)
         self._is_idle = False

@@ -1,22 +1,14 @@
-"""Looks at some streams: each in one transaction, with what is pending above the query's position."""
+"""Looks at some streams, with what is pending above the query's position."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from spark_streams.errors import GroupMissingError
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.group.compare import PendingAbove
-from spark_streams.source.group.state import Look, fetch_looks, require_alone, require_none_released
-from spark_streams.source.limits import Limits
-from spark_streams.source.membership import Membership
-from spark_streams.source.offset import Offset
-from spark_streams.source.part import by_stream
-from spark_streams.source.pending.claim import released_above
-from spark_streams.source.pending_list import pending_ranges
+from spark_streams.source.group.state import Look
 from spark_streams.source.range import Range
-from spark_streams.wire.connection.server import Server
 
 
 @dataclass(frozen=True)
@@ -50,33 +42,3 @@ class Looks:
         """Return these looks, and later ones at some of the streams instead of theirs."""
         kept = self.of(self.looks.keys() - other.looks.keys())
         return Looks({**kept.looks, **other.looks}, {**kept.above, **other.above}, {**kept.released, **other.released})
-
-
-def look_at(
-    server: Server, member: Membership, start: Offset, streams: Sequence[str], no_ack: bool, limits: Limits
-) -> Looks:
-    """Look at streams, and list what is pending above the positions, up to the groups'. no_ack: the group only shows
-    the position, and nothing may be pending in it. Raises StreamStateError, ServerError."""
-    looks = fetch_looks(server, member, streams)
-    if no_ack:
-        for stream, look in looks.items():
-            if look.group is not None:
-                require_alone(member, stream, look.group)
-                require_none_released(member, stream, look.group)
-        return Looks(looks, {}, {})
-    pending = [
-        Range(stream, start[stream], look.group.last_delivered, until=look.time)
-        for stream, look in looks.items()
-        if look.group is not None and look.group.ours and look.group.last_delivered > start[stream]
-    ]
-    try:
-        listed = pending_ranges(server, member, pending, limits.reserve_step, limits=limits)
-    except GroupMissingError:  # destroyed since: look again
-        return look_at(server, member, start, streams, no_ack, limits)
-    above = by_stream(listed)
-    released = {
-        stream: released_above(server, member, stream, start[stream], look.group.last_delivered, limits.claim_page)
-        for stream, look in looks.items()
-        if look.group is not None and look.group.released and look.group.last_delivered > start[stream]
-    }
-    return Looks(looks, above, released)

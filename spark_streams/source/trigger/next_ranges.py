@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_streams.model.ids import StreamId
 from spark_streams.source.group.state import GroupState, Reserved
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
@@ -65,6 +66,13 @@ class NextRanges:
         found |= exact_ranges(server, self.member, others, whole, step, self.limits)
         ranges = [entries for of in wanted for entries in found[of.stream] if entries.count]
         ends = {of.stream: found[of.stream][-1].last if found[of.stream] else of.last for of in wanted}
-        groups = {stream: states[stream]._replace(last_delivered=end) for stream, end in ends.items()}
         parts = [Part(entries, ALL) for entries in ranges]
+        counts_of = entries_per_stream(parts)
+        groups = {stream: _delivered(states[stream], end, counts_of[stream]) for stream, end in ends.items()}
         return Reserved(parts, groups, {}), quota.without(entries_per_stream(parts))
+
+
+def _delivered(group: GroupState, position: StreamId, count: int) -> GroupState:
+    """Return the group as if it had delivered this number of entries, up to a position."""
+    read = None if group.entries_read is None else group.entries_read + count
+    return group._replace(last_delivered=position, entries_read=read)

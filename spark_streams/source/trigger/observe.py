@@ -16,8 +16,7 @@ from dataclasses import replace
 
 from spark_streams.errors import StreamStateError
 from spark_streams.model.commit_mark import Mark
-from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.options.source_options import SourceOptions
+from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.group.account import count_lost_alone, count_read
 from spark_streams.source.group.admin import GroupChange, carry_out, change_groups
 from spark_streams.source.group.compare import (
@@ -26,7 +25,7 @@ from spark_streams.source.group.compare import (
     at_end,
     compare,
     has_forgotten,
-    is_checkpoint_older,
+    is_older,
     is_proved_below,
     lost_above,
     moved_since_checkpoint,
@@ -45,16 +44,13 @@ from spark_streams.source.group.state import (
     Look,
 )
 from spark_streams.source.group.stream_set import StreamSet
-from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
-from spark_streams.source.pending_list import acknowledge
-from spark_streams.source.range import Range
 from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.as_left import as_left
-from spark_streams.source.trigger.bookmark import bookmarks_of
-from spark_streams.source.trigger.looks import Looks, look_at
-from spark_streams.source.trigger.query_state import QueryState, as_bookmark, positions_of
+from spark_streams.source.trigger.delivery import Delivery
+from spark_streams.source.trigger.looks import Looks
+from spark_streams.source.trigger.query_state import QueryState, positions_of
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.source.trigger.scratch_group import destroy_scratch_groups
 from spark_streams.wire.connection.server import Server
@@ -67,17 +63,15 @@ class Observer:
 
     def __init__(
         self,
-        options: SourceOptions,
+        delivery: Delivery,
         stream_set: StreamSet,
         losses: DataLoss,
         acknowledging: Acknowledging,
-        limits: Limits,
     ) -> None:
-        self._no_ack = options.no_ack
+        self._delivery = delivery
         self._stream_set = stream_set
         self._losses = losses
         self._acknowledging = acknowledging
-        self._limits = limits
 
     @property
     def _member(self) -> Membership:
@@ -86,7 +80,7 @@ class Observer:
     def state_at(self, server: Server, opened: Opened, run: RunState) -> QueryState:
         """Return the query at a trigger that begins there. Raises StreamStateError, ServerError."""
         if run.is_known:
-            state = as_left(server, self._member, opened.start, opened.streams, run, self._no_ack)
+            state = as_left(server, self._delivery, opened.start, opened.streams, run)
             if state is not None:
                 return state
         return self._compared(server, opened, run)
@@ -96,9 +90,8 @@ class Observer:
         wrong, until nothing is found. A strict query stops before it changes anything."""
         run = replace(run, prefetched=None)  # what was reserved ahead is found in the pending list
         start, streams = opened.start, list(opened.streams)
-        if not run.is_known and (self._no_ack or start.no_ack):
-            destroy_scratch_groups(server, self._member, streams)
         seen, start, run = self._begin_new_streams(server, start, streams, run)
+        destroy_scratch_groups(server, self._member, [s for s, look in seen.looks.items() if look.has_scratch])
         marks = {stream: look.mark for stream, look in seen.looks.items()}
         if run.settled is not None and any(_is_forgotten(start, s, mark, run) for s, mark in marks.items()):
             run = replace(run, settled=None)
@@ -142,34 +135,29 @@ class Observer:
         unsettled: Mapping[str, int] = {}
         is_settled = run.has_settled(start)
         if not is_settled:
-            unsettled = {s: sum(part.count for part in start.ranges(s)) for s in start.taken_from}
+            unsettled = {s: sum(part.count for part in start.pending(s)) for s in start.taken_from}
         groups = {stream: group for stream in streams if (group := seen.looks[stream].group) is not None}
         consumers = {
             stream: GroupChange(consumer=not group.has_consumer, touch=group.has_consumer and not run.is_known)
             for stream, group in groups.items()
         }
         change_groups(server, self._member, consumers)
-        run = replace(run, start=start, told=_of_streams(groups, run.told))
+        run = replace(run, start=start, positions=positions_of(groups), told=_of_streams(groups, run.told))
         states: dict[str, GroupState] = {}
-        second: dict[str, int] = {}
+        pending: dict[str, int] = {}
         for stream, group in groups.items():
             known = seen.ours_above(stream) + unsettled.get(stream, 0)
-            if group.ours > known and not self._no_ack:
-                second[stream] = group.ours - known
-            known_group = group._replace(has_consumer=True)
-            states[stream] = as_bookmark(start.at[stream], known_group) if self._no_ack else known_group
-        if self._no_ack:
-            self._release_pending(server, start, groups)
-            run = replace(run, bookmarks={**bookmarks_of(states), **_of_streams(groups, run.bookmarks or {})})
+            if group.ours > known:
+                pending[stream] = group.ours - known
+            states[stream] = self._delivery.at_query(start.at[stream], group._replace(has_consumer=True))
         return QueryState(
             start,
             {stream: seen.looks[stream].head for stream in states},
             states,
-            positions_of(groups),
             is_settled,
             {stream: seen.looks[stream].time for stream in states},
-            {} if self._no_ack else {stream: ranges for stream, ranges in seen.above.items() if ranges},
-            second,
+            {stream: ranges for stream, ranges in seen.above.items() if ranges},
+            self._delivery.second_backlog(server, start, pending),
             run,
         )
 
@@ -190,7 +178,7 @@ class Observer:
         return replace(state, groups=groups, times=times, above=above, second=second, run=run)
 
     def _look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
-        return look_at(server, self._member, start, streams, self._no_ack, self._limits)
+        return self._delivery.look(server, start, streams)
 
     def _begin_new_streams(
         self, server: Server, start: Offset, streams: Sequence[str], run: RunState
@@ -213,7 +201,8 @@ class Observer:
                 joined[stream] = mark
         start = replace(start, at={**start.at, **begun})
         told = {stream: seen.looks[stream].head.deleted for stream in begun}  # deleted before the query began
-        run = replace(run, told={**told, **run.told})
+        settled = None if run.settled is None else replace(run.settled, at={**begun, **run.settled.at})
+        run = replace(run, settled=settled, told={**told, **run.told})
         if joined:
             # If a group lacks the consumer later, it was created again.
             joining = {stream: GroupChange(consumer=True, mark=mark) for stream, mark in joined.items()}
@@ -240,8 +229,6 @@ class Observer:
 
     def _with_counts_of_server(self, server: Server, start: Offset, seen: Looks) -> Offset:
         """Return the start with numbers of entries that the server knows better."""
-        if self._no_ack:
-            return start
         known: dict[str, StreamOffset] = {}
         for stream, at in start.at.items():
             if stream in seen.looks:
@@ -274,7 +261,7 @@ class Observer:
         for stream in streams:
             look, at = seen.looks[stream], start.at.get(stream, StreamOffset(MIN_ID))
             above = seen.above_of(stream)
-            finding = compare(stream, at, look, above, self._no_ack, _closed(server, stream, at, look, above))
+            finding = compare(stream, at, look, above, _closed(server, stream, at, look, above))
             if finding is None:
                 continue
             is_told = finding.kind is Kind.ENTRIES_LOST and finding.group_use is GroupUse.SHARED
@@ -320,7 +307,6 @@ class Observer:
                 start.at.get(stream, StreamOffset(MIN_ID)),
                 seen.looks[stream],
                 checkpoint.at.get(stream, start.at.get(stream, StreamOffset(MIN_ID))),
-                self._no_ack,
             )
             for stream, finding in findings.items()
             if not finding.is_left
@@ -347,8 +333,7 @@ class Observer:
         return {
             stream
             for stream, at in start.at.items()
-            if (look := seen.looks.get(stream)) is None
-            or (look.group is not None and not is_checkpoint_older(at, look, self._no_ack))
+            if (look := seen.looks.get(stream)) is None or (look.group is not None and not is_older(at, look))
         }
 
     def _reportable(self, findings: Mapping[str, Finding]) -> list[Finding]:
@@ -365,16 +350,6 @@ class Observer:
             f"stream {stream!r} or its group meanwhile. Find it (CLIENT LIST shows the connections) and stop it. Then "
             "start the query again"
         )
-
-    def _release_pending(self, server: Server, start: Offset, groups: Mapping[str, GroupState]) -> None:
-        """Acknowledge what a run without noAck has reserved above the position: this run reads it from the stream.
-
-        Raises StreamStateError if other entries are pending: no batch would read them."""
-        pending = [stream for stream, group in groups.items() if group.ours]
-        reserved = [Range(stream, start[stream], MAX_ID) for stream in pending]
-        acknowledge(server, self._member, reserved, self._limits)
-        for stream in pending:
-            self._acknowledging.refuse_pending(server, stream)
 
 
 def _of_streams(streams: Collection[str], positions: Mapping[str, StreamId]) -> dict[str, StreamId]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.model.ids import StreamId
 from spark_streams.source.group.state import GroupState
-from spark_streams.source.offset import Offset, StreamOffset
+from spark_streams.source.offset import Offset
 from spark_streams.source.range import Range
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.wire.replies.xinfo import StreamState
@@ -18,16 +18,14 @@ class QueryState:
     """The query at the beginning of a trigger.
 
     start: Spark's checkpoint, corrected, without streams that are no longer read, and with every stream of the
-    trigger; heads, groups: per stream; positions: of the groups, as compared with the checkpoint: `looked_again`
-    does not change them; is_settled: the batch up to `start` is or is being acknowledged; times: of the looks, in
-    milliseconds of the server's clock; above: entries that are pending for the query above its position, per stream;
-    second: how many entries are pending for it besides those and the batch up to `start`, per stream; run: what the run
-    knows now."""
+    trigger; heads, groups: per stream; is_settled: the batch up to `start` is or is being acknowledged; times: of the
+    looks, in milliseconds of the server's clock; above: entries that are pending for the query above its position, per
+    stream; second: how many entries are pending for it besides those and the batch up to `start`, per stream; run: what
+    the run knows now."""
 
     start: Offset
     heads: Mapping[str, StreamState]
     groups: Mapping[str, GroupState]
-    positions: Mapping[str, StreamId]
     is_settled: bool
     times: Mapping[str, int] = field(default_factory=dict)
     above: Mapping[str, list[Range]] = field(default_factory=dict)
@@ -43,8 +41,3 @@ class QueryState:
 def positions_of(groups: Mapping[str, GroupState | None]) -> dict[str, StreamId]:
     """Return where each group is."""
     return {stream: group.last_delivered for stream, group in groups.items() if group is not None}
-
-
-def as_bookmark(at: StreamOffset, group: GroupState) -> GroupState:
-    """Return the group of a noAck query as if it were at the query's position."""
-    return group.as_bookmark(at.position)._replace(entries_read=at.read)

@@ -9,7 +9,6 @@ from spark_streams.model.ids import StreamId
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending.poison_record import CachedPoisonState
 from spark_streams.source.trigger.admission import Admission
-from spark_streams.source.trigger.bookmark import Bookmarks
 from spark_streams.source.trigger.reserve import Prefetched
 from spark_streams.wire.replies.xinfo import StreamState
 
@@ -33,7 +32,6 @@ class RunState:
     start: Offset | None = None
     is_corrected: bool = False
     told: Mapping[str, StreamId] = field(default_factory=dict)
-    bookmarks: Bookmarks | None = None
     prefetched: Prefetched | None = None
     poison: CachedPoisonState = field(default_factory=CachedPoisonState)
     admission: Admission = field(default_factory=Admission)

@@ -8,8 +8,8 @@ A step has n entries, unless the stream ended within it. It did not end if the g
 that existed when the trigger looked (`last`). So one more entry proves all steps before it. Entries of a step without
 proof are counted with XRANGE.
 
-The group is destroyed before the trigger ends. If the run is killed in between, the next run destroys it when it
-starts. Until then it is at or above the query's own group, so it holds no entry that the query has read.
+The group is destroyed before the trigger ends. If the run is killed in between, the next run finds it with its first
+look, and destroys it. Until then it is at or above the query's own group, so it holds no entry that the query has read.
 """
 
 from __future__ import annotations

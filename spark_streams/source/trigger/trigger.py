@@ -188,7 +188,7 @@ class Trigger:
             contents.run,
             is_known=True,
             heads=state.heads,
-            positions={**state.positions, **_positions_after(contents)},
+            positions={**contents.run.positions, **_positions_after(contents)},
             start=None if is_batch else contents.run.start,
             is_corrected=contents.run.is_corrected and not is_batch,
             prefetched=None,
@@ -249,7 +249,7 @@ def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: 
     position = at.position if new is None else new.last
     read = None if at.read is None or group.others else at.read + (0 if new is None else new.count)
     missed = at.missed
-    is_at_group = group.bookmark_position is None and group.last_delivered == position
+    is_at_group = group.last_delivered == position
     if read is not None and group.entries_read is not None and is_at_group:
         missed = read - group.entries_read
     is_shared = read is None and group.entries_read is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_streams.model.commit_mark import Mark
+from spark_streams.model.commit_mark import Mark, without_pending_list
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.group.compare import (
     NOTHING_ABOVE,
@@ -19,6 +19,7 @@ from spark_streams.source.group.compare import (
 from spark_streams.source.group.findings import GroupUse, Kind
 from spark_streams.source.group.state import GroupState, Look, OtherConsumer
 from spark_streams.source.offset import StreamOffset
+from spark_streams.source.trigger.bookmarked import look_at_query
 from spark_streams.wire.replies.xinfo import StreamState
 
 BOB = (OtherConsumer("bob", 0),)
@@ -110,10 +111,18 @@ def test_a_released_entry_belongs_to_nobody() -> None:
 
 
 def test_the_group_of_a_query_without_a_pending_list_only_shows_the_position() -> None:
-    assert compare("s", AT, Look(stream(), group(5), OLDER), NOTHING_ABOVE, is_bookmark=True) is None
-    lost = compare("s", AT, Look(stream(first=15), group(5), MARK), NOTHING_ABOVE, is_bookmark=True)
+    later = OLDER._replace(token=without_pending_list(OLDER.token))
+    assert compare("s", AT, look_at_query(AT, Look(stream(), group(5), later)), NOTHING_ABOVE) is None
+    lost = compare("s", AT, look_at_query(AT, Look(stream(first=15), group(5), MARK)), NOTHING_ABOVE)
     assert lost is not None
     assert lost.lost == 4
+
+
+def test_without_a_pending_list_an_older_copy_goes_on_only_if_the_later_batch_had_none_either() -> None:
+    """A batch with a pending list may have entries below the position, which the query would not read again."""
+    found = compare("s", AT, look_at_query(AT, Look(stream(), group(5), OLDER)), NOTHING_ABOVE)
+    assert found is not None
+    assert found.kind is Kind.CHECKPOINT_OLDER
 
 
 def test_a_query_that_begins_above_all_entries_loses_none_below() -> None:
@@ -143,7 +152,7 @@ def found(look: Look, at: StreamOffset = AT, above: PendingAbove = NOTHING_ABOVE
     """Where a lenient query goes on, and the command for its group."""
     finding = compare("s", at, look, above)
     assert finding is not None
-    repair = repaired(finding, at, look, at, is_bookmark=False)
+    repair = repaired(finding, at, look, at)
     return repair.at, repair.command
 
 

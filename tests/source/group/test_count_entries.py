@@ -366,13 +366,14 @@ def test_a_stream_that_is_trimmed_to_nothing_above_a_start_that_lies_ahead(
         one.latestOffset(at, ALL)
 
 
+@pytest.mark.parametrize("no_ack", ["false", "true"])
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("before", [0, 3])
 def test_a_start_that_lies_ahead_may_be_passed_between_two_looks(
-    server: Server, client: redis.Redis, before: int, restarted: bool
+    server: Server, client: redis.Redis, before: int, restarted: bool, no_ack: str
 ) -> None:
     """What was added below it is still there."""
-    options = {"startingOffsets": "5-0"}
+    options = {"startingOffsets": "5-0", "noAck": no_ack}
     for n in range(before):
         client.xadd("s", {"n": -n}, id=f"1-{n + 1}")
     client.xtrim("s", maxlen=1, approximate=False)

@@ -85,7 +85,7 @@ def state(run: RunState) -> QueryState:
     """A query that is alone in its group, with an entry above its position."""
     head = StreamState(StreamId(9, 0), 4, 9, StreamId(6, 0), top=StreamId(9, 0))
     group = GroupState(StreamId(5, 0), 5, 4, 0)
-    return QueryState(BEGIN, {"s": head}, {"s": group}, {}, run.has_settled(BEGIN), run=run)
+    return QueryState(BEGIN, {"s": head}, {"s": group}, run.has_settled(BEGIN), run=run)
 
 
 @pytest.mark.parametrize("is_settled", [False, True])

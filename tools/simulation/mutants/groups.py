@@ -85,7 +85,7 @@ GROUPS = (
     Mutant(
         "row-checkpoint-older",
         "source/group/compare.py",
-        "if is_checkpoint_older(at, self.look, self.is_bookmark):",
+        "if is_older(at, self.look):",
         "if False:",
         "Remedies, checkpoint older: an older copy passes for the newest one.",
     ),

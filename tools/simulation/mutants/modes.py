@@ -7,8 +7,8 @@ from tools.simulation.mutants.mutant import Mutant
 MODES = (
     Mutant(
         "bookmark-is-not-set",
-        "source/trigger/bookmark.py",
-        "if cached is None or cached.get(stream, at.position) != at.position",
+        "source/trigger/bookmarked.py",
+        "if run.settled is None or run.settled[stream] != at.position",
         "if False",
         "noAck: the group does not show the committed position.",
     ),
@@ -35,15 +35,15 @@ MODES = (
     ),
     Mutant(
         "no-ack-leaves-the-reserved",
-        "source/trigger/observe.py",
-        "        acknowledge(server, self._member, reserved, self._limits)\n",
+        "source/trigger/bookmarked.py",
+        "        acknowledge(server, self.member, reserved, self.limits)\n",
         "",
         "noAck: what a run without noAck had reserved stays pending.",
     ),
     Mutant(
         "no-ack-passes-the-pending",
-        "source/trigger/observe.py",
-        "            self._acknowledging.refuse_pending(server, stream)",
+        "source/trigger/bookmarked.py",
+        "            self._refuse_pending(server, stream)",
         "            pass",
         "noAck: entries that are pending for the query are passed over.",
     ),
@@ -56,9 +56,9 @@ MODES = (
     ),
     Mutant(
         "no-ack-in-a-shared-group",
-        "source/trigger/looks.py",
-        "                require_alone(member, stream, look.group)\n",
-        "",
+        "source/trigger/bookmarked.py",
+        "        if group.others:",
+        "        if False:",
         "noAck: another consumer of the group is not noticed.",
     ),
     Mutant(

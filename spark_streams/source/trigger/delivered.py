@@ -1,0 +1,54 @@
+"""The group delivers the entries of a batch to the query's consumer. They are pending until the batch is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from spark_streams.errors import GroupMissingError
+from spark_streams.model.ids import StreamId
+from spark_streams.source.group.state import GroupState, fetch_looks
+from spark_streams.source.offset import Offset, StreamOffset
+from spark_streams.source.part import by_stream
+from spark_streams.source.pending.claim import released_above
+from spark_streams.source.pending_list import pending_ranges
+from spark_streams.source.range import Range
+from spark_streams.source.trigger.delivery import Delivery
+from spark_streams.source.trigger.looks import Looks
+from spark_streams.source.trigger.run_state import RunState
+from spark_streams.wire.connection.server import Server
+
+
+class Delivered(Delivery):
+    """A query whose group delivers."""
+
+    def look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
+        """Look at streams, and list what is pending above the positions, up to the groups'."""
+        member, limits = self.member, self.limits
+        looks = fetch_looks(server, member, streams)
+        pending = [
+            Range(stream, start[stream], look.group.last_delivered, until=look.time)
+            for stream, look in looks.items()
+            if look.group is not None and look.group.ours and look.group.last_delivered > start[stream]
+        ]
+        try:
+            listed = pending_ranges(server, member, pending, limits.reserve_step, limits=limits)
+        except GroupMissingError:  # destroyed since: look again
+            return self.look(server, start, streams)
+        released = {
+            stream: released_above(server, member, stream, start[stream], look.group.last_delivered, limits.claim_page)
+            for stream, look in looks.items()
+            if look.group is not None and look.group.released and look.group.last_delivered > start[stream]
+        }
+        return Looks(looks, by_stream(listed), released)
+
+    def at_query(self, at: StreamOffset, group: GroupState) -> GroupState:
+        """Return the group as it is: the query reads on where the group delivers."""
+        return group
+
+    def position(self, stream: str, start: Offset, run: RunState) -> StreamId:
+        """Return up to where the group has delivered."""
+        return run.positions.get(stream, start[stream])
+
+    def second_backlog(self, server: Server, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
+        """Return these entries: they were claimed or handed over, or an earlier checkpoint has left them."""
+        return pending
