@@ -8,7 +8,7 @@ from typing import Any
 
 import hiredis
 
-from spark_streams.source.trigger.next_ranges import NextRanges
+from spark_streams.source.trigger.bookmarked import Bookmarked
 from spark_streams.wire.connection.connection import Connection
 from tools.chaos.query import Query
 from tools.chaos.strike import stand_still
@@ -20,7 +20,7 @@ def record_acknowledgements(query: Query) -> None:
     The query stands still at stage `looked` before the first XREADGROUP (noAck: before it selects new entries) when the
     batch before the fault's is logged, and at stage `acknowledging` after the first XACK.
     """
-    send, choose = Connection.send, NextRanges.new_entries
+    send, choose = Connection.send, Bookmarked.take
     file = query.path / "acks.jsonl"
 
     def stand_still_before_it_reserves() -> None:
@@ -28,7 +28,7 @@ def record_acknowledgements(query: Query) -> None:
             # Entries reserved ahead may belong to the first or second batch after the last logged one.
             stand_still(query, "looked", query.fault.batch)
 
-    def choosing(self: NextRanges, *arguments: Any) -> Any:
+    def choosing(self: Bookmarked, *arguments: Any) -> Any:
         stand_still_before_it_reserves()
         return choose(self, *arguments)
 
@@ -48,7 +48,7 @@ def record_acknowledgements(query: Query) -> None:
             stand_still(query, "acknowledging", query.committed())
 
     Connection.send = recording  # type: ignore[method-assign]
-    NextRanges.new_entries = choosing  # type: ignore[method-assign, assignment]
+    Bookmarked.take = choosing  # type: ignore[method-assign, assignment]
 
 
 def acknowledged_in(requests: bytes) -> list[tuple[str, str, list[str]]]:

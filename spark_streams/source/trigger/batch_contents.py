@@ -20,8 +20,6 @@ from dataclasses import dataclass, field, replace
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.state import GroupState, Reserved
-from spark_streams.source.limits import Limits
-from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.source.part import ALL, PENDING, Part, by_stream, entries_per_stream, pending_parts
 from spark_streams.source.pending.poison_batch import PoisonBatch
@@ -29,9 +27,9 @@ from spark_streams.source.pending_list import NO_LIMIT, pending_ranges
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.range import Range
 from spark_streams.source.sampled_size import average_sizes
-from spark_streams.source.trigger.next_ranges import NextRanges
+from spark_streams.source.trigger.delivery import Delivery
+from spark_streams.source.trigger.prefetch import Prefetch
 from spark_streams.source.trigger.query_state import QueryState
-from spark_streams.source.trigger.reserve import Prefetch, Reserving
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.wire.connection.server import Server
 
@@ -86,11 +84,12 @@ class BatchRequest:
 class ContentsChooser:
     """Chooses what a batch holds."""
 
-    def __init__(self, options: SourceOptions, poison: PoisonBatch, member: Membership, limits: Limits) -> None:
+    def __init__(self, options: SourceOptions, poison: PoisonBatch, delivery: Delivery) -> None:
         self._options = options
         self._poison = poison
-        self._member = member
-        self._limits = limits
+        self._delivery = delivery
+        self._member = delivery.member
+        self._limits = delivery.limits
 
     def with_sizes(self, server: Server, state: QueryState, request: BatchRequest) -> BatchRequest:
         """Return the request with the sizes of entries, if bytes are limited and there may be entries to read."""
@@ -181,7 +180,7 @@ class ContentsChooser:
             return replace(contents, takes_no_more=True), quota
         counts = {stream: sum(entries.count for entries in ranges) for stream, ranges in state.above.items()}
         allowed = quota.divide(counts, turn)
-        size = self._how(state).admission.size(list(allowed.values()))
+        size = state.run.admission.size(list(allowed.values()))
         pending = [
             Range(stream, state.start[stream], state.groups[stream].last_delivered, until=state.times[stream])
             for stream in allowed
@@ -201,26 +200,23 @@ class ContentsChooser:
     def _new(self, server: Server, state: QueryState, contents: BatchContents, request: BatchRequest) -> BatchContents:
         """Reserve new entries. It does not wait for more to come if there is a batch anyway, if there are enough for a
         full batch, or if pieces wait. While pieces wait, a batch takes only a part of the new entries."""
-        how, quota = self._how(state), request.quota
+        admission, quota = state.run.admission, request.quota
         groups = {**state.groups, **contents.after}
-        backlog = how.admission.backlog(state.heads, groups)
+        backlog = admission.backlog(state.heads, groups)
         waiting, holds_pieces = sum(backlog.values()), contents.run.poison.holds_pieces
         if not backlog or quota.is_full:
             return contents
         is_full = quota.entries is not None and waiting >= quota.entries  # targetBatchTime may admit few
         if not contents and not holds_pieces and not is_full:
-            is_held_back, admission = how.admission.held_back(waiting, request.now)
-            contents = replace(contents, run=replace(contents.run, admission=admission))
+            is_held_back, waits = admission.held_back(waiting, request.now)
+            contents = replace(contents, run=replace(contents.run, admission=waits))
             if is_held_back:
                 return contents
         if holds_pieces:
             quota = quota.with_entries(self._poison.share_of(waiting, quota.entries))
-        source: Reserving | NextRanges = how
-        if self._options.no_ack:
-            source = NextRanges(how.member, how.admission, self._options.ordered, how.limits)
         after: dict[str, GroupState] = {}
         while backlog:
-            reserved, _ = source.new_entries(server, state.heads, groups, backlog, quota, request.turn)
+            reserved = self._delivery.new_entries(server, admission, state.heads, groups, backlog, quota, request.turn)
             after |= reserved.states
             parts = self._listed(server, state, contents, reserved)
             if parts:
@@ -254,36 +250,33 @@ class ContentsChooser:
             Range(stream, after[stream], ends[stream].last_delivered, until=reserved.times[stream])
             for stream in sorted(doubtful)
         ]
-        size = self._how(state).admission.size([counts[stream] for stream in doubtful])
+        size = state.run.admission.size([counts[stream] for stream in doubtful])
         found = pending_ranges(server, self._member, pending, size, limits=self._limits)
         listed = entries_per_stream(found)
         kept = {stream for stream in doubtful & whole if listed[stream] == counts[stream]}
         parts = [part for part in reserved.parts if part.stream not in doubtful - kept]
         return parts + [Part(entries, PENDING) for entries in found if entries.stream not in kept]
 
-    def _how(self, state: QueryState) -> Reserving:
-        return Reserving(self._member, state.run.admission, self._limits)
-
     def plan_prefetch(self, state: QueryState, contents: BatchContents, request: BatchRequest) -> Prefetch | None:
         """What follows the batch, if that is much (Limits.prefetch_entries). Not if others are in the groups: they
         could read it meanwhile. Not if entries were released: the next batch begins with them. Not while pieces wait:
         they take turns with new entries. Not if the limit of the next batch depends on the time of this one
         (targetBatchTime). request: for the next batch."""
-        options, how = self._options, self._how(state)
-        if options.no_ack or options.claim_idle is not None or options.target_batch_time is not None:
+        options, admission = self._options, state.run.admission
+        if options.claim_idle is not None or options.target_batch_time is not None:
             return None
         if contents.takes_no_more or contents.old or state.has_others or contents.run.poison.holds_pieces:
             return None
-        remaining = Counter(how.admission.backlog(state.heads, state.groups))
+        remaining = Counter(admission.backlog(state.heads, state.groups))
         remaining.subtract(entries_per_stream(contents.fresh))
-        if not how.is_worth_it(remaining, request.quota):
+        if not self._delivery.takes_long(admission, remaining, request.quota):
             return None
         taken = entries_per_stream(contents.parts)
         read = {stream: state.start.at[stream].read for stream in state.groups}
         if any(entries is None for entries in read.values()):
             return None
         known = {stream: (entries or 0) + taken[stream] for stream, entries in read.items()}
-        return Prefetch(how, known, request.quota, request.turn, state.heads)
+        return Prefetch(self._delivery, admission, known, request.quota, request.turn, state.heads)
 
 
 def _are_all(parts: Sequence[Part], position: StreamId) -> bool:

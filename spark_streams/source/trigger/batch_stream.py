@@ -33,7 +33,7 @@ from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.opening import Opened, Opening
 from spark_streams.source.group.remedies import DataLoss, MessageContext
 from spark_streams.source.group.server_checks import require_entry_counts, require_no_eviction
-from spark_streams.source.group.state import fetch_state, missing
+from spark_streams.source.group.state import Reserved, fetch_state, missing
 from spark_streams.source.group.stream_set import StreamSet
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
@@ -58,7 +58,6 @@ from spark_streams.source.trigger.idle import Idle
 from spark_streams.source.trigger.observe import Observer
 from spark_streams.source.trigger.remove import Removing
 from spark_streams.source.trigger.replay import Replay
-from spark_streams.source.trigger.reserve import Prefetched
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.source.trigger.trigger import Trigger
 from spark_streams.wire.connection.server import Server
@@ -137,8 +136,8 @@ class MicroBatchStream:
         removing = self._removing = Removing(options, streams.retries, now, limits)
         acks = self._acknowledging = Acknowledging(options, losses, self.counters, removing, poison, limits)
         claims = Claims(options, streams, losses, self.counters, self._dead_letter, limits)
-        contents = ContentsChooser(options, poison, self.member, limits)
         delivery = Bookmarked(options, limits) if options.no_ack else Delivered(options, limits)
+        contents = ContentsChooser(options, poison, delivery)
         observer = Observer(delivery, streams, losses, acks)
         self._trigger = Trigger(options, observer, contents, claims, acks, now)
         self._idle = Idle(options.address, now, limits)
@@ -398,7 +397,7 @@ class MicroBatchStream:
             # A stream or group is missing: the following steps decide what to do about it.
             return run.unknown()
         prefetched = None if reserving is None else reserving.result()
-        return replace(run, prefetched=prefetched) if isinstance(prefetched, Prefetched) and run.is_known else run
+        return replace(run, prefetched=prefetched) if isinstance(prefetched, Reserved) and run.is_known else run
 
     def _first(self, server: Server) -> Offset:
         positions = self._opening.first(server)

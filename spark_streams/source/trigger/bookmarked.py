@@ -3,6 +3,11 @@
 Its position is for other clients: `lag`, `trim=acked` and `onCommit` of other groups use it. Each commit sets it,
 with the commit mark. After a crash a group may be at the batch before, and another client may have moved it. The
 checkpoint decides, and the next commit sets the group. No batch reads what is pending.
+
+The server delivers nothing, so the query decides where a batch ends. If it takes all entries of a stream, it ends at
+the stream's last ID, and the account knows their number: one task reads them. If it takes only a part, or minPartitions
+divides it, a scratch group finds the ends (scratch_group.py). That costs the server about as much as sending the
+entries, so an unlimited batch is not divided without need.
 """
 
 from __future__ import annotations
@@ -12,22 +17,33 @@ from collections.abc import Mapping, Sequence
 from spark_streams.errors import GroupSharedError, StreamStateError
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.operator_commands import acknowledge_command, delete_consumer_command
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.admin import GroupChange, change_groups
 from spark_streams.source.group.compare import is_older
 from spark_streams.source.group.findings import Start
-from spark_streams.source.group.state import GroupState, Look, fetch_looks
+from spark_streams.source.group.looks import Looks
+from spark_streams.source.group.state import GroupState, Look, Reserved, fetch_looks
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
+from spark_streams.source.part import ALL, Part, entries_per_stream
+from spark_streams.source.partitioning import task_size
 from spark_streams.source.pending_list import acknowledge
+from spark_streams.source.quota import BatchQuota
 from spark_streams.source.range import Range
+from spark_streams.source.trigger.admission import ENDLESS, Admission
 from spark_streams.source.trigger.delivery import Delivery
-from spark_streams.source.trigger.looks import Looks
 from spark_streams.source.trigger.run_state import RunState
+from spark_streams.source.trigger.scratch_group import exact_ranges
 from spark_streams.wire.connection.server import Server
 
 
 class Bookmarked(Delivery):
     """A query whose group is a bookmark."""
+
+    def __init__(self, options: SourceOptions, limits: Limits) -> None:
+        super().__init__(options, limits)
+        self._ordered = options.ordered  # one task reads all entries of a stream
 
     def look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
         """Look at streams. Raises GroupSharedError if others use a group."""
@@ -53,6 +69,35 @@ class Bookmarked(Delivery):
         for stream in pending:
             self._refuse_pending(server, stream)
         return {}
+
+    def take(
+        self,
+        server: Server,
+        admission: Admission,
+        wanted: Sequence[Range],
+        groups: Mapping[str, GroupState],
+        backlog: Mapping[str, int],
+    ) -> Reserved:
+        """Find the ends of the ranges. Return the groups as if they had delivered these entries."""
+        whole = {entries.stream for entries in wanted if entries.count == backlog[entries.stream] < ENDLESS}
+        counts = [entries.count for entries in wanted]
+        size = task_size(sum(counts), admission.size(counts), self.limits)
+        is_divided = not self._ordered and admission.min_partitions is not None
+        found = {
+            entries.stream: [entries]
+            for entries in wanted
+            if entries.stream in whole and not (is_divided and entries.count > size)
+        }
+        others = [entries for entries in wanted if entries.stream not in found]
+        found |= exact_ranges(server, self.member, others, whole, min(self.limits.reserve_step, size), self.limits)
+        parts = [Part(entries, ALL) for of in wanted for entries in found[of.stream] if entries.count]
+        ends = {of.stream: found[of.stream][-1].last if found[of.stream] else of.last for of in wanted}
+        taken = entries_per_stream(parts)
+        return Reserved(parts, {s: _delivered(groups[s], end, taken[s]) for s, end in ends.items()}, {})
+
+    def takes_long(self, admission: Admission, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
+        """Return False: nothing is taken before its batch."""
+        return False
 
     def _require_unused(self, stream: str, group: GroupState) -> None:
         """Raise GroupSharedError if the group has other consumers, or released entries."""
@@ -104,6 +149,12 @@ def look_at_query(at: StreamOffset | None, look: Look) -> Look:
 
 def _delivered_up_to(at: StreamOffset, group: GroupState) -> GroupState:
     return group._replace(last_delivered=at.position, entries_read=at.read, lag=None)
+
+
+def _delivered(group: GroupState, position: StreamId, count: int) -> GroupState:
+    """Return the group as if it had delivered this number of entries, up to a position."""
+    read = None if group.entries_read is None else group.entries_read + count
+    return group._replace(last_delivered=position, entries_read=read)
 
 
 def set_bookmarks(server: Server, member: Membership, committed: Offset, run: RunState) -> None:

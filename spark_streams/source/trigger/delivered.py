@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from spark_streams.errors import GroupMissingError
 from spark_streams.model.ids import StreamId
-from spark_streams.source.group.state import GroupState, fetch_looks
+from spark_streams.source.group.looks import Looks
+from spark_streams.source.group.state import GroupState, Reserved, fetch_looks
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.part import by_stream
 from spark_streams.source.pending.claim import released_above
 from spark_streams.source.pending_list import pending_ranges
+from spark_streams.source.quota import BatchQuota
 from spark_streams.source.range import Range
+from spark_streams.source.trigger.admission import Admission
 from spark_streams.source.trigger.delivery import Delivery
-from spark_streams.source.trigger.looks import Looks
+from spark_streams.source.trigger.reserve import reserve
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.wire.connection.server import Server
 
@@ -52,3 +55,21 @@ class Delivered(Delivery):
     def second_backlog(self, server: Server, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
         """Return these entries: they were claimed or handed over, or an earlier checkpoint has left them."""
         return pending
+
+    def take(
+        self,
+        server: Server,
+        admission: Admission,
+        wanted: Sequence[Range],
+        groups: Mapping[str, GroupState],
+        backlog: Mapping[str, int],
+    ) -> Reserved:
+        """Have the group deliver them."""
+        step = min(self.limits.reserve_step, admission.size([entries.count for entries in wanted]))
+        return reserve(server, self.member, wanted, groups, step, self.limits)
+
+    def takes_long(self, admission: Admission, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
+        """Whether the group is to deliver much."""
+        waiting, admitted = sum(backlog.values()), sum(quota.within_stream_limits(backlog).values())
+        taken = admitted if quota.entries is None else min(admitted, quota.entries)
+        return taken >= self.limits.prefetch_entries and not admission.is_too_little(waiting)

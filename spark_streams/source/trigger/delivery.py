@@ -4,6 +4,7 @@
 the group is            where it has delivered up to           where the query has committed up to
 above the position      entries are pending for the query      nothing is pending
 at or below it          pending entries: the second backlog    pending entries: an error
+new entries             the group delivers them (reserve.py)   all of a range, whose end a scratch group finds
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ from collections.abc import Mapping, Sequence
 
 from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.group.state import GroupState
+from spark_streams.source.group.looks import Looks
+from spark_streams.source.group.state import GroupState, Reserved
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
-from spark_streams.source.trigger.looks import Looks
+from spark_streams.source.quota import BatchQuota
+from spark_streams.source.range import Range
+from spark_streams.source.trigger.admission import Admission
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState
 
 
 class Delivery(ABC):
@@ -46,3 +51,38 @@ class Delivery(ABC):
     def second_backlog(self, server: Server, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
         """Return how many entries the next batches read first. pending: how many entries are pending besides those
         that `look` has listed, and those of the last batch. Raises StreamStateError, ServerError."""
+
+    def new_entries(
+        self,
+        server: Server,
+        admission: Admission,
+        heads: Mapping[str, StreamState],
+        groups: Mapping[str, GroupState],
+        backlog: Mapping[str, int],
+        quota: BatchQuota,
+        turn: int,
+    ) -> Reserved:
+        """Take what the quota admits of each stream's backlog. Raises as `take` does."""
+        allowed = quota.divide(backlog, turn)
+        between = [
+            Range(stream, groups[stream].last_delivered, admission.end_of(stream, heads).last, count)
+            for stream, count in allowed.items()
+        ]
+        wanted = [entries for entries in between if entries.count and not entries.is_empty]
+        return self.take(server, admission, wanted, groups, backlog)
+
+    @abstractmethod
+    def take(
+        self,
+        server: Server,
+        admission: Admission,
+        wanted: Sequence[Range],
+        groups: Mapping[str, GroupState],
+        backlog: Mapping[str, int],
+    ) -> Reserved:
+        """Take the first `count` entries of each range, which begins at its group. backlog: entries of each stream.
+        Raises GroupMissingError, DataLossError, ServerError."""
+
+    @abstractmethod
+    def takes_long(self, admission: Admission, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
+        """Whether so many entries are taken ahead, while tasks read the batch before."""

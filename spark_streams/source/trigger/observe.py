@@ -37,6 +37,7 @@ from spark_streams.source.group.first_account import (
     first_account_without_group,
     with_entries_below,
 )
+from spark_streams.source.group.looks import Looks
 from spark_streams.source.group.opening import Opened
 from spark_streams.source.group.remedies import DataLoss, problem_of
 from spark_streams.source.group.state import (
@@ -49,7 +50,6 @@ from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.as_left import as_left
 from spark_streams.source.trigger.delivery import Delivery
-from spark_streams.source.trigger.looks import Looks
 from spark_streams.source.trigger.query_state import QueryState, positions_of
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.source.trigger.scratch_group import destroy_scratch_groups

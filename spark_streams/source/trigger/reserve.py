@@ -14,65 +14,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from spark_streams.source.group.compare import lost_above
 from spark_streams.source.group.state import (
     GroupState,
     Reserved,
-    fetch_state,
     read_group_now,
     read_group_state,
     read_lone_group,
 )
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.part import ALL, PENDING, Part, entries_per_stream
-from spark_streams.source.quota import BatchQuota
+from spark_streams.source.part import ALL, PENDING, Part
 from spark_streams.source.range import Range
-from spark_streams.source.trigger.admission import Admission
 from spark_streams.wire.connection.connection import SKIP, Connection, Reply, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import milliseconds
-from spark_streams.wire.replies.xinfo import StreamState
 
 _SENT_AT_ONCE = 100  # steps
 _TIME = pack("TIME")
 Step = TypeVar("Step")
-
-
-@dataclass(frozen=True)
-class Reserving:
-    """How one query reserves new entries: when a batch is made, or ahead of it."""
-
-    member: Membership
-    admission: Admission
-    limits: Limits
-
-    def new_entries(
-        self,
-        server: Server,
-        heads: Mapping[str, StreamState],
-        states: Mapping[str, GroupState],
-        backlog: Mapping[str, int],
-        quota: BatchQuota,
-        turn: int,
-    ) -> tuple[Reserved, BatchQuota]:
-        """Reserve what the quota admits of each stream's backlog. Return it with the remaining quota. Raises as
-        `reserve` does."""
-        ends = {stream: self.admission.end_of(stream, heads).last for stream in backlog}
-        allowed = quota.divide(backlog, turn)
-        between = [
-            Range(stream, states[stream].last_delivered, ends[stream], count) for stream, count in allowed.items()
-        ]
-        wanted = [entries for entries in between if entries.count and not entries.is_empty]
-        step = min(self.limits.reserve_step, self.admission.size(list(allowed.values())))
-        reserved = reserve(server, self.member, wanted, states, step, self.limits)
-        return reserved, quota.without(entries_per_stream(reserved.parts))
-
-    def is_worth_it(self, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
-        """Whether reserving the next batch, with this quota and backlog, takes long."""
-        waiting, admitted = sum(backlog.values()), sum(quota.within_stream_limits(backlog).values())
-        taken = admitted if quota.entries is None else min(admitted, quota.entries)
-        return taken >= self.limits.prefetch_entries and not self.admission.is_too_little(waiting)
 
 
 def reserve(
@@ -249,49 +208,3 @@ def _part(stream: str, before: GroupState, after: GroupState) -> Part:
         and after.entries_read - before.entries_read == count
     )
     return Part(Range(stream, before.last_delivered, after.last_delivered, count), ALL if is_all else PENDING)
-
-
-# -- prefetch ----------------------------------------------------------------------------------------------------------
-# Reserving ahead: the entries of the next batch, while the tasks of the present batch run.
-#
-# Without it, the server is idle while Spark plans and commits. If a batch is large and more entries follow it, the
-# background worker reserves these at once. The next trigger then only has to look at the groups.
-#
-# Entries that are reserved ahead are pending above the last logged offset, like those that a crash leaves behind: the
-# next run begins with them. The query does not reserve ahead in a group that other consumers read from, too.
-
-
-@dataclass(frozen=True)
-class Prefetched:
-    """What is reserved for the next batch. times: of the server after that, per stream."""
-
-    parts: list[Part]
-    times: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Prefetch:
-    """A reservation for the next batch. read: how many entries of each stream were read up to the end of the present
-    batch; turn: of the next batch; heads: the streams at the last trigger."""
-
-    reserving: Reserving
-    read: Mapping[str, int]
-    quota: BatchQuota
-    turn: int
-    heads: Mapping[str, StreamState]
-
-    def work(self, server: Server) -> Prefetched | None:
-        """Reserve entries, unless the next trigger must look at the streams first. Raises as `reserve` does."""
-        heads, groups = fetch_state(server, self.reserving.member, list(self.read), self.heads)
-        states = {s: state for s, state in groups.items() if state is not None and state.is_alone}
-        if len(states) < len(groups) or any(self._is_trimmed(s, heads[s], state) for s, state in states.items()):
-            return None
-        backlog = self.reserving.admission.backlog(heads, states)
-        if not self.reserving.is_worth_it(backlog, self.quota):
-            return None
-        reserved, _ = self.reserving.new_entries(server, heads, states, backlog, self.quota, self.turn)
-        return Prefetched(reserved.parts, reserved.times) if reserved.parts else None
-
-    def _is_trimmed(self, stream: str, head: StreamState, state: GroupState) -> bool:
-        """Whether the stream may have lost entries that the group has not delivered yet."""
-        return (lost_above(head, state.last_delivered, self.read[stream]) or 0) != 0

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.model.ids import StreamId
+from spark_streams.source.group.state import Reserved
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending.poison_record import CachedPoisonState
 from spark_streams.source.trigger.admission import Admission
-from spark_streams.source.trigger.reserve import Prefetched
 from spark_streams.wire.replies.xinfo import StreamState
 
 
@@ -21,9 +21,9 @@ class RunState:
     heads: the streams at the last trigger; positions: where this run has left the groups; settled: the last offset
     that is or is being acknowledged (a job that fails makes the run `unknown()`, which drops it); start: the
     checkpoint with what this run knows better; is_corrected: an offset must keep that (failOnDataLoss=false); told:
-    per stream, the highest XDEL in a shared group that was reported; others_have_pending: other consumers of the
-    groups have pending entries; removes: committed entries leave some stream; knows_fields: a batch of this run has
-    been checked for columns that are fields of no entry."""
+    per stream, the highest XDEL in a shared group that was reported; prefetched: what is reserved for the next batch;
+    others_have_pending: other consumers of the groups have pending entries; removes: committed entries leave some
+    stream; knows_fields: a batch of this run has been checked for columns that are fields of no entry."""
 
     is_known: bool = True
     heads: Mapping[str, StreamState] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class RunState:
     start: Offset | None = None
     is_corrected: bool = False
     told: Mapping[str, StreamId] = field(default_factory=dict)
-    prefetched: Prefetched | None = None
+    prefetched: Reserved | None = None
     poison: CachedPoisonState = field(default_factory=CachedPoisonState)
     admission: Admission = field(default_factory=Admission)
     turn: int = 0

@@ -72,8 +72,8 @@ from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.background import Job
 from spark_streams.source.trigger.batch_contents import BatchContents, BatchRequest, ContentsChooser
 from spark_streams.source.trigger.observe import Observer
+from spark_streams.source.trigger.prefetch import Prefetch
 from spark_streams.source.trigger.query_state import QueryState
-from spark_streams.source.trigger.reserve import Prefetch
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.wire.connection.server import Server
 

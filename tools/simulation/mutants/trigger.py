@@ -189,14 +189,14 @@ TRIGGER = (
     ),
     Mutant(
         "reserves-ahead-of-a-loss",
-        "source/trigger/reserve.py",
+        "source/trigger/prefetch.py",
         "return (lost_above(head, state.last_delivered, self.read[stream]) or 0) != 0",
         "return False",
         "The reservation of the next batch passes over trimmed entries.",
     ),
     Mutant(
         "reserves-ahead-of-others",
-        "source/trigger/reserve.py",
+        "source/trigger/prefetch.py",
         "if state is not None and state.is_alone}",
         "if state is not None}",
         "The next batch is reserved ahead although another consumer has joined the group.",

@@ -9,8 +9,7 @@ import redis
 
 from spark_streams.errors import DataLossError, ServerUnreachableError
 from spark_streams.source.stream_reader import StreamReader
-from spark_streams.source.trigger import reserve
-from spark_streams.source.trigger import reserve as prefetch
+from spark_streams.source.trigger import delivered, prefetch
 from spark_streams.spark.read_limits import ReadMaxRows
 from tools.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, begin, drain, pending_count, positions, read, reader
 from tools.servers.server import Server
@@ -161,16 +160,16 @@ def test_a_server_that_is_lost_meanwhile_is_asked_again(
     add(client, 40)
     one = reader(server)
     start = one.initialOffset()
-    honest = reserve.reserve
+    honest = delivered.reserve
 
     def breaks(*given: Any) -> Any:
         honest(*given)
-        monkeypatch.setattr(reserve, "reserve", honest)
+        monkeypatch.setattr(delivered, "reserve", honest)
         raise ServerUnreachableError("no stream server answers")
 
     first = one.latestOffset(start, TEN)
     assert reserved(one, client, first) == 10
-    monkeypatch.setattr(reserve, "reserve", breaks)
+    monkeypatch.setattr(delivered, "reserve", breaks)
     second = one.latestOffset(first, TEN)
     assert read(one, first, second) == list(range(10, 20))
     assert [n for batch in drain(one, 10, second) for n in batch] == list(range(20, 40))
@@ -220,14 +219,14 @@ def test_a_query_that_ends_finishes_what_it_reserves_before_it_gives_its_lease_b
     one = reader(server)
     start = one.initialOffset()
     leases: list[bool] = []
-    honest = reserve.reserve
+    honest = delivered.reserve
 
     def watched(*given: Any) -> Any:
         found = honest(*given)
         leases.append(bool(client.keys("rstream:lease:*")))
         return found
 
-    monkeypatch.setattr(reserve, "reserve", watched)
+    monkeypatch.setattr(delivered, "reserve", watched)
     one.latestOffset(start, TEN)
     one.stop()
     assert leases == [True, True]

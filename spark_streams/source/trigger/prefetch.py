@@ -1,0 +1,51 @@
+"""Reserving ahead: the entries of the next batch, while the tasks of the present batch run.
+
+Without it, the server is idle while Spark plans and commits. If a batch is large and more entries follow it, the
+background worker reserves these at once. The next trigger then only has to look at the groups.
+
+Entries that are reserved ahead are pending above the last logged offset, like those that a crash leaves behind: the
+next run begins with them. The query does not reserve ahead in a group that other consumers read from, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_streams.source.group.compare import lost_above
+from spark_streams.source.group.state import GroupState, Reserved, fetch_state
+from spark_streams.source.quota import BatchQuota
+from spark_streams.source.trigger.admission import Admission
+from spark_streams.source.trigger.delivery import Delivery
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import StreamState
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """A reservation for the next batch. read: how many entries of each stream were read up to the end of the present
+    batch; turn: of the next batch; heads: the streams at the last trigger."""
+
+    delivery: Delivery
+    admission: Admission
+    read: Mapping[str, int]
+    quota: BatchQuota
+    turn: int
+    heads: Mapping[str, StreamState]
+
+    def work(self, server: Server) -> Reserved | None:
+        """Reserve entries, unless the next trigger must look at the streams first. Raises as `reserve` does."""
+        delivery, admission = self.delivery, self.admission
+        heads, groups = fetch_state(server, delivery.member, list(self.read), self.heads)
+        states = {s: state for s, state in groups.items() if state is not None and state.is_alone}
+        if len(states) < len(groups) or any(self._is_trimmed(s, heads[s], state) for s, state in states.items()):
+            return None
+        backlog = admission.backlog(heads, states)
+        if not delivery.takes_long(admission, backlog, self.quota):
+            return None
+        reserved = delivery.new_entries(server, admission, heads, states, backlog, self.quota, self.turn)
+        return reserved if reserved.parts else None
+
+    def _is_trimmed(self, stream: str, head: StreamState, state: GroupState) -> bool:
+        """Whether the stream may have lost entries that the group has not delivered yet."""
+        return (lost_above(head, state.last_delivered, self.read[stream]) or 0) != 0
