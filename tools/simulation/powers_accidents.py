@@ -83,6 +83,22 @@ def restore(world: World, step: Step) -> None:
         _set_back(world, world.backup)
 
 
+def import_backup(world: World, step: Step) -> None:
+    """Put one stream of the last backup, or all its keys, into the running server: the connections stay."""
+    if world.backup is None:
+        return
+    name = pick(world.names(), step.choice)
+    _set_back(world, _with_stream_of(world, name) if step.how < 0.5 else world.backup)
+
+
+def _with_stream_of(world: World, name: str) -> Backup:
+    """Return the present state of the server, with one stream as it is in the last backup."""
+    now, then, key = _state(world), world.backup, name.encode()
+    own = {entry.n for entry in world.model.entries_of(name)}
+    keys = [*(one for one in now.keys if one[1] != key), *(one for one in then.keys if one[1] == key)]
+    return Backup(keys, (now.alive - own) | (then.alive & own), then.last)
+
+
 def _set_back(world: World, to: Backup) -> None:
     written = _in_sink(world)
     world.model.excuse(_found_missing(world, to), "the server has lost the tasks' notes of it")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from spark_streams.model.commit_mark import committed_key
 from tools.chaos.history import id_key
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import GROUP, Seen, World, is_ours
 
 NAMES = ["bob", "eve"]
+OTHER_QUERY = "0123456789ab-0123456789ab"  # name of its last batch
 _LONG_AGO = 100_000_000  # milliseconds, more than options.CLAIM_IDLE
 
 
@@ -46,6 +48,14 @@ def die(world: World, step: Step) -> None:
         mine = [entry_id for entry_id in _held(seen, consumer) if entry_id in seen.ids]
         if mine:
             world.client.xclaim(name, GROUP, consumer, 0, mine, idle=_LONG_AGO, justid=True)
+
+
+def enlist(world: World, step: Step) -> None:
+    """Let another consumer be one of a query: it has a commit mark."""
+    name, consumer = pick(world.names(), step.choice), pick(NAMES, step.how)
+    seen = world.see(name)
+    if consumer in seen.consumers:
+        world.client.set(committed_key(name, GROUP, consumer), f"{seen.position} 1.{OTHER_QUERY}")
 
 
 def release(world: World, step: Step) -> None:

@@ -15,6 +15,11 @@ def kill(world: World, step: Step) -> None:
         raise Killed
 
 
+def crash(world: World, step: Step) -> None:
+    """SIGKILL the driver while it runs the next batch: after its first task, or after the sink has closed it."""
+    world.query.tasks.crashes.append(step.how >= 0.5)
+
+
 def restart(world: World, step: Step) -> None:
     """Stop the query. The next trigger starts it with other options."""
     world.query.change(dict(step.options))

@@ -60,3 +60,22 @@ class Recorder:
         """Return all rows. Batches are numbered in their order."""
         numbered = enumerate(sorted(self.kept))
         return [replace(row, batch=number) for number, key in numbered for row in self.kept[key]]
+
+
+class Skipping(Recorder):
+    """The same as a foreachBatch does that reads nothing of a batch that it has written."""
+
+    def write(self, batches: Iterator[pa.RecordBatch], number: int, partition: int, attempt: int) -> None:
+        """Execute a task."""
+        if (self._epoch, number) not in self.kept:
+            super().write(batches, number, partition, attempt)
+
+    def read(self, number: int) -> set[int]:
+        """Return the numbers that the tasks of this run have read, or an earlier one that has written the batch."""
+        kept = self.kept.get((self._epoch, number))
+        return super().read(number) if kept is None else {row.value[1] for row in kept}
+
+    def close(self, number: int) -> None:
+        """Keep the rows of the batch."""
+        if (self._epoch, number) not in self.kept:
+            super().close(number)

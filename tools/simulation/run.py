@@ -30,7 +30,7 @@ from tools.simulation.model import Entry
 from tools.simulation.once import Once
 from tools.simulation.options import ID
 from tools.simulation.patched import in_world
-from tools.simulation.recorder import Recorder
+from tools.simulation.recorder import Recorder, Skipping
 from tools.simulation.redrives import Redrives
 from tools.simulation.remedies import Operator
 from tools.simulation.setup import Plan
@@ -57,6 +57,7 @@ POWERS: dict[str, Callable[[World, Step], None]] = {
     for name, power in vars(module).items()
     if getattr(power, "__module__", "") == module.__name__ and not name.startswith("_")
 }
+SINKS: dict[str, Callable[[World], Once | Recorder]] = {"recorder": Recorder, "skipping": Skipping, "once": Once}
 _MAX_RUNS = 12  # of the last drain
 _LONGEST_DELAY = 2.0  # seconds: entries that wait for a retry are due then
 
@@ -81,7 +82,7 @@ def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], N
     world.powers = POWERS
     world.births, world.operator = Births(world), Operator(world)
     world.letters, world.redrives = Letters(world), Redrives(world)
-    world.sink = Once(world) if plan.setup.sink == "once" else Recorder(world)
+    world.sink = SINKS[plan.setup.sink](world)
     before = world.add(world.names()[0], plan.setup.before)
     options = dict(plan.setup.options)
     _begin_at(options, before)

@@ -12,9 +12,10 @@ from tools.simulation.step import Step
 class Setup:
     """Parameters of a run.
 
-    sink: `recorder` or `once`; ahead: minimum of entries for which the next batch is reserved ahead; pace: ticks of the
-    driver's thread for each tick of the world, 0: only while the driver waits for it, -1: all at once; options: of the
-    first start; before: entries that exist before it; has_values: entries have a field that may not fit (seldom.py).
+    sink: `recorder`, `skipping` or `once`; ahead: minimum of entries for which the next batch is reserved ahead; pace:
+    ticks of the driver's thread for each tick of the world, 0: only while the driver waits for it, -1: all at once;
+    options: of the first start; before: entries that exist before it; has_values: entries have a field that may not fit
+    (seldom.py).
     """
 
     seed: int

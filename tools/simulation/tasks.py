@@ -58,11 +58,13 @@ class RunningQuery(Protocol):
 
 
 class Tasks:
-    """The tasks of a query. twins: of the next batch."""
+    """The tasks of a query. twins: of the next batch; crashes: of the next batches, each whether the driver is killed
+    after the sink has closed the batch, or after its first task."""
 
     def __init__(self, world: World, query: RunningQuery) -> None:
         self._world, self._query = world, query
         self.twins: list[Twin] = []
+        self.crashes: list[bool] = []
         self._paused: list[_Paused] = []
         self._read: dict[tuple[int, int, str, str], set[int]] = {}
         self._attempt = 0
@@ -73,6 +75,7 @@ class Tasks:
         world, sink = self._world, self._world.sink
         sink.begin(self._query.epoch)
         twins, self.twins = self.twins, []
+        crash = self.crashes.pop(0) if self.crashes else None
         mine: list[_Paused] = []
         for index, partition in enumerate(partitions):
             copy = pickle.dumps((reader, partition))
@@ -83,11 +86,15 @@ class Tasks:
                 paused.actor.resume(twin.ticks)
                 mine.append(paused)
             self._until_it_works(copy, number, index)
+            if crash is False:
+                raise Killed
             world.tick()
         self._paused += mine
         self._wake(number)
         self._compare(number, offsets)
         sink.close(number)
+        if crash:
+            raise Killed
 
     def committed(self, number: int) -> None:
         """Record that the batch is in the commit log."""

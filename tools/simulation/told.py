@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping
 
 import redis
 
 from tools.servers.server import Server
-from tools.simulation.histories import LENIENT, more, plan
+from tools.simulation.histories import LENIENT, more
 from tools.simulation.run import run
-from tools.simulation.setup import Plan
 from tools.simulation.step import Step
+from tools.simulation.told_accounts import ACCOUNTS
+from tools.simulation.told_modes import MODES
+from tools.simulation.told_plan import Told, told
 
 TRIM_ALL = Step("trim", amount=0.99)
 VANISH = Step("vanish")
 BOB_READS_ONE = Step("read")
 MADE_AGAIN_AT_THE_END = Step("remake", how=0.0)
-
-
-@dataclass(frozen=True)
-class Told:
-    """A plan, and texts of its story."""
-
-    plan: Plan
-    texts: Sequence[str]
-
-
-def told(texts: str | Sequence[str], *steps: Step | str, sink: str = "recorder", **options: str) -> Told:
-    """Return a plan of one stream with five entries, or of those of option `streams`."""
-    made = plan(*steps, sink=sink, **options)
-    given = dict(made.setup.options)
-    streams = len(given["streams"].split(","))
-    if "streamsPattern" in options:
-        del given["streams"]
-    has_values = any("misfit" in (step, getattr(step, "kind", "")) for step in steps)
-    made = replace(made, setup=replace(made.setup, streams=streams, options=given, has_values=has_values))
-    return Told(made, (texts,) if isinstance(texts, str) else texts)
-
 
 TOLD: Mapping[str, Told] = {
     "restored after two acknowledgements": told(
@@ -66,7 +47,7 @@ TOLD: Mapping[str, Told] = {
     ),
     "restored with as many entries": told(
         "It has returned to an older state", "trigger", Step("backup"), more(3), "trigger", Step("restore"), more(5),
-        "trigger",
+        "trigger", never="below the checkpoint",
     ),
     "handed to a query without a pending list": told(
         "no batch has read them", "trigger", more(2), BOB_READS_ONE, Step("give", amount=0.99), Step("leave"),
@@ -129,16 +110,19 @@ TOLD: Mapping[str, Told] = {
         "older copy of the checkpoint", "trigger", more(1), "trigger", "trigger", Step("renew"), more(1), "trigger",
         more(1), "trigger", "trigger", Step("rollback", amount=0.01, how=0.9), "trigger",
     ),
+    **ACCOUNTS,
+    **MODES,
 }  # fmt: skip
 
 
 def missing(server: Server, client: redis.Redis, name: str) -> str | None:
     """Run a plan. Return the kind of its failure, or the text that its story lacks; None: all is well."""
     story: list[str] = []
-    outcome = run(server, client, TOLD[name].plan, story.append)
+    told = TOLD[name]
+    outcome = run(server, client, told.plan, story.append)
     if outcome.failures:
         return outcome.failures[0].kind
+    if told.never and re.search(told.never, "\n".join(story), re.DOTALL):
+        return f"tells: {told.never}"
     lines = iter(story)
-    return next(
-        (f"does not tell: {text}" for text in TOLD[name].texts if not any(text in line for line in lines)), None
-    )
+    return next((f"does not tell: {text}" for text in told.texts if not any(text in line for line in lines)), None)
