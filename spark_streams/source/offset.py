@@ -226,6 +226,11 @@ class Offset:
         return () if self.no_ack else self.ranges(stream)
 
     @property
+    def delivered(self) -> Mapping[str, Range]:
+        """Entries of the batch above the previous position, if they are pending until they are acknowledged."""
+        return {} if self.no_ack else self.new
+
+    @property
     def all_ranges(self) -> list[Range]:
         """The entries that the batch that ends here has."""
         return [part for stream in self.taken_from for part in self.ranges(stream)]

@@ -336,16 +336,16 @@ def test_after_entries_were_taken_of_a_batch_whose_range_others_shared(
     read(one, log[0], log[1])
     one.commit(log[1])
     # Bob reads amid the second batch: it is the query's by its pending list.
-    from spark_streams.source.trigger import reserve
+    from spark_streams.source.trigger import delivered
 
-    honest = reserve.reserve
+    honest = delivered.reserve
 
     def race(*arguments: Any) -> Any:
         client.xreadgroup("g", "bob", {"s": ">"}, count=3)
         return honest(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reserve, "reserve", race)
+        patch.setattr(delivered, "reserve", race)
         end = one.latestOffset(log[1], TEN)
     stop_all()
     rstream_json("groups", "ack", *G, "--consumer", "spark", "--limit", "4", "--yes")

@@ -77,7 +77,7 @@ class Opening:
     def first(self, server: Server) -> dict[str, StreamId]:
         """Return where the query begins on each stream without a checkpoint. Raises as `find` does."""
         new = self.find(server)
-        return first_positions(server, self._member, new, self._options.no_ack, self._options.restarts_at)
+        return first_positions(server, self._member, new, self._options.restarts_at)
 
     def find(self, server: Server) -> dict[str, StreamId]:
         """Find the streams, and hold the lease on them. Return where missing groups begin without a checkpoint.
@@ -187,7 +187,7 @@ class Opening:
         at_first = None if options.restarts_at is None else FIRST
         existing = {
             **{stream: position for stream, position in first.positions.items() if stream in new},
-            **(first_positions(server, later, {}, options.no_ack, at_first) if later.streams else {}),
+            **(first_positions(server, later, {}, at_first) if later.streams else {}),
         }
         if options.restarts_at is not None:
             covered = {s: position for s, position in existing.items() if options.restarts_at.covers(s)}

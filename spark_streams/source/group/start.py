@@ -112,17 +112,17 @@ def _starting_position(starting: PerStream[str], stream: str, head: StreamState)
 
 
 def first_positions(
-    server: Server, member: Membership, new: Mapping[str, StreamId], no_ack: bool, restarts_at: PerStream[str] | None
+    server: Server, member: Membership, new: Mapping[str, StreamId], restarts_at: PerStream[str] | None
 ) -> dict[str, StreamId]:
     """Return where a query without a checkpoint begins: at its mark if a run has begun there, and has reserved entries
     above it before Spark logged an offset; otherwise at the group's position (group.first_account).
 
-    new: where it begins on streams whose group does not exist yet; no_ack: begin at the group's position, because the
-    query cannot read pending entries; restarts_at: where it begins instead (onNewCheckpoint=restart).
+    new: where it begins on streams whose group does not exist yet; restarts_at: where it begins instead
+    (onNewCheckpoint=restart).
     """
     streams = [stream for stream in member.streams if stream not in new]
     heads, states = fetch_state(server, member, streams)
-    begun = {} if no_ack else {s: mark.id for s, mark in fetch_marks(server, member, streams).items() if mark.is_begin}
+    begun = {s: mark.id for s, mark in fetch_marks(server, member, streams).items() if mark.is_begin}
     commands = [("XPENDING", stream, member.group, f"({begun[stream]}", "+", 1, member.consumer) for stream in begun]
     reserved = {stream for stream, reply in zip(begun, server.execute_all(commands), strict=True) if reply}
     positions = dict(new)

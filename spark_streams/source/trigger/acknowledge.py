@@ -1,10 +1,9 @@
 """Acknowledging a batch that is in Spark's commit log: take the notes of its tasks, acknowledge its entries, set the
 commit marks, and remove entries that leave their stream (remove.py).
 
-    noAck    when entries are acknowledged                                   by
-    false    with the trigger after their commit, while tasks read           in_background
-             at once if there is nothing to read, or nothing is known        acknowledge
-    true     never: the group is set to the committed position               both
+    when entries are acknowledged                                   by
+    with the trigger after their commit, while tasks read           in_background
+    at once if there is nothing to read, or nothing is known        acknowledge
 
 Exactly the entries that the offset names are acknowledged, delivered until the time that it names. So XACK may be
 repeated, and an entry that another client hands over meanwhile is not acknowledged unread. The commit marks are set
@@ -19,28 +18,24 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
 
-from spark_streams.model.commit_mark import Mark, committed_key
+from spark_streams.model.commit_mark import Mark
 from spark_streams.model.counters import BAD, DEAD, RETRIED
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.keys import is_returned
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import DataLoss
-from spark_streams.source.limits import Limits
-from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.pending.poison_batch import PoisonBatch
-from spark_streams.source.pending_list import acknowledge
 from spark_streams.source.range import Range
 from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task.missing_entries import delete_missing, fetch_missing
 from spark_streams.source.task.notes import LetterDestination, collect, noted_streams
 from spark_streams.source.trigger.background import Job
-from spark_streams.source.trigger.bookmarked import set_bookmarks
+from spark_streams.source.trigger.delivery import Delivery
 from spark_streams.source.trigger.remove import Removing
 from spark_streams.source.trigger.run_state import RunState
-from spark_streams.wire.connection.connection import pack
 from spark_streams.wire.connection.server import Server
 
 Marks = Mapping[str, Mark | None]
@@ -61,14 +56,15 @@ class Acknowledging:
         counters: RunCounters,
         removing: Removing,
         poison: PoisonBatch,
-        limits: Limits,
+        delivery: Delivery,
     ) -> None:
         self._options = options
-        self._member = Membership(options.streams or (), options.group, options.consumer)
+        self._delivery = delivery
+        self._member = delivery.member
         self._losses = losses
         self._removing = removing
         self._poison = poison
-        self._limits = limits
+        self._limits = delivery.limits
         self._noted = options.mode == "DEADLETTER"
         self._retries = len(options.retry_delay or ())
         self._removes = options.on_commit != "keep" or self._retries > 0
@@ -103,37 +99,20 @@ class Acknowledging:
     def _steps(
         self, server: Server, start: Offset, run: RunState, marks: Marks, streams: AbstractSet[str] | None
     ) -> tuple[RunState, Callable[[Server], int], list[Job]]:
-        """Take notes and set bookmarks. Return what the run knows after the remaining steps, and these steps: the XACK
-        of the entries with the commit marks, and the jobs that follow it. The notes come first: the mark says that they
-        were taken, and a bookmark is set with its mark."""
+        """Take notes. Return what the run knows after the remaining steps, and these steps: the XACK of the entries
+        with the commit marks, and the jobs that follow it. The notes come first: the mark says that they were taken."""
         posted = self.take_notes(server, start, run, marks)
-        if self._options.no_ack:
-            committed = start if streams is None else start.without({*start.at} - {*streams})
-            set_bookmarks(server, self._member, committed, run)
         ranges = self._ranges(server, start, run, marks, streams)
-        commands = [] if self._options.no_ack or start.no_ack else self._marks(start, marks, streams)
+        committed, settled = _committed(start, marks, streams), run.settled
         removes, due = self._due(start, run)
 
         def settle(server: Server) -> int:
-            return posted + acknowledge(server, self._member, ranges, self._limits, commands)
+            return posted + self._delivery.commit(server, ranges, committed, settled)
 
         jobs: list[Job] = [lambda server: self._removing.sweep(server, start, due)] if due else []
         knows_fields = run.knows_fields or (run.settled is not None and bool(start.taken_from))
         run = replace(run, settled=start, removes=removes, knows_fields=knows_fields)
         return run, settle, jobs
-
-    def _marks(self, start: Offset, marks: Marks, streams: AbstractSet[str] | None) -> list[tuple[str, bytes]]:
-        """Return the commands that set the marks of the batches that are acknowledged, each with its stream. A stream
-        that the query no longer reads keeps its mark: it was not compared with the checkpoint. So does one whose mark
-        shows that its group was moved: a kill before the query has moved there would hide it."""
-        group, consumer = self._member.group, self._member.consumer
-        return [
-            (stream, pack("SET", committed_key(stream, group, consumer), str(at.mark)))
-            for stream, at in start.at.items()
-            if start.token and (start.is_of_this_batch(stream) or stream in start.owed)
-            and (streams is None or stream in streams) and (not marks or stream in marks)
-            and not _shows_move(marks.get(stream), at)
-        ]  # fmt: skip
 
     def _ranges(
         self, server: Server, start: Offset, run: RunState, marks: Marks, streams: AbstractSet[str] | None
@@ -236,9 +215,24 @@ def _restored(start: Offset, stream: str, mark: Mark | None, parts: Sequence[Ran
     return [Range(stream, mark.id, at.position, until=max((part.until for part in parts), default=0))]
 
 
+def _committed(start: Offset, marks: Marks, streams: AbstractSet[str] | None) -> Offset:
+    """Return the offset with the streams whose commit is recorded. A stream that the query no longer reads keeps its
+    mark: it was not compared with the checkpoint. So does one whose mark shows that its group was moved: a kill before
+    the query has moved there would hide it."""
+    return start.without(
+        stream
+        for stream, at in start.at.items()
+        if (streams is not None and stream not in streams)
+        or (marks and stream not in marks)
+        or _shows_move(marks.get(stream), at)
+    )
+
+
 def _shows_move(mark: Mark | None, at: StreamOffset) -> bool:
     """Whether an operator has moved the group, or a run that has acknowledged this batch."""
-    return mark is not None and (mark.is_seek or (mark.number, mark.token) == (at.number, at.token))
+    if mark is None or mark.id == at.position:
+        return False
+    return mark.is_seek or (mark.number, mark.token) == (at.number, at.token)
 
 
 def _is_committed(marks: Marks, start: Offset) -> bool:

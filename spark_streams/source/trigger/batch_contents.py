@@ -87,7 +87,7 @@ class ContentsChooser:
     def __init__(self, options: SourceOptions, poison: PoisonBatch, delivery: Delivery) -> None:
         self._options = options
         self._poison = poison
-        self._delivery = delivery
+        self.delivery = delivery
         self._member = delivery.member
         self._limits = delivery.limits
 
@@ -216,7 +216,7 @@ class ContentsChooser:
             quota = quota.with_entries(self._poison.share_of(waiting, quota.entries))
         after: dict[str, GroupState] = {}
         while backlog:
-            reserved = self._delivery.new_entries(server, admission, state.heads, groups, backlog, quota, request.turn)
+            reserved = self.delivery.new_entries(server, admission, state.heads, groups, backlog, quota, request.turn)
             after |= reserved.states
             parts = self._listed(server, state, contents, reserved)
             if parts:
@@ -269,14 +269,14 @@ class ContentsChooser:
             return None
         remaining = Counter(admission.backlog(state.heads, state.groups))
         remaining.subtract(entries_per_stream(contents.fresh))
-        if not self._delivery.takes_long(admission, remaining, request.quota):
+        if not self.delivery.takes_long(admission, remaining, request.quota):
             return None
         taken = entries_per_stream(contents.parts)
         read = {stream: state.start.at[stream].read for stream in state.groups}
         if any(entries is None for entries in read.values()):
             return None
         known = {stream: (entries or 0) + taken[stream] for stream, entries in read.items()}
-        return Prefetch(self._delivery, admission, known, request.quota, request.turn, state.heads)
+        return Prefetch(self.delivery, admission, known, request.quota, request.turn, state.heads)
 
 
 def _are_all(parts: Sequence[Part], position: StreamId) -> bool:

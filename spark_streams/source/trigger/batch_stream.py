@@ -134,9 +134,9 @@ class MicroBatchStream:
             options.max_deliveries, self.member, self.run_name, self._dead_letter, losses, limits
         )
         removing = self._removing = Removing(options, streams.retries, now, limits)
-        acks = self._acknowledging = Acknowledging(options, losses, self.counters, removing, poison, limits)
-        claims = Claims(options, streams, losses, self.counters, self._dead_letter, limits)
         delivery = Bookmarked(options, limits) if options.no_ack else Delivered(options, limits)
+        acks = self._acknowledging = Acknowledging(options, losses, self.counters, removing, poison, delivery)
+        claims = Claims(options, streams, losses, self.counters, self._dead_letter, limits)
         contents = ContentsChooser(options, poison, delivery)
         observer = Observer(delivery, streams, losses, acks)
         self._trigger = Trigger(options, observer, contents, claims, acks, now)

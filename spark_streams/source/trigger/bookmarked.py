@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_streams.errors import GroupSharedError, StreamStateError
+from spark_streams.model.commit_mark import without_pending_list
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.operator_commands import acknowledge_command, delete_consumer_command
 from spark_streams.options.source_options import SourceOptions
@@ -24,7 +25,6 @@ from spark_streams.source.group.findings import Start
 from spark_streams.source.group.looks import Looks
 from spark_streams.source.group.state import GroupState, Look, Reserved, fetch_looks
 from spark_streams.source.limits import Limits
-from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.part import ALL, Part, entries_per_stream
 from spark_streams.source.partitioning import task_size
@@ -40,6 +40,8 @@ from spark_streams.wire.connection.server import Server
 
 class Bookmarked(Delivery):
     """A query whose group is a bookmark."""
+
+    no_ack = True
 
     def __init__(self, options: SourceOptions, limits: Limits) -> None:
         super().__init__(options, limits)
@@ -94,6 +96,25 @@ class Bookmarked(Delivery):
         ends = {of.stream: found[of.stream][-1].last if found[of.stream] else of.last for of in wanted}
         taken = entries_per_stream(parts)
         return Reserved(parts, {s: _delivered(groups[s], end, taken[s]) for s, end in ends.items()}, {})
+
+    def commit(self, server: Server, ranges: Sequence[Range], committed: Offset, settled: Offset | None) -> int:
+        """Acknowledge these ranges, which a run without noAck has read. Set the groups, with the number of entries read
+        up to there if that is known, except those that this run has set there before."""
+        entries = acknowledge(server, self.member, ranges, self.limits)
+        changes = {
+            # A mark shows that the query is active.
+            stream: GroupChange(
+                set_to=Start(at.position, at.read), mark=at.mark if at.number else None, touch=at.number > 0
+            )
+            for stream, at in committed.at.items()
+            if settled is None or settled[stream] != at.position
+        }
+        change_groups(server, self.member, changes)
+        return entries
+
+    def token_of(self, batch: str) -> str:
+        """Return that of all batches of the checkpoint that have no pending list."""
+        return without_pending_list(batch)
 
     def takes_long(self, admission: Admission, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
         """Return False: nothing is taken before its batch."""
@@ -155,17 +176,3 @@ def _delivered(group: GroupState, position: StreamId, count: int) -> GroupState:
     """Return the group as if it had delivered this number of entries, up to a position."""
     read = None if group.entries_read is None else group.entries_read + count
     return group._replace(last_delivered=position, entries_read=read)
-
-
-def set_bookmarks(server: Server, member: Membership, committed: Offset, run: RunState) -> None:
-    """Set the groups to the committed positions, with the number of entries read up to there if that is known. Those
-    that this run has set there before are left out. Raises DataLossError, GroupMissingError."""
-    changes = {
-        # A mark shows that the query is active.
-        stream: GroupChange(
-            set_to=Start(at.position, at.read), mark=at.mark if at.number else None, touch=at.number > 0
-        )
-        for stream, at in committed.at.items()
-        if run.settled is None or run.settled[stream] != at.position
-    }
-    change_groups(server, member, changes)

@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_streams.errors import GroupMissingError
+from spark_streams.model.commit_mark import committed_key
 from spark_streams.model.ids import StreamId
 from spark_streams.source.group.looks import Looks
 from spark_streams.source.group.state import GroupState, Reserved, fetch_looks
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.part import by_stream
 from spark_streams.source.pending.claim import released_above
-from spark_streams.source.pending_list import pending_ranges
+from spark_streams.source.pending_list import acknowledge, pending_ranges
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.range import Range
 from spark_streams.source.trigger.admission import Admission
 from spark_streams.source.trigger.delivery import Delivery
 from spark_streams.source.trigger.reserve import reserve
 from spark_streams.source.trigger.run_state import RunState
+from spark_streams.wire.connection.connection import pack
 from spark_streams.wire.connection.server import Server
 
 
 class Delivered(Delivery):
     """A query whose group delivers."""
+
+    no_ack = False
 
     def look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
         """Look at streams, and list what is pending above the positions, up to the groups'."""
@@ -67,6 +71,20 @@ class Delivered(Delivery):
         """Have the group deliver them."""
         step = min(self.limits.reserve_step, admission.size([entries.count for entries in wanted]))
         return reserve(server, self.member, wanted, groups, step, self.limits)
+
+    def commit(self, server: Server, ranges: Sequence[Range], committed: Offset, settled: Offset | None) -> int:
+        """Acknowledge these ranges, and set the commit marks after the last XACK."""
+        group, consumer = self.member.group, self.member.consumer
+        marks = [
+            (stream, pack("SET", committed_key(stream, group, consumer), str(at.mark)))
+            for stream, at in committed.at.items()
+            if committed.is_of_this_batch(stream) or stream in committed.owed
+        ]
+        return acknowledge(server, self.member, ranges, self.limits, marks)
+
+    def token_of(self, batch: str) -> str:
+        """Return that of the batch."""
+        return batch
 
     def takes_long(self, admission: Admission, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
         """Whether the group is to deliver much."""

@@ -4,6 +4,7 @@
 the group is            where it has delivered up to           where the query has committed up to
 above the position      entries are pending for the query      nothing is pending
 at or below it          pending entries: the second backlog    pending entries: an error
+a commit                XACK, then the commit mark             sets the group, with the commit mark
 new entries             the group delivers them (reserve.py)   all of a range, whose end a scratch group finds
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
@@ -28,7 +30,9 @@ from spark_streams.wire.replies.xinfo import StreamState
 
 
 class Delivery(ABC):
-    """What a trigger asks and does, of one query and its group."""
+    """What a trigger asks and does, of one query and its group. no_ack: whether its offsets say so."""
+
+    no_ack: ClassVar[bool]
 
     def __init__(self, options: SourceOptions, limits: Limits) -> None:
         self.member = Membership((), options.group, options.consumer)
@@ -82,6 +86,16 @@ class Delivery(ABC):
     ) -> Reserved:
         """Take the first `count` entries of each range, which begins at its group. backlog: entries of each stream.
         Raises GroupMissingError, DataLossError, ServerError."""
+
+    @abstractmethod
+    def commit(self, server: Server, ranges: Sequence[Range], committed: Offset, settled: Offset | None) -> int:
+        """Acknowledge these ranges. Then record on the server that the batch that ends at `committed` is committed, in
+        each stream of it. Return how many entries were acknowledged. settled: the last offset that was recorded, None:
+        unknown. Raises GroupMissingError, DataLossError, ServerError."""
+
+    @abstractmethod
+    def token_of(self, batch: str) -> str:
+        """Return the token that the streams of this batch have."""
 
     @abstractmethod
     def takes_long(self, admission: Admission, backlog: Mapping[str, int], quota: BatchQuota) -> bool:

@@ -270,18 +270,17 @@ class Observer:
                 if group is not None and lost_above(look.head, group.last_delivered, group.entries_read) is None:
                     continue
             is_left = finding.kind is Kind.STREAM_MISSING and self._stream_set.by_pattern
-            found[stream] = (
-                replace(finding, is_left=True) if is_left else self._proved(server, finding, at, look, start.no_ack)
-            )
+            found[stream] = replace(finding, is_left=True) if is_left else self._proved(server, finding, start, look)
         return found
 
-    def _proved(self, server: Server, finding: Finding, at: StreamOffset, look: Look, was_no_ack: bool) -> Finding:
-        """Return the finding; for a group below the checkpoint, ask whether the server has lost entries. was_no_ack:
-        the last batch was read without a pending list, and a kill may have left its group below."""
+    def _proved(self, server: Server, finding: Finding, start: Offset, look: Look) -> Finding:
+        """Return the finding; for a group below the checkpoint, ask whether the server has lost entries. If the last
+        batch was read without a pending list, a kill may have left its group below."""
         if finding.kind is not Kind.GROUP_BELOW or finding.group_use is GroupUse.SHARED:
             return finding
-        if was_no_ack:
+        if start.no_ack:
             return replace(finding, is_harmless=True)
+        at = start.at.get(finding.stream, StreamOffset(MIN_ID))
         position = bytes(at.position)
         has_entry = bool(server.execute("XRANGE", finding.stream, position, position))
         proved = is_proved_below(at, look.head, has_entry)
@@ -388,7 +387,7 @@ def _recounted(server: Server, stream: str, at: StreamOffset, look: Look) -> Str
 def _is_forgotten(start: Offset, stream: str, mark: Mark | None, run: RunState) -> bool:
     """Whether the server no longer knows the last batch that the run has acknowledged: it has returned to an older
     state."""
-    if stream not in start.at or start.no_ack or not start.is_of_this_batch(stream):
+    if stream not in start.at or not start.is_of_this_batch(stream):
         return False
     known = start.at[stream].number - (not run.has_settled(start))
     return known > 0 and (mark is None or mark.number < known)

@@ -35,9 +35,7 @@ class Replay:
         where the query would begin now (S2): that is no part of the checkpoint.
 
         Raises DataLossError."""
-        if end.no_ack:
-            return
-        streams = [stream for stream in end.taken_from if stream in begin.at or stream in end.at]
+        streams = [s for s in end.taken_from if end.pending(s) and (s in begin.at or s in end.at)]
         findings = []
         for stream, look in fetch_looks(self.server, self.member, streams).items():
             mark, at = look.mark, end.at[stream]
@@ -59,8 +57,8 @@ class Replay:
         return [*self._pending(old), *(part for entries in new for part in self._new(entries, end))]
 
     def _new(self, entries: Range, end: Offset) -> list[Part]:
-        if end.no_ack:
-            return [Part(entries, ALL)]  # nothing is pending: the stream itself has the batch
+        if not end.pending(entries.stream):
+            return [Part(entries, ALL)]  # the stream itself has the batch
         if end.at[entries.stream].read is None:
             return self._pending([entries])
         # The query was alone: the stream itself has the batch, whatever has become of the pending list.

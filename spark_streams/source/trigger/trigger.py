@@ -58,7 +58,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from spark_streams.model.commit_mark import next_token, without_pending_list
+from spark_streams.model.commit_mark import next_token
 from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.opening import Opened
@@ -71,6 +71,7 @@ from spark_streams.source.quota import BatchQuota
 from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.background import Job
 from spark_streams.source.trigger.batch_contents import BatchContents, BatchRequest, ContentsChooser
+from spark_streams.source.trigger.delivery import Delivery
 from spark_streams.source.trigger.observe import Observer
 from spark_streams.source.trigger.prefetch import Prefetch
 from spark_streams.source.trigger.query_state import QueryState
@@ -156,7 +157,7 @@ class Trigger:
 
     def _claimed(self, server: Server, state: QueryState, request: BatchRequest) -> QueryState:
         """Claim entries of dead consumers, and released ones, and look at their streams again."""
-        if not self._may_claim(state) or self._options.no_ack:
+        if not self._may_claim(state):
             return state
         holders = self._claims.holders(server, state.groups)
         claimed = self._claims.claim(server, holders, request.quota) if holders else []
@@ -179,7 +180,7 @@ class Trigger:
         return TriggerResult(self._end(state, contents, token), self._run_after(state, contents, True))
 
     def _end(self, state: QueryState, contents: BatchContents, token: str) -> Offset:
-        return end_of_batch(state, contents, token, self._options)
+        return end_of_batch(state, contents, token, self._options, self._contents.delivery)
 
     def _run_after(self, state: QueryState, contents: BatchContents, is_batch: bool) -> RunState:
         """Return what the run knows after the trigger. is_batch: it has made a batch, also one without entries."""
@@ -204,7 +205,9 @@ def _positions_after(contents: BatchContents) -> dict[str, StreamId]:
     return {part.stream: part.range.last for part in contents.fresh}
 
 
-def end_of_batch(state: QueryState, contents: BatchContents, token: str, options: SourceOptions) -> Offset:
+def end_of_batch(
+    state: QueryState, contents: BatchContents, token: str, options: SourceOptions, delivery: Delivery
+) -> Offset:
     """Return the offset at the end of a batch, which names all entries of the batch. Pure."""
     start = state.start
     at = {
@@ -214,8 +217,7 @@ def end_of_batch(state: QueryState, contents: BatchContents, token: str, options
     for stream, before in state.groups.items():
         group = contents.after.get(stream, before)
         if stream in contents.new or stream in contents.old:
-            name = without_pending_list(token) if options.no_ack else token
-            at[stream] = _after_batch(at[stream], contents, stream, group, name)
+            at[stream] = _after_batch(at[stream], contents, stream, group, delivery.token_of(token))
         elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
             at[stream] = at[stream]._replace(read=None, group_read=(group.entries_read or 0) + at[stream].missed)
     is_settled = state.is_settled or not start.token
@@ -225,11 +227,11 @@ def end_of_batch(state: QueryState, contents: BatchContents, token: str, options
         at,
         contents.new,
         contents.old,
-        {} if is_settled or start.no_ack else start.new,
+        {} if is_settled else start.delivered,
         token,
-        options.no_ack,
+        delivery.no_ack,
         bool(contents) and options.mode == "DEADLETTER",
-        _record_stream(start, at) if options.max_deliveries is not None and not options.no_ack else "",
+        _record_stream(start, at) if options.max_deliveries is not None else "",
     )
 
 

@@ -115,6 +115,19 @@ def test_without_a_checkpoint_nothing_is_read_twice_and_nothing_is_passed_over(
     assert (pending_count(client), at["token"]) == (0, "")
 
 
+def test_without_a_checkpoint_what_a_killed_run_had_reserved_is_read_without_a_pending_list(
+    server: Server, client: redis.Redis
+) -> None:
+    """Its begin is marked, so nothing above it was acknowledged."""
+    add(client, 30)
+    killed = reader(server, limits=NEVER_AHEAD)
+    killed.latestOffset(killed.initialOffset(), TEN)
+    stop_all()
+    assert pending_count(client) == 10
+    assert drain(reader(server, limits=NEVER_AHEAD, **NO_ACK)) == [list(range(30))]
+    assert pending_count(client) == 0
+
+
 def test_what_a_run_with_a_pending_list_has_committed_and_not_acknowledged_is_no_hindrance(
     server: Server, client: redis.Redis
 ) -> None:

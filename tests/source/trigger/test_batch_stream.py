@@ -17,7 +17,7 @@ from spark_streams.errors import (
     WrongKeyTypeError,
 )
 from spark_streams.source.part import ALL as ALL_OF_RANGE
-from spark_streams.source.trigger import reserve
+from spark_streams.source.trigger import delivered
 from spark_streams.spark.read_limits import ReadMaxRows
 from tools.driving import (
     ALL,
@@ -483,14 +483,14 @@ def test_what_others_claim_from_us_meanwhile_hides_nothing(
     start = one.initialOffset()
     first = one.latestOffset(start, ReadMaxRows(50))
     assert read(one, start, first) == list(range(50))
-    honest = reserve.reserve
+    honest = delivered.reserve
 
     def race(*arguments: Any) -> Any:
         client.xclaim("s", "g", "bob", 0, ids[:taken])
-        monkeypatch.setattr(reserve, "reserve", honest)
+        monkeypatch.setattr(delivered, "reserve", honest)
         return honest(*arguments)
 
-    monkeypatch.setattr(reserve, "reserve", race)
+    monkeypatch.setattr(delivered, "reserve", race)
     found = [n for batch in drain(one, 60, first) for n in batch]
     assert found == list(range(50, 200))
     assert pending_count(client) == taken  # bob's

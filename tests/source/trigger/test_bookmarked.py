@@ -57,6 +57,7 @@ def test_batches_have_the_limit_and_the_group_shows_exactly_what_is_read(server:
     at, batches, tasks = one.initialOffset(), list[list[int]](), list[int]()
     while (end := one.latestOffset(at, FIFTY)) != at:
         number = sum(map(len, batches))
+        one.batches.worker.wait()
         last = ids[number - 1] if number else "0-0"
         assert group_state(client) == (last, number, 620 - number), "the batch before is committed, and counted"
         tasks.append(len(one.partitions(at, end)))
@@ -178,6 +179,7 @@ def test_rows_that_nobody_wants_are_no_loss(server: Server, client: redis.Redis)
     rows.close()
     after = one.latestOffset(end, FIFTY)
     read_up_to = ids.index(positions(end)["s"]) + 1
+    one.batches.worker.wait()
     assert group_state(client)[0] == positions(end)["s"]
     assert read(one, end, after)[0] == read_up_to
     assert [n for batch in drain(one, 50, after) for n in batch][-1] == 299

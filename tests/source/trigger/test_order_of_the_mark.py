@@ -41,12 +41,13 @@ def test_a_replica_without_the_last_xack_has_no_mark_of_that_batch(
     assert read(query, second, third) == ([0, 1] if has_mark else [4, 5])
 
 
+@pytest.mark.parametrize("no_ack", ["false", "true"])
 def test_a_kill_after_the_xack_hides_no_seek_of_an_operator(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, no_ack: str
 ) -> None:
     """The first trigger after `rstream groups seek` acknowledges the committed batch, then the query moves."""
     add(client, 4)
-    query = reader(server)
+    query = reader(server, noAck=no_ack)
     start = query.initialOffset()
     end = query.latestOffset(start, ReadMaxRows(4))
     assert read(query, start, end) == [0, 1, 2, 3]
@@ -58,9 +59,9 @@ def test_a_kill_after_the_xack_hides_no_seek_of_an_operator(
 
     with monkeypatch.context() as patch:
         patch.setattr(observe, "carry_out", killed)
-        dying = reader(server)
+        dying = reader(server, noAck=no_ack)
         with pytest.raises(KilledError):
             dying.latestOffset(end, ReadMaxRows(4))
     assert client.get(MARK) == "0-0 0.seek"
-    again = reader(server)
+    again = reader(server, noAck=no_ack)
     assert read(again, end, again.latestOffset(end, ReadMaxRows(4))) == [0, 1, 2, 3]

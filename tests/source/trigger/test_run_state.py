@@ -9,10 +9,12 @@ from spark_streams.errors import ServerUnreachableError
 from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.state import GroupState
+from spark_streams.source.limits import LIMITS
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.range import Range
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.source.trigger.batch_contents import BatchContents
+from spark_streams.source.trigger.delivered import Delivered
 from spark_streams.source.trigger.query_state import QueryState
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.source.trigger.trigger import Trigger, end_of_batch
@@ -30,9 +32,11 @@ BEGIN = Offset(
 )
 
 
-def options(mode: str) -> SourceOptions:
-    given = {"url": "redis://localhost", "streams": "s", "group": "g", "mode": mode, "deadLetterStream": "dead"}
-    return SourceOptions.parse(given)
+def offset(state: QueryState, contents: BatchContents) -> Offset:
+    """The end of batch `t` of a query with a pending list and mode DEADLETTER."""
+    given = {"url": "redis://localhost", "streams": "s", "group": "g", "mode": "DEADLETTER", "deadLetterStream": "dead"}
+    options = SourceOptions.parse(given)
+    return end_of_batch(state, contents, "t", options, Delivered(options, LIMITS))
 
 
 def run_state(one: StreamReader) -> RunState:
@@ -94,7 +98,7 @@ def test_the_offset_is_a_function_of_the_checkpoint_and_what_was_taken(is_settle
     new = Range("s", StreamId(5, 0), StreamId(8, 0), 3, 1700)
     after = {"s": GroupState(StreamId(8, 0), 8, 1, 3)}
     run = RunState(settled=BEGIN) if is_settled else RunState()
-    end = end_of_batch(state(run), BatchContents(new={"s": new}, after=after, run=run), "t", options("DEADLETTER"))
+    end = offset(state(run), BatchContents(new={"s": new}, after=after, run=run))
     assert end == Offset(
         "g",
         "c",
@@ -108,7 +112,7 @@ def test_the_offset_is_a_function_of_the_checkpoint_and_what_was_taken(is_settle
 
 def test_a_batch_that_only_keeps_a_correction_is_where_it_begins() -> None:
     run = RunState(settled=BEGIN)
-    end = end_of_batch(state(run), BatchContents(run=run), "t", options("DEADLETTER"))
+    end = offset(state(run), BatchContents(run=run))
     assert end == Offset("g", "c", {"s": BEGIN.at["s"]._replace(added=9)}, token="t")
     assert not end.held
 

@@ -8,7 +8,7 @@ MODES = (
     Mutant(
         "bookmark-is-not-set",
         "source/trigger/bookmarked.py",
-        "if run.settled is None or run.settled[stream] != at.position",
+        "if settled is None or settled[stream] != at.position",
         "if False",
         "noAck: the group does not show the committed position.",
     ),
@@ -50,7 +50,7 @@ MODES = (
     Mutant(
         "no-ack-forgets-its-last-batch",
         "source/trigger/observe.py",
-        "        if was_no_ack:\n            return replace(finding, is_harmless=True)\n",
+        "        if start.no_ack:\n            return replace(finding, is_harmless=True)\n",
         "",
         "A query that was killed with noAck, and goes on without, stops.",
     ),

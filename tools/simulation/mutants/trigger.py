@@ -21,9 +21,9 @@ TRIGGER = (
     ),
     Mutant(
         "no-commit-mark",
-        "source/trigger/acknowledge.py",
-        "commands = [] if self._options.no_ack or start.no_ack else self._marks(start, marks, streams)",
-        "commands: list[tuple[str, bytes]] = []",
+        "source/trigger/delivered.py",
+        "return acknowledge(server, self.member, ranges, self.limits, marks)",
+        "return acknowledge(server, self.member, ranges, self.limits)",
         "No commit mark is set.",
     ),
     Mutant(
