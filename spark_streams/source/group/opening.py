@@ -1,14 +1,15 @@
 """What a run does before its first trigger: it finds its streams, holds the lease on them, and creates its group where
 it is missing. A run that knows the server no longer (a connection broke) opens again.
 
-A missing group begins                 if its stream
-nowhere: the comparison decides        is named by the checkpoint (group.compare)
-where `initialOffset` has said         is read without a checkpoint. The server keeps the position: the next call, and a
-                                       run after a kill, say the same
-at startingOffsets                     was added to option `streams` since
-at its first entry                     matches the pattern since
+If a group is missing, and its stream …       it begins
+is read without a checkpoint                  where `initialOffset` has said. The server keeps the position: the next
+                                              call, and a run after a kill, say the same
+was added to option `streams` since           at startingOffsets
+matches the pattern since                     at its first entry
+is named by the checkpoint                    where the comparison decides (group.compare)
 
-A query with a checkpoint is asked where it would begin, too (facts.md, S2). So `first` creates nothing.
+A query with a checkpoint is asked where it would begin, too (facts.md, S2). So `first` saves positions, and creates no
+group.
 """
 
 from __future__ import annotations
@@ -75,12 +76,14 @@ class Opening:
         return self._streams.member
 
     def first(self, server: Server) -> dict[str, StreamId]:
-        """Return where the query begins on each stream without a checkpoint. Raises as `find` does."""
+        """Return where the query begins on each stream without a checkpoint, and save that where the group is missing.
+        Raises as `find` does."""
         new = self.find(server)
         return first_positions(server, self._member, new, self._options.restarts_at)
 
     def find(self, server: Server) -> dict[str, StreamId]:
-        """Find the streams, and hold the lease on them. Return where missing groups begin without a checkpoint.
+        """Find the streams, hold the lease on them, and save where missing groups begin without a checkpoint. Return
+        these positions.
 
         Raises ConsumerTakenError, WrongKeyTypeError, ServerError."""
         positions = self._positions_without_group(server)
@@ -97,8 +100,8 @@ class Opening:
         without = streams.match(server)
         if len(without) < len(self._member.streams) or server.execute("EXISTS", self._begun_key):
             return {**dict.fromkeys(without, MIN_ID), **fetch_initial_positions(server, self._keys, without)}
-        # No stream has the group, so the query begins. The key is set after all first positions are saved: streams that
-        # appear later are read from their first entry, also if a run dies in between.
+        # No stream has the group, so the query begins. From the moment of this SET, streams that appear are read from
+        # their first entry, also by the run after a kill. All first positions are saved before it.
         positions = self._kept(server, starting_positions(server, without, starting))
         server.execute("SET", self._begun_key, self._options.pattern)
         return positions
@@ -107,8 +110,8 @@ class Opening:
         return save_initial_positions(server, self._keys, positions)
 
     def open(self, server: Server, checkpoint: Offset) -> Offset:
-        """Create missing groups, on streams that the checkpoint does not name. Return the checkpoint without streams
-        that the options no longer name and that no longer have the group.
+        """Create missing groups: all before the first batch, later those of streams that the checkpoint does not name.
+        Return the checkpoint without streams that the options no longer name and that no longer have the group.
 
         Raises as `find` does, and StreamMissingError, DataLossError, GroupExistsError, GroupSharedError."""
         streams = self._streams
@@ -208,7 +211,7 @@ class Opening:
         self._met.update(new)
 
     def _check_expected(self, server: Server, unknown: Sequence[str]) -> None:
-        """Raises StreamMissingError, after deleting the positions that `find` has saved for groups not created."""
+        """Raises StreamMissingError, and deletes what `find` has saved: the next start begins at startingOffsets."""
         try:
             self._expected.check(server, unknown)
         except StreamMissingError:

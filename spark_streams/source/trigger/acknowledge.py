@@ -7,8 +7,9 @@ commit marks, and remove entries that leave their stream (remove.py).
 
 Exactly the entries that the offset names are acknowledged, delivered until the time that it names. So XACK may be
 repeated, and an entry that another client hands over meanwhile is not acknowledged unread. The commit marks are set
-after the last XACK. So a mark proves that its batch is acknowledged: if the server is restored, everything above it is
-acknowledged again. Dead letters acknowledge their entries when the notes are taken. XACK itself is in pending_list.py.
+after the last XACK. So a mark proves that its batch is acknowledged (or set aside, with maxDeliveries): if the server
+is restored, everything above it is acknowledged again. Dead letters acknowledge their entries when the notes are taken.
+XACK itself is in pending_list.py.
 """
 
 from __future__ import annotations
@@ -204,8 +205,9 @@ def _is_earlier(start: Offset, stream: str, entry: StreamId, run: RunState, mark
 
 
 def _restored(start: Offset, stream: str, mark: Mark | None, parts: Sequence[Range]) -> list[Range]:
-    """Return what else is pending and committed if the server was restored: its mark is older than it can be. These are
-    all entries between the mark and the position, but only if nobody else could hand entries over."""
+    """Return what else is pending and committed if the server was restored. Its mark then is older than the batch
+    before the ones that may not be acknowledged yet. These are all entries between the mark and the position, but only
+    if nobody else could hand entries over."""
     at = start.at[stream]
     if mark is None or at.read is None or mark.is_seek or mark.no_ack:
         return []
@@ -217,8 +219,8 @@ def _restored(start: Offset, stream: str, mark: Mark | None, parts: Sequence[Ran
 
 def _committed(start: Offset, marks: Marks, streams: AbstractSet[str] | None) -> Offset:
     """Return the offset with the streams whose commit is recorded. A stream that the query no longer reads keeps its
-    mark: it was not compared with the checkpoint. So does one whose mark shows that its group was moved: a kill before
-    the query has moved there would hide it."""
+    mark: it was not compared with the checkpoint. So does one whose mark shows that its group was moved: the query
+    follows it after this, and a kill in between must not hide the move."""
     return start.without(
         stream
         for stream, at in start.at.items()

@@ -87,7 +87,8 @@ class Observer:
 
     def _compared(self, server: Server, opened: Opened, run: RunState) -> QueryState:
         """Look at all streams, compare them with the checkpoint, acknowledge what is committed, and repair what is
-        wrong, until nothing is found. A strict query stops before it changes anything."""
+        wrong, until nothing is found. A strict query stops before it acknowledges or repairs anything: by then it has
+        at most a consumer, with the mark of its begin, and has destroyed a scratch group."""
         run = replace(run, prefetched=None)  # what was reserved ahead is found in the pending list
         start, streams = opened.start, list(opened.streams)
         seen, start, run = self._begin_new_streams(server, start, streams, run)

@@ -14,43 +14,51 @@ A normal trigger (`latestOffset`) of a query without noAck, and the commands tha
    If many entries are left, it reserves the next batch first. Then: XACK of the batch up to `start`, the commit marks,
    removal of entries that leave their streams.
 
-If there is nothing to read, or entries of the second backlog wait, the trigger acknowledges before it chooses. If the
-groups are not as this run has left them, see observe.py.
+If there is nothing to read, the trigger acknowledges the batch itself. If entries of the second backlog, or entries to
+claim, may be in the next batch, or with maxDeliveries, it does so before it chooses. If the groups are not as this run
+has left them, or nothing is known yet, see observe.py.
 
-Each write of the driver, by the commands of its request and the kind of key (docs/reference/keys.md), in about the
-order of a query's life. Commands joined by `+` are sent
-together. What only reads is left out, and what the sink writes (sink/ledger).
+Each write of the driver, by the commands of its request and the kind of key (docs/reference/keys.md), and Spark's two
+logs, in about the order of a query's life. Commands joined by `+` are in one transaction, but XACK + SET committed are
+sent in this order in one request. What only reads is left out, and what the sink writes (sink/ledger).
 
 killed after                             the next run
-SET session                              waits for nothing: the key expires
-SET lease                                takes the lease over from a dead process, or when its session has expired
-SET first                                begins at the same place if it creates the group of that stream
+SET session                              has a session of its own; this one expires
+SET lease                                takes the lease over: at once if it sees that the process is dead, else after
+                                         its session has expired
+SET first                                begins at the same place, unless another client has created the group
 XGROUP CREATE + XGROUP CREATECONSUMER + SET committed
-                                         finds the group with the mark of its begin; nothing was read
+                                         finds the group with the mark of its begin, from which nothing was read yet
 XGROUP CREATECONSUMER                    finds the consumer
 XGROUP CREATECONSUMER + SET committed    under a new checkpoint: finds the mark, and begins at the group
-SET begun, DEL begun                     knows that its pattern has begun, or has a checkpoint that says so
-DEL first                                has a checkpoint that names the stream
+SET begun, DEL begun                     knows that its pattern has begun, or has a checkpoint instead
+DEL first                                has the group with its mark, or a checkpoint that names the stream. After
+                                         RSTREAM_STREAM_MISSING it has neither, and begins at startingOffsets
 SET attempts                             counts one more run that the batch has killed
 SET tried                                (a task) asks the sink whether that batch is complete
 SET delays                               sets the delays again
 XREADGROUP                               finds the entries pending above the position: the next batch
-XCLAIM                                   finds them pending at or below the position: the second backlog
-SET committed                            a first batch (`<checkpoint>-first`): it compares only the batch's end
-XGROUP SETID + SET committed             a repair: finds the group where the mark says, and repairs nothing more
+XCLAIM                                   finds them pending: at or below the position as the second backlog, above it as
+                                         the next batch
+SET committed                            (mark `<checkpoint>-first`, when the first batch is planned) knows that Spark's
+                                         log has a batch that begins where the mark says
+XGROUP SETID + SET committed             a repair: follows the mark to where the group is, with a batch without entries.
+                                         onNewCheckpoint=restart, and no batch yet: does so again
 offset log                               reads the batch again by its ranges (replay.py). The trigger after its commit
                                          acknowledges it and the batch before (`owed`)
-commit log                               acknowledges both batches, then plans
+commit log                               acknowledges this batch, and the one before if it is owed, then plans
 XACK                                     acknowledges the same ranges again
 XACK + SET committed                     the last page: finds the mark, and may acknowledge the same ranges again
-XADD, XADD + XACK                        dead letters: each exists once (deadletter/write/post.py)
+DEL missing                              has counted the missing entries in the run before: reports them no more
+XADD, XADD + XACK                        dead letters and retries: each exists once (deadletter/write/post.py)
 XTRIM, XDEL                              removes the same entries again
 XGROUP CREATE + XGROUP SETID             noAck: makes its scratch group again
 XGROUP SETID + SET committed + XREADGROUP
                                          noAck: sets its group to the committed position again
 XGROUP DESTROY                           noAck: destroys the scratch group if there is one
 
-One `owed` batch suffices: step 1 waits for its XACK before there is another offset.
+One batch is owed at most: step 1 waits for its XACK before there is another offset. If that fails, the run knows
+nothing any more, and acknowledges what is owed before it chooses.
 """
 
 from __future__ import annotations
@@ -111,8 +119,8 @@ class Trigger:
         self._now = now
 
     def next(self, server: Server, opened: Opened, limit: int | None, run: RunState) -> TriggerResult:
-        """Return the next batch, of at most `limit` entries. If there is nothing to read, acknowledge what ends at the
-        checkpoint first.
+        """Return the next batch, of at most `limit` entries. If there is nothing to read, acknowledge the batch that
+        ends at the checkpoint.
 
         opened: its checkpoint is in Spark's commit log (docs/internals/facts.md, S4); run: what this run knows.
 
@@ -130,8 +138,8 @@ class Trigger:
         state = self._claimed(server, state, request)
         contents = self._contents.choose(server, state, request)
         if not contents:
-            is_kept = not contents.run.is_corrected and opened.checkpoint.at.keys() <= state.start.at.keys()
-            return self._without_batch(server, state, contents, None if is_kept else request.token)
+            is_new = contents.run.is_corrected or not opened.checkpoint.at.keys() <= state.start.at.keys()
+            return self._without_batch(server, state, contents, request.token if is_new else None)
         end, jobs = self._end(state, contents, request.token), list[Job]()
         if not state.is_settled:
             acknowledged, jobs = self._acknowledging.in_background(server, state.start, contents.run)
@@ -227,11 +235,11 @@ def end_of_batch(
         at,
         contents.new,
         contents.old,
-        {} if is_settled else start.delivered,
-        token,
-        delivery.no_ack,
-        bool(contents) and options.mode == "DEADLETTER",
-        _record_stream(start, at) if options.max_deliveries is not None else "",
+        owed={} if is_settled else start.delivered,
+        token=token,
+        no_ack=delivery.no_ack,
+        notes=bool(contents) and options.mode == "DEADLETTER",
+        record=_record_stream(start, at) if options.max_deliveries is not None else "",
     )
 
 
