@@ -97,12 +97,12 @@ def _read_without_trace(server: Server, snapshots: Sequence[GroupSnapshot]) -> l
     keys = matching_strings(server, f"{PREFIX}committed:*")
     values = server.execute_all([("GET", key) for key in keys])
     marks = [(key, Mark.parse(value)) for key, value in zip(keys, values, strict=True)]
-    no_ack = [key for key, mark in marks if mark is not None and mark.no_ack]
+    bookmarks = [key for key, mark in marks if mark is not None and mark.no_ack]
     of_group = [key_beside(snapshot.stream, "committed", snapshot.group) + b":" for snapshot in snapshots]
     return [
         snapshot
         for snapshot, beginning in zip(snapshots, of_group, strict=True)
-        if any(key.startswith(beginning) for key in no_ack)
+        if any(key.startswith(beginning) for key in bookmarks)
     ]
 
 

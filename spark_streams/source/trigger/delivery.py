@@ -30,9 +30,9 @@ from spark_streams.wire.replies.xinfo import StreamState
 
 
 class Delivery(ABC):
-    """What a trigger asks and does, of one query and its group. no_ack: whether its offsets say so."""
+    """What a trigger asks and does, of one query and its group."""
 
-    no_ack: ClassVar[bool]
+    no_ack: ClassVar[bool]  # as its offsets say
 
     def __init__(self, options: SourceOptions, limits: Limits) -> None:
         self.member = Membership((), options.group, options.consumer)

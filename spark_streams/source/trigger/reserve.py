@@ -5,15 +5,17 @@ A step is three commands: CLIENT REPLY SKIP and XREADGROUP, whose reply is suppr
 where the group is now and how many entries are pending. If the group has other consumers, XINFO CONSUMERS follows,
 which says how many of these are ours. Steps of all streams travel in one round trip. The driver keeps only the ids
 where steps end. If XREADGROUP fails, the others show nothing new: the driver then reads one entry with its reply, to
-get the error.
+get the error. A scratch group walks in the same way (scratch_group.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
+from spark_streams.model.ids import StreamId
 from spark_streams.source.group.state import (
     GroupState,
     Reserved,
@@ -31,7 +33,76 @@ from spark_streams.wire.replies.replies import milliseconds
 
 _SENT_AT_ONCE = 100  # steps
 _TIME = pack("TIME")
-Step = TypeVar("Step")
+
+
+@dataclass
+class GroupSteps:
+    """The steps of a group through one stream. wanted: the first `count` entries of a range that begins at the group;
+    position: where the group is; remaining: how many entries it may still be asked for; is_finished: for no more."""
+
+    wanted: Range
+
+    def __post_init__(self) -> None:
+        self.position = self.wanted.after
+        self.remaining = self.wanted.count
+        self.is_finished = False
+
+    @property
+    def stream(self) -> str:
+        """Its name."""
+        return self.wanted.stream
+
+    def next_step(self, size: int) -> int:
+        """Return the number of entries of the next step, at most `size`. A step never delivers more. It may seem to
+        deliver less: so the number asked for counts."""
+        count = min(self.remaining, size)
+        self.remaining -= count
+        return count
+
+    def moved_to(self, position: StreamId) -> bool:
+        """Take the group's position after a step. Return whether the step has moved it."""
+        has_moved = position > self.position
+        self.position = position
+        self.is_finished |= not has_moved or self.remaining <= 0 or position >= self.wanted.last
+        return has_moved
+
+
+Steps = TypeVar("Steps", bound=GroupSteps)
+
+
+def in_rounds(
+    server: Server, groups: Sequence[Steps], size: int, limit: int, commands_of: Callable[[Steps, int], bytes]
+) -> Iterator[tuple[list[Steps], Iterator[tuple[Steps, int, Connection]]]]:
+    """Let the groups walk until all are finished, in rounds of about `limit` entries. Yield those of each round, and
+    its steps: each with its number of entries, and the connection from which the caller takes its replies."""
+    while unfinished := [group for group in groups if not group.is_finished]:
+        yield unfinished, _sent(server, _round(unfinished, size, limit), commands_of)
+
+
+def _round(groups: Sequence[Steps], size: int, limit: int) -> list[tuple[Steps, int]]:
+    """Return the steps of one round trip, stream by stream: at least one step, and about `limit` entries."""
+    steps: list[tuple[Steps, int]] = []
+    for group in groups:
+        while limit > 0 and group.remaining > 0:
+            count = group.next_step(size)
+            steps.append((group, count))
+            limit -= count
+    return steps
+
+
+def _sent(
+    server: Server, steps: Sequence[tuple[Steps, int]], commands_of: Callable[[Steps, int], bytes]
+) -> Iterator[tuple[Steps, int, Connection]]:
+    """Send the commands of all steps, to all servers at once. Then yield each step with its connection."""
+    parts = server.parts(steps, lambda step: step[0].stream)
+    for connection, steps_of_server in parts:
+        connection.require_silence()
+        for start in range(0, len(steps_of_server), _SENT_AT_ONCE):  # the server begins with the first ones
+            piece = steps_of_server[start : start + _SENT_AT_ONCE]
+            connection.send(b"".join([commands_of(*step) for step in piece]))
+    for connection, steps_of_server in parts:
+        for group, count in steps_of_server:
+            yield group, count, connection
 
 
 def reserve(
@@ -50,11 +121,9 @@ def reserve(
     """
     reserving = [_Reserving(entries, states[entries.stream]) for entries in wanted]
     times: dict[str, int] = {}
-    unfinished = reserving
-    while unfinished:
-        steps = _round(unfinished, step, limits.reserve_round)
+    for unfinished, sent in in_rounds(server, reserving, step, limits.reserve_round, partial(_step, member)):
         read_to_the_end: set[str] = set()  # of this round
-        for stream, lone, replies in _taken(server, member, steps, times):
+        for stream, lone, replies in _taken(member, sent, times):
             name = stream.stream
             if name in read_to_the_end:
                 continue
@@ -70,7 +139,6 @@ def reserve(
             if stream.is_finished and stream.got_nothing:
                 part, after, times[stream.stream] = _read_one_with_reply(server, member, stream.stream, stream.before)
                 stream.delivered(part, after)
-        unfinished = [stream for stream in unfinished if not stream.is_finished]
     return Reserved(
         [part for stream in reserving for part in stream.parts],
         {stream.stream: stream.now for stream in reserving},
@@ -79,17 +147,16 @@ def reserve(
 
 
 def _taken(
-    server: Server, member: Membership, steps: Sequence[tuple[_Reserving, int]], times: dict[str, int]
+    member: Membership, sent: Iterator[tuple[_Reserving, int, Connection]], times: dict[str, int]
 ) -> list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]]:
-    """Send all steps, to all servers at once. Return the stream of each step with the group after it, if the query is
-    alone in the group; with the replies to XINFO GROUPS and XINFO CONSUMERS, if it was not alone; with neither, if it
-    is no longer alone.
+    """Take the replies of a round. Return the stream of each step with the group after it, if the query is alone in the
+    group; with the replies to XINFO GROUPS and XINFO CONSUMERS, if it was not alone; with neither, if it is no longer
+    alone.
 
     Replies are parsed as they arrive, while the server executes the next steps. All are read before any error of the
     server is raised. times: gets the server's time after the last step of each stream."""
     taken: list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]] = []
-    sent = send_steps(server, steps, lambda step: step[0].stream, lambda step: _step(member, *step))
-    for (reserving, _), connection in sent:
+    for reserving, _, connection in sent:
         groups = connection.next_reply()
         if reserving.now.is_alone:
             taken.append((reserving, read_lone_group(member, groups), None))
@@ -99,35 +166,17 @@ def _taken(
     return taken
 
 
-def send_steps(
-    server: Server, steps: Sequence[Step], stream_of: Callable[[Step], str], commands_of: Callable[[Step], bytes]
-) -> Iterator[tuple[Step, Connection]]:
-    """Send the commands of all steps, to all servers at once. Then yield each step with the connection from which the
-    caller takes its replies."""
-    parts = server.parts(steps, stream_of)
-    for connection, steps_of_server in parts:
-        connection.require_silence()
-        for start in range(0, len(steps_of_server), _SENT_AT_ONCE):  # the server begins with the first ones
-            piece = steps_of_server[start : start + _SENT_AT_ONCE]
-            connection.send(b"".join([commands_of(step) for step in piece]))
-    for connection, steps_of_server in parts:
-        for step in steps_of_server:
-            yield step, connection
-
-
 @dataclass
-class _Reserving:
-    """One stream. before: its group where the next range begins; now: its group as last seen; parts: what was
-    delivered; remaining: how many entries it may still ask for; is_finished: nothing more is asked for."""
+class _Reserving(GroupSteps):
+    """Those that deliver. before: the group where the next range begins; now: the group as last seen; parts: what was
+    delivered."""
 
-    wanted: Range
     before: GroupState
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.now = self.before
         self.parts: list[Part] = []
-        self.remaining = self.wanted.count
-        self.is_finished = False
 
     def delivered(self, part: Part, after: GroupState) -> None:
         """What a step has delivered, and the group after it.
@@ -136,35 +185,16 @@ class _Reserving:
         same holds for entries that were pending for us before, of a group that was set back. The next range then
         includes their ids. If there is no next range, the next trigger finds them pending above the batch.
         """
-        is_stuck = after.last_delivered <= self.now.last_delivered
         self.now = after
         if part.count:
             self.before = after
             self.parts.append(part)
-        self.is_finished |= is_stuck or self.remaining <= 0 or after.last_delivered >= self.wanted.last
-
-    @property
-    def stream(self) -> str:
-        """Its name."""
-        return self.wanted.stream
+        self.moved_to(after.last_delivered)
 
     @property
     def got_nothing(self) -> bool:
         """Whether the group has not moved, although it is not at the end."""
         return not self.parts and self.now.last_delivered <= self.before.last_delivered < self.wanted.last
-
-
-def _round(streams: Sequence[_Reserving], step: int, limit: int) -> list[tuple[_Reserving, int]]:
-    """Return the steps of one round trip, stream by stream, each with its number of entries: at least one step, and
-    about `limit` entries. A step never delivers more. It may seem to deliver less: so the number asked for counts."""
-    steps: list[tuple[_Reserving, int]] = []
-    for reserving in streams:
-        for _ in range(0, min(reserving.remaining, limit), step):
-            count = min(reserving.remaining, step)
-            steps.append((reserving, count))
-            reserving.remaining -= count
-            limit -= count
-    return steps
 
 
 def xreadgroup(member: Membership, stream: str, count: int, *options: str) -> list[str | int]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import probe_group
@@ -26,7 +27,7 @@ from spark_streams.source.group.state import missing
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.range import Range
-from spark_streams.source.trigger.reserve import send_steps, silent_step, xreadgroup
+from spark_streams.source.trigger.reserve import GroupSteps, in_rounds, silent_step, xreadgroup
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_key_required
@@ -36,54 +37,33 @@ _NOACK = "NOACK"
 
 
 @dataclass
-class Walk:
-    """The scratch group's way through one stream. wanted: the first `count` entries of a range; is_whole: the range has
-    exactly as many; reached: each step that moved it: the number of entries asked for,
+class ScratchSteps(GroupSteps):
+    """The steps of the scratch group through one stream, also over one entry above the limit, as proof. is_whole: the
+    range has exactly as many entries as are wanted; reached: each step that moved it: the number of entries asked for,
     and the position after it; is_at_the_end: a step has not moved it; is_missing: there is no scratch group."""
 
-    wanted: Range
     is_whole: bool
     reached: list[tuple[int, StreamId]] = field(default_factory=list)
     is_at_the_end: bool = False
     is_missing: bool = False
 
-    @property
-    def stream(self) -> str:
-        """Its name."""
-        return self.wanted.stream
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.remaining += not self.is_whole
 
-    @property
-    def position(self) -> StreamId:
-        """Where the group is."""
-        return self.reached[-1][1] if self.reached else self.wanted.after
-
-    @property
-    def remaining(self) -> int:
-        """How many entries are still to be asked for: also one above the limit, as proof."""
-        if self.is_at_the_end or self.is_missing or self.position >= self.wanted.last:
-            return 0
-        return max(0, self.wanted.count + (not self.is_whole) - sum(count for count, _ in self.reached))
-
-    def steps(self, size: int, budget: int) -> list[int]:
-        """Return the numbers of entries of the next steps, of about `budget` entries in total. The entry above the
-        limit is a step of its own."""
-        proof = 0 if self.is_whole else min(1, self.remaining)
-        counts: list[int] = []
-        remaining = self.remaining - proof
-        while remaining > 0 and budget > 0:
-            counts.append(min(size, remaining))
-            remaining -= counts[-1]
-            budget -= counts[-1]
-        return [*counts, 1] if proof and not remaining else counts
+    def next_step(self, size: int) -> int:
+        """Return the same. The entry above the limit is a step of its own."""
+        within_limit = self.remaining - (not self.is_whole)
+        return super().next_step(min(size, within_limit) if within_limit else 1)
 
     def moved(self, count: int, group: GroupInfo | None) -> None:
         """Take the group as it is after a step. group: None: it does not exist."""
         if group is None:
-            self.is_missing = True
-        elif group.last_delivered <= self.position:
-            self.is_at_the_end = True
-        else:
+            self.is_missing = self.is_finished = True
+        elif self.moved_to(group.last_delivered):
             self.reached.append((count, group.last_delivered))
+        else:
+            self.is_at_the_end = True
 
     def ranges(self) -> tuple[list[Range], Range | None]:
         """Return the ranges whose number of entries is proven, and the range behind them, which has an unknown number.
@@ -122,7 +102,7 @@ def exact_ranges(
     # The group may be of a run that was killed, and is set to the begin, too.
     changes = {stream: GroupChange(create=start, set_to=start) for stream, start in begins.items()}
     change_groups(server, scratch, changes)
-    walks = [Walk(entries, entries.stream in whole) for entries in wanted]
+    walks = [ScratchSteps(entries, entries.stream in whole) for entries in wanted]
     _walk(server, scratch, walks, step, limits)
     ranges = {walk.stream: _counted(server, walk) for walk in walks}
     destroy_scratch_groups(server, member, list(begins))
@@ -138,32 +118,23 @@ def destroy_scratch_groups(server: Server, member: Membership, streams: Collecti
             raise server.error_of(reply, command)
 
 
-def _walk(server: Server, scratch: Membership, walks: Sequence[Walk], step: int, limits: Limits) -> None:
+def _walk(server: Server, scratch: Membership, walks: Sequence[ScratchSteps], step: int, limits: Limits) -> None:
     """Let the group walk until all walks have ended."""
-    unfinished = list(walks)
-    while unfinished:
-        steps: list[tuple[Walk, int]] = []
-        budget = limits.reserve_round
-        for walk in unfinished:
-            counts = walk.steps(step, budget)
-            steps += [(walk, count) for count in counts]
-            budget -= sum(counts)
-        sent = send_steps(server, steps, lambda one: one[0].stream, lambda one: _step(scratch, *one))
-        for (walk, count), connection in sent:
+    for of_round, sent in in_rounds(server, walks, step, limits.reserve_round, partial(_step, scratch)):
+        for walk, count, connection in sent:
             walk.moved(count, group_named(scratch.group, connection.next_reply()))
-        for walk in unfinished:
+        for walk in of_round:
             if walk.is_missing:
                 raise missing(server, scratch, walk.stream, not server.execute("EXISTS", walk.stream))
             if walk.is_at_the_end and not walk.reached:  # to get the error, if that is the cause
                 server.execute(*xreadgroup(scratch, walk.stream, 1, _NOACK))
-        unfinished = [walk for walk in unfinished if walk.remaining]
 
 
-def _step(scratch: Membership, walk: Walk, count: int) -> bytes:
+def _step(scratch: Membership, walk: ScratchSteps, count: int) -> bytes:
     return silent_step(scratch, walk.stream, count, _NOACK)
 
 
-def _counted(server: Server, walk: Walk) -> list[Range]:
+def _counted(server: Server, walk: ScratchSteps) -> list[Range]:
     """Return the ranges of a walk, each with its number of entries."""
     ranges, rest = walk.ranges()
     if rest is None:
