@@ -72,7 +72,7 @@ class Operator:
         forgiven = sorted({cause for name in streams for cause in world.model.stream(name).forgiven})
         if not causes and forgiven:
             world.fail(f"named again | {shape(error)} | after {'+'.join(forgiven)} | {query.mode}", text)
-        elif not causes and not self._is_left_by_a_run_with_a_list(text, streams):
+        elif not causes and not self._is_left_by_a_run_with_a_list(text):
             world.fail(f"false alarm | {shape(error)} | {query.mode}", text)
         # Documented: a group from which others read is not set to the checkpoint.
         stuck_with_others = re.search("reads from (it|the group), too|A query with noAck cannot read them", text)
@@ -86,18 +86,16 @@ class Operator:
         self._count(error, streams)
         self._remedy(error, text, streams)
 
-    def _is_left_by_a_run_with_a_list(self, text: str, streams: list[str]) -> bool:
+    def _is_left_by_a_run_with_a_list(self, text: str) -> bool:
         """Whether the error is about entries that a run without noAck has reserved (documented).
 
-        A query with noAck does not read them, if the checkpoint does not name their stream yet, or if an earlier
-        checkpoint has left them.
+        A query with noAck does not read them if an earlier checkpoint has left them.
         """
         query = self._world.query
         if query.was_limited and "it holds entries that an earlier run of this query has yet to read" in text:
             return query.had_pending_list  # a poison batch was cut: its pieces wait for a run without noAck
         had_pending_list = query.had_pending_list and "or a run without noAck left them" in text
-        in_checkpoint = any(self._world.model.stream(name).in_checkpoint for name in streams)
-        return had_pending_list and (query.epoch > 0 or not in_checkpoint)
+        return had_pending_list and query.epoch > 0
 
     def at_peace(self) -> None:
         """Forget earlier errors."""
