@@ -69,13 +69,11 @@ class ScratchSteps(GroupSteps):
         """Return the ranges whose number of entries is proven, and the range behind them, which has an unknown number.
         None: there is no such range. Pure."""
         wanted, ranges = self.wanted, list[Range]()
-        after, asked_for = wanted.after, 0
+        after = wanted.after
         inside = [step for step in self.reached if step[1] <= wanted.last]
         for count, position in inside[:-1]:
             ranges.append(Range(self.stream, after, position, count))
-            after, asked_for = position, asked_for + count
-        if asked_for >= wanted.count:  # the last step is the entry above the limit
-            return ranges, None
+            after = position
         within_limit = [position for _, position in self.reached if not self._is_above_limit(position)]
         end = wanted.last if self.is_at_the_end or not within_limit else min(within_limit[-1], wanted.last)
         return ranges, Range(self.stream, after, end) if after < end else None
@@ -99,9 +97,8 @@ def exact_ranges(
         return {}
     scratch = replace(member, group=probe_group(member.group, member.consumer))
     begins = {entries.stream: Start(entries.after) for entries in wanted}
-    # The group may be of a run that was killed, and is set to the begin, too.
-    changes = {stream: GroupChange(create=start, set_to=start) for stream, start in begins.items()}
-    change_groups(server, scratch, changes)
+    # There is none yet: the first look of a run has destroyed that of a run that was killed.
+    change_groups(server, scratch, {stream: GroupChange(create=start) for stream, start in begins.items()})
     walks = [ScratchSteps(entries, entries.stream in whole) for entries in wanted]
     _walk(server, scratch, walks, step, limits)
     ranges = {walk.stream: _counted(server, walk) for walk in walks}

@@ -52,7 +52,7 @@ XACK + SET committed                     the last page: finds the mark, and may 
 DEL missing                              has counted the missing entries in the run before: reports them no more
 XADD, XADD + XACK                        dead letters and retries: each exists once (deadletter/write/post.py)
 XTRIM, XDEL                              removes the same entries again
-XGROUP CREATE + XGROUP SETID             noAck: makes its scratch group again
+XGROUP CREATE                            noAck: destroys the scratch group
 XGROUP SETID + SET committed + XREADGROUP
                                          noAck: sets its group to the committed position again
 XGROUP DESTROY                           noAck: destroys the scratch group if there is one

@@ -13,25 +13,11 @@ MODES = (
         "noAck: the group does not show the committed position.",
     ),
     Mutant(
-        "scratch-group-stays",
-        "source/trigger/scratch_group.py",
-        "GroupChange(create=start, set_to=start)",
-        "GroupChange(create=start)",
-        "noAck: the scratch group of a killed run decides where a batch ends.",
-    ),
-    Mutant(
         "scratch-group-proves-itself",
         "source/trigger/scratch_group.py",
         "for count, position in inside[:-1]:",
         "for count, position in inside:",
         "noAck: the last step of the scratch group counts without proof.",
-    ),
-    Mutant(
-        "scratch-group-goes-on",
-        "source/trigger/scratch_group.py",
-        "if asked_for >= wanted.count:  # the last step is the entry above the limit",
-        "if False:",
-        "noAck: a batch has the entry above its limit, too.",
     ),
     Mutant(
         "no-ack-leaves-the-reserved",
