@@ -66,4 +66,29 @@ ACCOUNTS: Mapping[str, Told] = {
         "is at 0-0, below the checkpoint", "trigger", "trigger", Step("delete", amount=0.99, how=0.76), Step("setid"),
         "trigger",
     ),
+    "others join before it is reserved ahead": told(
+        (), more(2), "trigger", BOB_READS_ONE, "trigger", "trigger", maxEntriesPerTrigger="2", ahead=1,
+        never=r"\(background\)[^\n]*XREADGROUP",
+    ),
+    "others read amid a range": told(
+        "batch 2: 9, 10, 11, 12, 13", "trigger", more(1), BOB_READS_ONE, more(1), "trigger", more(6), Step("read", 9),
+        "trigger", "trigger",
+    ),
+    "deleted before others join and read nothing": told(
+        "counted: 2", "trigger", "trigger", BOB_READS_ONE, more(5), Step("delete", amount=0.3, how=0.43), "trigger",
+        "trigger", failOnDataLoss="false",
+    ),
+    "others leave before the connection breaks": told(
+        (), "trigger", more(2), BOB_READS_ONE, "trigger", BOB_LEAVES, "trigger", "trigger", "trigger", more(3),
+        Step("delete", amount=0.99, how=0.3), Step("cut", how=0.1), "trigger", "trigger", "trigger",
+        failOnDataLoss="false", never="at least 1 entry above",
+    ),
+    "without a pending list below a deleted entry": told(
+        (), "trigger", Step("kill"), Step("delete", amount=0.99, how=0.2),
+        Step("restart", options=(("streams", "s:0"),)),
+        "trigger", "trigger", noAck="true", never=ERROR,
+    ),
+    "a shared group without a pending list": told(
+        "[RSTREAM_GROUP_SHARED]", "trigger", BOB_READS_ONE, Step("kill"), "trigger", noAck="true"
+    ),
 }  # fmt: skip

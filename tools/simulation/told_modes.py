@@ -70,4 +70,34 @@ MODES: Mapping[str, Told] = {
         ("offsets/1", "(background) XTRIM s:0 MINID = 1700000000042-3", "offsets/2"), "trigger", more(2), "trigger",
         more(2), "trigger", "trigger", onCommit="delete", never="ACKED",
     ),
+    "passed over before it is removed": told(
+        "batch 2: 8, 9, 10", "trigger", more(2), "trigger", more(3), Step("setid", how=0.999), "trigger", "trigger",
+        onCommit="delete",
+    ),
+    "deleted before it is claimed": told(
+        "counted: 1", "trigger", "trigger", more(4), BOB_READS_THREE, BOB_DIES, Step("delete", amount=0.4, how=0.6),
+        "trigger", "trigger", **CLAIMS, **LENIENT,
+    ),
+    "claimed beside a dead letter": told(
+        ("XCLAIM s:0 g spark", "XCLAIM s:0 g spark", "offsets/2"), "trigger", "trigger", more(3), BOB_READS_THREE,
+        Step("give", amount=0.01), Step("grab", amount=0.01), BOB_DIES, "trigger", "trigger",
+        maxEntriesPerTrigger="2", **CLAIMS, **POISON,
+    ),
+    "killed after missing entries were counted": told(
+        "counted: 1", "trigger", more(5), DELETED_BEFORE_ITS_TASK, "trigger", Step("kill", 18), "trigger", "trigger",
+        never="counted: 1.*counted: 1", **LENIENT,
+    ),
+    "a redrive beside another one": told(
+        "redrive 2000000: Report", "misfit", "misfit", "trigger", "trigger", Step("redrive", amount=0.3, how=0.09),
+        Step("redrive", amount=0.9, how=0.58), **LETTERS,
+    ),
+    "a redrive that is overtaken": told(
+        (), "misfit", "misfit", "trigger", "trigger", Step("redrive", amount=0.3, how=0.09),
+        Step("redrive", amount=0.664, how=0.68), Step("redrive", amount=0.9, how=0.09),
+        Step("redrive", amount=0.9, how=0.09), **LETTERS,
+    ),
+    "a missing group is there again": told(
+        (), "trigger", "misfit", "trigger", Step("backup"), Step("destroy"), Step("import_backup", 35, how=0.9),
+        Step("kill", 40), "trigger", "trigger", **LETTERS, **LENIENT,
+    ),
 }  # fmt: skip
