@@ -27,6 +27,7 @@ class Actor:
         self._remaining: int | None = None
         self._condemned = False
         self.done = False
+        self.is_idle = False  # it waits for work, not for ticks
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -39,7 +40,7 @@ class Actor:
         """Let the actor work for this number of ticks, or to its end. `error` holds the error that it raises."""
         if self.done:
             return
-        self._remaining = ticks
+        self._remaining, self.is_idle = ticks, False
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
@@ -68,6 +69,14 @@ class Actor:
         if self._remaining > 0:
             self._remaining -= 1
             return
+        self._pause()
+
+    def idle(self) -> None:
+        """Pause until `resume` because there is nothing to do. Called in the actor's thread."""
+        self.is_idle = True
+        self._pause()
+
+    def _pause(self) -> None:
         self._back.release()
         self._go.acquire()
         if self._condemned:

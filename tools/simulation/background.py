@@ -1,4 +1,4 @@
-"""BackgroundWorker (source.trigger.background) for the simulation: the driver's thread, a few ticks at a time."""
+"""BackgroundWorker (source.trigger.background) for the simulation: its thread works a few ticks at a time."""
 
 from __future__ import annotations
 
@@ -7,70 +7,69 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from spark_streams.errors import StreamStateError
+from spark_streams.source.trigger.background import BackgroundWorker, Job
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.connection.connection import Connection
 from tools.simulation.actor import Actor
 from tools.simulation.world import World
 
 world_of: dict[str, World] = {}  # the running world, under "now"
+Submitted = tuple[Job, Future[object]] | None
 
 
-class SimulatedWorker:
-    """Does the work of BackgroundWorker, at the times that the world's `pace` sets."""
+class _Thread:
+    """In place of threading.Thread, and of the queue of its jobs: it works when the world lets it."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._jobs: deque[Submitted] = deque()
+        self._actor = Actor(work, counts=True)
+
+    def put(self, submitted: Submitted) -> None:
+        """SimpleQueue.put."""
+        world = world_of["now"]
+        self._jobs.append(submitted)
+        if self._actor not in world.threads:
+            world.threads.append(self._actor)
+        if self._actor not in world.helpers:
+            world.helpers.append(self._actor)
+
+    def get(self) -> Submitted:
+        """SimpleQueue.get, in the thread."""
+        while not self._jobs:
+            self._actor.idle()
+        return self._jobs.popleft()
+
+    def join(self) -> None:
+        """Let the thread work to the end of its jobs."""
+        world = world_of["now"]
+        if self._actor in world.helpers:
+            world.let_work(self._actor)
+
+
+class SimulatedWorker(BackgroundWorker):
+    """Does the work of BackgroundWorker, by its own code, at the times that the world's `pace` sets."""
+
+    _thread: Any
 
     def __init__(self, address: Address) -> None:
-        self._address = address
-        self._jobs: deque[tuple[Callable[[Connection], object], Future[object]]] = deque()
-        self._errors: list[Exception] = []
-        self._broken: Exception | None = None
-        self._actor: Actor | None = None
-        self._server: Connection | None = None
+        super().__init__(address)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._thread = self._jobs = _Thread(self._work)  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SimulatedWorker, (self._address,)
 
-    def submit(self, job: Callable[[Connection], object]) -> Future[object]:
-        """Run this job after the jobs that were submitted before."""
-        world, result = world_of["now"], Future[object]()
-        self._jobs.append((job, result))
-        if self._actor is None or self._actor.done:
-            self._actor = Actor(self._work, counts=True)
-            world.helpers.append(self._actor)
-        if world.pace < 0:
-            world.let_work(self._actor)
+    def submit(self, job: Job) -> Future[object]:
+        result = super().submit(job)
+        if world_of["now"].pace < 0:
+            self._thread.join()
         return result
 
     def wait(self) -> None:
-        """Wait until all submitted jobs have run. Raises the first error."""
-        if self._actor is not None and not self._actor.done:
-            world_of["now"].let_work(self._actor)
-        errors, self._errors, self._broken = self._errors, [], None
-        if errors:
-            raise errors[0]
+        self._thread.join()
+        super().wait()
 
     def close(self) -> None:
-        """Finish the submitted jobs."""
-        if self._actor is not None and not self._actor.done:
-            world_of["now"].let_work(self._actor)
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-
-    def _work(self) -> None:
-        while self._jobs:
-            job, result = self._jobs.popleft()
-            try:
-                if self._broken is not None:
-                    raise self._broken
-                if self._server is None:
-                    self._server = Connection(self._address)
-                result.set_result(job(self._server))
-            except Exception as error:  # noqa: BLE001 - wait() raises it
-                if not isinstance(error, StreamStateError):
-                    self._broken = error
-                self._errors.append(error)
-                result.set_exception(error)
-                if self._server is not None:
-                    self._server.close()
-                    self._server = None
+        super().close()
+        self._begin()

@@ -86,7 +86,8 @@ class World:
         self.rival: int | None = None  # the same of another process that runs the query, too
         self.has_successor = False  # that process has taken the lease
         self.keeps_leases = True  # since it began, the server has forgotten no lease
-        self.helpers: list[Actor] = []  # threads of the driver
+        self.threads: list[Actor] = []  # of the driver
+        self.helpers: list[Actor] = []  # those that have work
         self.dying = False
         self.network = Network(server)
         self.away = False  # whether connections have been cut or refused since the query was last at peace
@@ -156,9 +157,9 @@ class World:
     def let_work(self, helper: Actor, ticks: int | None = None) -> None:
         """Let a thread of the driver work. If the thread is killed, the process is."""
         helper.resume(ticks)
+        if (helper.done or helper.is_idle) and helper in self.helpers:
+            self.helpers.remove(helper)
         if helper.done:
-            if helper in self.helpers:
-                self.helpers.remove(helper)
             if helper.error is not None:
                 error, helper.error = helper.error, None
                 raise error
@@ -182,8 +183,9 @@ class World:
         ]
         self.cut(connection for connection, owner in self.connections if owner is None or owner.counts)
         self.connections = zombies
-        for helper in self.helpers:
-            helper.end()
+        for thread in self.threads:
+            thread.end()
+        self.threads.clear()
         self.helpers.clear()
         self.process += 1
         self.rival, self.has_successor = None, False

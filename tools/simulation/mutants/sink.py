@@ -62,6 +62,20 @@ SINK = (
         "Two tasks may claim the same row of a killed run.",
     ),
     Mutant(
+        "own-claims-are-counted-in-rows",
+        "sink/ledger/ledger_view.py",
+        "self.claims_read += 8 * len(claims)",
+        "self.claims_read += len(claims)",
+        "After a claim of its own, a task reads those of others from a wrong place.",
+    ),
+    Mutant(
+        "claims-are-counted-in-rows",
+        "sink/ledger/ledger_view.py",
+        "self.claims_read += len(claims)\n",
+        "self.claims_read += len(claims) // 8\n",
+        "After it has read claims, a task reads the next ones from a wrong place.",
+    ),
+    Mutant(
         "mark-without-rows",
         "sink/ledger/ledger.py",
         'return _COUNTS.pack(len(written), len(claimed)) + written.astype("<u8").tobytes()',
@@ -210,6 +224,20 @@ LEASE = (
         'return not is_dead and (session == key or bool(server.execute("EXISTS", session)))',
         "return False",
         "A second query takes the lease of a running one.",
+    ),
+    Mutant(
+        "lease-of-another-machine",
+        "wire/lease.py",
+        "is_dead = self._terms.processes.has_alive(held) is False",
+        "is_dead = not self._terms.processes.has_alive(held)",
+        "A second query takes the lease of one that runs on another machine.",
+    ),
+    Mutant(
+        "claims-from-another-machine",
+        "wire/lease.py",
+        "value is not None and processes.has_alive(value) is not False for value in leases",
+        "value is not None and bool(processes.has_alive(value)) for value in leases",
+        "Entries of a query that runs on another machine are claimed.",
     ),
     Mutant(
         "lease-is-not-checked-again",

@@ -269,6 +269,13 @@ TRIGGER = (
         "A trigger does not wait for the background worker.",
     ),
     Mutant(
+        "jobs-go-on-after-a-break",
+        "source/trigger/background.py",
+        "if self._broken is not None:",
+        "if False:",
+        "Jobs of the background worker run although the connection has broken in one before.",
+    ),
+    Mutant(
         "quota-counts-no-entries",
         "source/quota.py",
         "entries = None if self.entries is None else max(0, self.entries - sum(taken.values()))",
