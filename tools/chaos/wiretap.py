@@ -61,6 +61,15 @@ def acknowledged_in(requests: bytes) -> list[tuple[str, str, list[str]]]:
     return acknowledgements
 
 
+def claimed_in(requests: bytes) -> list[tuple[str, list[str]]]:
+    """Return (stream, IDs) of every XCLAIM in a sequence of complete requests."""
+    return [
+        (words[1].decode(), [word.decode() for word in words[5:] if word[:1].isdigit() and b"-" in word])
+        for words in _commands_in(requests)
+        if words[0] == b"XCLAIM"
+    ]
+
+
 def _commands_in(requests: bytes) -> Iterator[list[bytes]]:
     reader = hiredis.Reader()
     reader.feed(requests)

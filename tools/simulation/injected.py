@@ -20,6 +20,13 @@ def _pause(seconds: float) -> None:
         raise RetriesExhaustedError("the server did not answer; repair it")
 
 
+def _wait(seconds: float) -> None:
+    """Wait for another process' session."""
+    world = world_of["now"]
+    world.network.pass_time(seconds)
+    world.tick()
+
+
 class _WorldProcesses(Processes):
     """The driver of a world is a simulated process, which can die. Others may live beside it (powers_rivals,
     redrives)."""
@@ -42,4 +49,4 @@ class _WorldProcesses(Processes):
 
 
 PATIENCE = Patience(sleep=_pause)
-TERMS = LeaseTerms(sleep=_pause, processes=_WorldProcesses(), is_kept=False)
+TERMS = LeaseTerms(sleep=_wait, processes=_WorldProcesses(), is_kept=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_streams.wire.address.patience import DEFAULT_PATIENCE
@@ -23,11 +24,12 @@ SILENCE = DEFAULT_PATIENCE.reply  # seconds after which the product gives up a c
 class Network:
     """State of the network of one world.
 
-    refused: attempts to connect that will fail; parted: `requests` or `replies`, which are lost until then; late:
+    clock: lets time pass, if the server has the plan's; refused: attempts to connect that will fail; parted: `requests` or `replies`, which are lost until then; late:
     seconds that the next reply takes.
     """
 
     server: Server
+    clock: Callable[[float], None]
     refused: int = 0
     parted: str = ""
     late: float = 0.0
@@ -56,6 +58,11 @@ class Network:
         if seconds >= SILENCE:
             break_connection(connection)
 
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether it refuses, loses or delays something now."""
+        return bool(self.refused or self.parted or self.late)
+
     def recover(self) -> None:
         """End all faults."""
         self.refused, self.parted, self.late = 0, "", 0.0
@@ -63,7 +70,7 @@ class Network:
     def pass_time(self, seconds: float) -> None:
         """Move the plan's clock, if there is one."""
         if isinstance(self.server, ProcessServer):
-            self.server.core.clock.sleep(seconds)
+            self.clock(seconds)
 
 
 def break_connection(connection: Connection) -> None:

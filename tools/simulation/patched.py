@@ -14,7 +14,7 @@ from spark_streams.source.trigger import batch_stream as micro_batch_stream
 from spark_streams.spark import task_context
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
-from tools.chaos.wiretap import acknowledged_in
+from tools.chaos.wiretap import acknowledged_in, claimed_in
 from tools.servers.server import Server
 from tools.simulation.actor import Actor
 from tools.simulation.background import SimulatedWorker, world_of
@@ -76,6 +76,9 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
         if b"XACK" in bytes(data):
             for stream, group, ids in acknowledged_in(bytes(data)):
                 world.acknowledged(stream, group, ids)
+        if world.elsewhere.living and b"XCLAIM" in bytes(data):
+            for stream, ids in claimed_in(bytes(data)):
+                world.elsewhere.claims(stream, ids)
         if b"XREADGROUP" in bytes(data):  # before the group leaves the position at which it was created
             world.births.update()
         if not world.network.loses_request(self):

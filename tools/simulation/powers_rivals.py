@@ -17,16 +17,16 @@ _STANDS_STILL = 20.0  # seconds, more than a session lasts
 def rival(world: World, step: Step) -> None:
     """Start the query once more. It is refused as long as the session of the first one lasts, and the server does not
     forget it meanwhile."""
-    is_refused = world.query.running and world.rival is None and _is_alone(world)
+    is_refused = world.query.running and world.rival is None and has_all_leases(world)
     if is_refused and _begins(world) and world.keeps_leases and _holders(world):
         world.fail(f"two queries | {world.query.mode}", "a second query has the consumer of a running one")
 
 
 def stall(world: World, step: Step) -> None:
     """The driver stands still, and another one takes its lease. It must notice that with its next trigger."""
-    if world.query.running and world.rival is None and _is_alone(world):
+    if world.query.running and world.rival is None and has_all_leases(world):
         world.network.pass_time(_STANDS_STILL)
-        if not _is_alone(world):
+        if not has_all_leases(world):
             _begins(world)
         holders = {lease["pid"] for lease in _leases(world).values() if lease}  # also if a session was evicted since
         if _RIVAL in holders:
@@ -55,7 +55,7 @@ def _begins(world: World) -> bool:
     return True
 
 
-def _is_alone(world: World) -> bool:
+def has_all_leases(world: World) -> bool:
     """Whether the query has the leases of all its streams that exist, and its session lasts."""
     return {*_holders(world).values()} == {world.process}
 

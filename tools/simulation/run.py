@@ -14,6 +14,7 @@ from tools.simulation import (
     powers_accidents,
     powers_archive,
     powers_audience,
+    powers_elsewhere,
     powers_letters,
     powers_network,
     powers_operators,
@@ -24,6 +25,7 @@ from tools.simulation import (
     verdict,
 )
 from tools.simulation.births import Births
+from tools.simulation.elsewhere import Elsewhere
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.letters import Letters
 from tools.simulation.model import Entry
@@ -50,6 +52,7 @@ _MODULES = (
     powers_audience,
     powers_letters,
     powers_archive,
+    powers_elsewhere,
 )
 POWERS: dict[str, Callable[[World, Step], None]] = {
     name: power
@@ -81,6 +84,7 @@ def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], N
     world = World(server, client, plan, tell)
     world.powers = POWERS
     world.births, world.operator = Births(world), Operator(world)
+    world.elsewhere = Elsewhere(world)
     world.letters, world.redrives = Letters(world), Redrives(world)
     world.sink = SINKS[plan.setup.sink](world)
     before = world.add(world.names()[0], plan.setup.before)
@@ -170,6 +174,7 @@ def _finish(world: World) -> None:
     world.network.recover()
     world.query.tasks.wake_all()
     world.redrives.finish()
+    world.elsewhere.end_all()
     world.query.read_all()
     for _ in range(2):
         if world.setup.has_values:

@@ -6,9 +6,13 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tools.simulation.options import ARCHIVE, OF_THE_START, VALUES, with_option
+from tools.simulation.options import ARCHIVE, CLAIM_IDLE, OF_THE_START, VALUES, with_option
 from tools.simulation.setup import Plan
 from tools.simulation.step import Step
+
+
+_A_GUEST = ("read", "guest", "die")
+_SMALL_BATCHES = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "minPartitions")
 
 
 def _with_letters(chance: random.Random, plan: Plan) -> Plan:
@@ -62,6 +66,52 @@ def _with_archive(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, setup=setup, steps=tuple(steps))
 
 
+def _with_successors(chance: random.Random, plan: Plan) -> Plan:
+    """Batches of several tasks that write to one stream of the exactly-once sink. The query is killed amid them, and
+    its successor runs them again, with the same partitions or others."""
+    options = with_option(plan.setup.options, "startingOffsets", "earliest")
+    options = {name: value for name, value in options.items() if name not in _SMALL_BATCHES}
+    steps = [*plan.steps]
+    for _ in range(chance.choice([1, 2, 3])):
+        place = chance.randint(0, len(steps))
+        block = [Step("add", 0, chance.random(), chance.random())]
+        for _ in range(chance.choice([1, 1, 2])):
+            kill = _step(chance, "kill", chance.randint(20, 160))
+            if chance.random() < 0.5:
+                others = with_option(options, "entriesPerPartition", chance.choice(VALUES["entriesPerPartition"]))
+                kill = replace(kill, kind="restart", options=tuple(others.items()))
+            block += [kill, Step("trigger"), Step("trigger")]
+        steps[place:place] = block
+    options = with_option(options, "entriesPerPartition", chance.choice(VALUES["entriesPerPartition"]))
+    setup = replace(plan.setup, sink="once", before=chance.choice([12, 20]), options=options)
+    return replace(plan, setup=setup, steps=tuple(steps))
+
+
+def _with_other_machines(chance: random.Random, plan: Plan) -> Plan:
+    """Queries of the same group on another machine: with the query's consumer, or with another one."""
+    steps = [*plan.steps]
+    options, has_guests = plan.setup.options, "noAck" not in plan.setup.options and chance.random() < 0.7
+    if has_guests:
+        options = with_option(options, "claimIdle", CLAIM_IDLE)
+        steps = [replace(step, options=tuple(with_option(dict(step.options), "claimIdle", CLAIM_IDLE).items()))
+                 if step.options else step for step in steps]  # fmt: skip
+    for _ in range(chance.choice([1, 2, 3])):
+        place = chance.randint(0, len(steps))
+        kind = chance.choice(["beside", "instead", *(["guest"] * 2 if has_guests else [])])
+        choice, how = chance.random(), chance.random()
+        if kind == "beside":
+            block = [_step(chance, "elsewhere"), Step("trigger"), Step("trigger")]
+        elif kind == "instead":
+            block = [Step("kill"), _step(chance, "elsewhere", 0), *[Step("trigger")] * chance.choice([1, 2])]
+        else:
+            read, guest, die = (replace(_step(chance, one, 0), choice=choice, how=how) for one in _A_GUEST)
+            block = [Step("add", 0, choice, chance.random()), read, guest, die, Step("trigger"), Step("trigger")]
+        if chance.random() < 0.7:
+            block += [_step(chance, "perish", 0), Step("trigger")]
+        steps[place:place] = block
+    return replace(plan, setup=replace(plan.setup, options=options), steps=tuple(steps))
+
+
 def _step(chance: random.Random, kind: str, delay: int | None = None) -> Step:
     """Return a step with random numbers. delay: None: a random one."""
     delay = chance.choice([0, chance.randint(1, 60)]) if delay is None else delay
@@ -73,5 +123,7 @@ def _step(chance: random.Random, kind: str, delay: int | None = None) -> Step:
 SELDOM: Mapping[str, tuple[float, Callable[[random.Random, Plan], Plan]]] = {
     "letters": (0.08, _with_letters),
     "releases": (0.06, _with_releases),
+    "successors": (0.08, _with_successors),
+    "other machines": (0.08, _with_other_machines),
     "archive": (0.06, _with_archive),  # the last one: it replaces all steps
 }

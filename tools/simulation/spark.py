@@ -64,7 +64,7 @@ class Query:
         self.modes = set[str]()  # of all runs: what they do with entries that do not fit
         self.had_retries = False  # an earlier run had retryDelay: entries may wait
         self.was_limited = False  # an earlier run had maxDeliveries: batches may have been cut
-        self.runs = 0
+        self.runs = self.triggers = 0
         self.until: int | None = None  # last entry of an AvailableNow run
         self.listed = set[str]()  # all streams that were ever in its list
         self.tasks = Tasks(world, self)
@@ -126,15 +126,16 @@ class Query:
         """Run one batch. Return `batch`, `idle` if there were no entries, `killed`, or `error` if an error ended it."""
         world = self.world
         world.pauses = 0
+        is_taken = world.elsewhere.has_lease(self.reads())
         for name in self.reads():
             world.model.stream(name).was_lenient |= self.is_lenient
         try:
             if self._reader is None:
                 self._start(available_now)
             if self.committed == len(self.offsets) - 1 and not self._construct():
-                self._must_be_alone()
+                self._must_be_alone(is_taken)
                 return "idle"
-            self._must_be_alone()
+            self._must_be_alone(is_taken)
             self._run()
         except Killed:
             world.tell("   killed")
@@ -142,7 +143,7 @@ class Query:
             return "killed"
         except RStreamError as error:
             world.tell(f"   {error}")
-            had_successor = world.rival is not None
+            had_successor = world.rival is not None or is_taken
             self.die()
             world.operator.handle(error, had_successor)
             return "error"
@@ -155,8 +156,8 @@ class Query:
         else:
             return "batch"
 
-    def _must_be_alone(self) -> None:
-        if self.world.has_successor:
+    def _must_be_alone(self, was_taken: bool) -> None:
+        if self.world.has_successor or (was_taken and self.world.elsewhere.has_lease(self.reads())):
             self.world.fail(f"two queries | {self.mode}", "a query goes on although another one has its lease")
 
     def die(self) -> None:
@@ -219,6 +220,7 @@ class Query:
         self.world.tick()
         self.world.tell(f"   latestOffset({_shown(start)})")
         self.takes_a_batch = True
+        self.triggers += 1
         try:
             end = _through_json(self._reader.latestOffset(start, self._limit))
         finally:

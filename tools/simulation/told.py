@@ -14,6 +14,7 @@ from tools.simulation.step import Step
 from tools.simulation.told_accounts import ACCOUNTS
 from tools.simulation.told_modes import MODES
 from tools.simulation.told_plan import Told, told
+from tools.simulation.told_processes import PROCESSES
 
 TRIM_ALL = Step("trim", amount=0.99)
 VANISH = Step("vanish")
@@ -112,6 +113,7 @@ TOLD: Mapping[str, Told] = {
     ),
     **ACCOUNTS,
     **MODES,
+    **PROCESSES,
 }  # fmt: skip
 
 

@@ -89,7 +89,7 @@ class World:
         self.threads: list[Actor] = []  # of the driver
         self.helpers: list[Actor] = []  # those that have work
         self.dying = False
-        self.network = Network(server)
+        self.network = Network(server, lambda seconds: self.elsewhere.pass_time(seconds))
         self.away = False  # whether connections have been cut or refused since the query was last at peace
         self.pace = plan.setup.pace
         self.pauses = 0
@@ -105,6 +105,7 @@ class World:
         self.archive = ""  # folder of the archive
         self.letters: Any = None
         self.redrives: Any = None
+        self.elsewhere: Any = None
         self.sink: Any = None
         self.births: Any = None
         self.operator: Any = None
@@ -135,6 +136,8 @@ class World:
         self.births.update()
         self.keeps_leases &= step.kind not in _TAKES_LEASES
         self.has_successor &= self.keeps_leases
+        if step.kind in _TAKES_LEASES:
+            self.elsewhere.forget()
         self.redrives.may_meet |= step.kind in _TAKES_LEASES
         self.powers[step.kind](self, step)
 
