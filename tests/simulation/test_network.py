@@ -10,6 +10,7 @@ from spark_streams.errors import ServerUnreachableError
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tools.simulation import powers_network
+from tools.simulation.elsewhere import Elsewhere
 from tools.simulation.histories import more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import in_world, product
@@ -27,7 +28,7 @@ def world() -> Iterator[World]:
     with product(SERVER), SERVER.client(decode_responses=True) as client:
         SERVER.core.begin(1)
         world = World(SERVER, client, plan(), None)
-        world.births = Quiet()
+        world.births, world.elsewhere = Quiet(), Elsewhere(world)
         with in_world(world):
             yield world
 

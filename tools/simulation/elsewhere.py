@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import ConsumerTakenError, RStreamError
-from spark_streams.source.group.consumer_lease import Lease, lease_key
+from spark_streams.source.group.consumer_lease import ConsumerLease, lease_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.lease import TTL, Processes
@@ -67,7 +67,7 @@ class Elsewhere:
         self._begun += 1
         address = replace(Address.parse(world.server.url), patience=PATIENCE)
         processes = _OtherMachine(self._begun)
-        lease = Lease(address, GROUP, consumer, replace(TERMS, processes=processes))
+        lease = ConsumerLease(address, GROUP, consumer, replace(TERMS, processes=processes))
         others = self._sessions_of(streams, CONSUMER, world.process) if world.query.running else set()
         self._sessions |= others
         try:

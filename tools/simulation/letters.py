@@ -98,6 +98,16 @@ class Letters:
             found += self._parked(entry_id, fields)
         return found
 
+    def settle_those_of_earlier_batches(self) -> None:
+        """A server that returns to an older state may lose dead letters, and only those of the last batch are written
+        again (documented)."""
+        query = self._world.query
+        begin = query.begin_of(len(query.offsets) - (not query.takes_a_batch))
+        for _, fields in self._entries(DEAD):
+            entry = self._world.model.entry_at(fields["dl.stream"], fields["dl.id"])
+            if entry is not None and entry.key <= id_key(begin.get(entry.stream, "0-0")):
+                entry.excuses.add(_A_LETTER)
+
     def set_back(self) -> None:
         """The server has another state now: what it holds is what counts. Redrives that run lose their connections."""
         self._world.redrives.cut()

@@ -24,8 +24,8 @@ SILENCE = DEFAULT_PATIENCE.reply  # seconds after which the product gives up a c
 class Network:
     """State of the network of one world.
 
-    clock: lets time pass, if the server has the plan's; refused: attempts to connect that will fail; parted: `requests` or `replies`, which are lost until then; late:
-    seconds that the next reply takes.
+    clock: lets time pass, if the server has the plan's; refused: attempts to connect that will fail; parted: `requests`
+    or `replies`, which are lost until then; late: seconds that the next reply takes.
     """
 
     server: Server

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from spark_streams.model.commit_mark import Mark, committed_key
 from tools.chaos.history import id_key
@@ -70,6 +71,23 @@ def promote(world: World, step: Step) -> None:
         world.replica = None
 
 
+def lag(world: World, step: Step) -> None:
+    """From now on a replica gets nothing. It becomes the master amid the work of the driver's background thread, and
+    answers at once."""
+    world.replica = _state(world)
+    world.ticks.arm(replace(step, kind="promote_beside", delay=1 + int(40 * step.amount)), beside=True)
+
+
+def promote_beside(world: World, step: Step) -> None:
+    """The replica becomes the master, and no attempt to connect fails. The thread has a connection, which breaks."""
+    if all(connection is not world.connection for connection, _ in world.connections):
+        world.ticks.arm(replace(step, delay=1), beside=True)
+    elif world.replica is not None:
+        world.break_connections()
+        _set_back(world, world.replica)
+        world.replica = None
+
+
 def _state(world: World) -> Backup:
     keys = copies(world.raw, world.raw.scan_iter(count=1000))
     alive = frozenset(entry.n for entry in world.model.entries.values() if not entry.removed_by)
@@ -101,6 +119,7 @@ def _with_stream_of(world: World, name: str) -> Backup:
 
 def _set_back(world: World, to: Backup) -> None:
     written = _in_sink(world)
+    world.letters.settle_those_of_earlier_batches()
     world.model.excuse(_found_missing(world, to), "the server has lost the tasks' notes of it")
     world.client.flushall()
     make_again(world.raw, to.keys)
@@ -122,9 +141,13 @@ def _set_back(world: World, to: Backup) -> None:
         world.model.stream(name).suffers("server set back")
         seen = world.see(name)
         ours = set(seen.ours())
+        # Documented: a lone query whose account is unknown, or whose restored group was sought, goes on at the group.
+        goes_to_group = world.query.is_account_unknown(name) or _is_sought(world, [name])
         for entry in world.model.entries_of(name):
             if seen.position is None:
                 entry.repeat_reasons.add("the server was restored to a state before its group")
+            elif goes_to_group and (entry.key > id_key(seen.position) or entry.id in ours):
+                entry.repeat_reasons.add("the query goes on where the restored group is")
             if entry.id not in ours:
                 world.model.excuse_only_pending([entry])
         world.births.changed(name)
@@ -152,7 +175,7 @@ def _found_missing(world: World, to: Backup) -> list[Entry]:
 def rollback(world: World, step: Step) -> None:
     """Use an older copy of the checkpoint. The recorder sink is set back with it."""
     query = world.query
-    if len(query.offsets) < 2 or _is_sought(world):
+    if len(query.offsets) < 2 or _is_sought(world, world.names()):
         return
     query.newest = (list(query.offsets), query.committed)
     remaining_batches = len(query.offsets) - part(len(query.offsets) - 1, step.amount)
@@ -161,10 +184,10 @@ def rollback(world: World, step: Step) -> None:
     world.model.stream(OUT).suffers("checkpoint set back")
 
 
-def _is_sought(world: World) -> bool:
-    """Whether the operator has set a group for this checkpoint (rstream groups seek), and no run has followed yet. An
-    older copy would follow, too, over entries that it has not read."""
-    keys = [committed_key(name, GROUP, CONSUMER) for name in world.names()]
+def _is_sought(world: World, names: Sequence[str]) -> bool:
+    """Whether the operator has set the group of one of these streams for this checkpoint (rstream groups seek), and no
+    run has followed yet. An older copy would follow, too, over entries that it has not read."""
+    keys = [committed_key(name, GROUP, CONSUMER) for name in names]
     marks = [Mark.parse(value) for value in world.raw.mget(keys)] if keys else []
     return any(mark is not None and mark.is_seek for mark in marks)
 

@@ -10,7 +10,7 @@ from tools.simulation.options import ARCHIVE, CLAIM_IDLE, OF_THE_START, VALUES, 
 from tools.simulation.setup import Plan
 from tools.simulation.step import Step
 
-
+_NOTHING_AHEAD = ("maxDeliveries", "noAck", "maxBytesPerTrigger", "minEntriesPerTrigger")
 _A_GUEST = ("read", "guest", "die")
 _SMALL_BATCHES = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "minPartitions")
 
@@ -71,7 +71,8 @@ def _with_successors(chance: random.Random, plan: Plan) -> Plan:
     its successor runs them again, with the same partitions or others."""
     options = with_option(plan.setup.options, "startingOffsets", "earliest")
     options = {name: value for name, value in options.items() if name not in _SMALL_BATCHES}
-    steps = [*plan.steps]
+    steps = [replace(step, options=tuple(with_option(dict(step.options), "startingOffsets", "earliest").items()))
+             if step.options else step for step in plan.steps]  # fmt: skip
     for _ in range(chance.choice([1, 2, 3])):
         place = chance.randint(0, len(steps))
         block = [Step("add", 0, chance.random(), chance.random())]
@@ -112,6 +113,20 @@ def _with_other_machines(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, setup=replace(plan.setup, options=options), steps=tuple(steps))
 
 
+def _with_a_lag(chance: random.Random, plan: Plan) -> Plan:
+    """A failover to a replica without the last writes, while the background thread reserves a batch ahead, and then
+    acknowledges the one before."""
+    options = {name: value for name, value in plan.setup.options.items() if name not in _NOTHING_AHEAD}
+    options = with_option(options, "maxEntriesPerTrigger", chance.choice(["1", "2", "4"]))
+    steps = [*plan.steps]
+    for _ in range(chance.choice([1, 2, 3])):
+        place = chance.randint(0, len(steps))
+        steps[place:place] = [Step("add", 0, chance.random(), 0.99), Step("trigger"), _step(chance, "lag", 0),
+                              *[Step("trigger")] * chance.choice([2, 3, 4])]  # fmt: skip
+    setup = replace(plan.setup, ahead=1, before=12, options=options)
+    return replace(plan, setup=setup, steps=tuple(steps))
+
+
 def _step(chance: random.Random, kind: str, delay: int | None = None) -> Step:
     """Return a step with random numbers. delay: None: a random one."""
     delay = chance.choice([0, chance.randint(1, 60)]) if delay is None else delay
@@ -125,5 +140,6 @@ SELDOM: Mapping[str, tuple[float, Callable[[random.Random, Plan], Plan]]] = {
     "releases": (0.06, _with_releases),
     "successors": (0.08, _with_successors),
     "other machines": (0.08, _with_other_machines),
+    "a lag": (0.1, _with_a_lag),
     "archive": (0.06, _with_archive),  # the last one: it replaces all steps
 }

@@ -23,7 +23,7 @@ from spark_streams.model.times import duration
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.history_reader import HistoryReader
 from spark_streams.source.limits import LIMITS
-from spark_streams.source.offset import position_in
+from spark_streams.source.offset import StreamOffset, position_in
 from spark_streams.source.range import Range
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
@@ -115,6 +115,11 @@ class Query:
         """Return the position of a stream in the last logged offset."""
         return position_in(self.offsets[-1]["streams"].get(stream, "0-0")) if self.offsets else "0-0"
 
+    def is_account_unknown(self, stream: str) -> bool:
+        """Whether the last logged offset does not say how many entries of a stream were read, after a batch of it."""
+        text: str = self.offsets[-1]["streams"].get(stream, "") if self.offsets else ""
+        return bool(text) and (at := StreamOffset.parse(text)).number > 0 and at.read is None
+
     def begin_of(self, number: int) -> Mapping[str, str]:
         """Return the start positions of a batch of the offset log, by stream."""
         texts: Mapping[str, str] = self.offsets[number - 1]["streams"] if 0 < number <= len(self.offsets) else {}
@@ -135,8 +140,9 @@ class Query:
             if self.committed == len(self.offsets) - 1 and not self._construct():
                 self._must_be_alone(is_taken)
                 return "idle"
-            self._must_be_alone(is_taken)
+            self._must_be_alone()
             self._run()
+            self._must_be_alone(is_taken)
         except Killed:
             world.tell("   killed")
             self.die()
@@ -156,7 +162,7 @@ class Query:
         else:
             return "batch"
 
-    def _must_be_alone(self, was_taken: bool) -> None:
+    def _must_be_alone(self, was_taken: bool = False) -> None:
         if self.world.has_successor or (was_taken and self.world.elsewhere.has_lease(self.reads())):
             self.world.fail(f"two queries | {self.mode}", "a query goes on although another one has its lease")
 

@@ -20,6 +20,7 @@ class TaskFailed(BaseException):
 class _Armed:
     step: Step
     remaining: int
+    beside: bool
 
 
 class Ticks:
@@ -31,9 +32,9 @@ class Ticks:
         self._busy = False
         self.count = 0
 
-    def arm(self, step: Step) -> None:
-        """Execute the step after `step.delay` ticks."""
-        self._armed.append(_Armed(step, step.delay))
+    def arm(self, step: Step, beside: bool = False) -> None:
+        """Execute the step after `step.delay` ticks. beside: only those of the driver's background thread count."""
+        self._armed.append(_Armed(step, step.delay, beside))
 
     def disarm(self) -> None:
         """Drop all waiting steps."""
@@ -44,14 +45,15 @@ class Ticks:
         """Whether steps are waiting."""
         return bool(self._armed)
 
-    def tick(self) -> None:
-        """Execute the due steps. A step that ends the process takes effect after the others."""
+    def tick(self, beside: bool = False) -> None:
+        """Execute the due steps. A step that ends the process takes effect after the others. beside: the tick is of the
+        driver's background thread."""
         if self._busy:
             return
         self.count += 1
         due = []
         for armed in self._armed:
-            armed.remaining -= 1
+            armed.remaining -= beside or not armed.beside
             if armed.remaining <= 0:
                 due.append(armed)
         if not due:

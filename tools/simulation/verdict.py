@@ -105,8 +105,10 @@ def _check_names(world: World, name: str, missing: list[Entry]) -> None:
     silent = [entry for entry in missing if not entry.named and not _may_pass(world, entry)]
     if world.model.streams[name].moved_at_first:
         silent = [entry for entry in silent if entry.removed_by not in ("trimmed", "deleted")]
-    if world.model.streams[name].was_lenient:  # a lenient run has counted what it passed
-        silent = [entry for entry in silent if entry.removed_by not in _WITH_ALL][world.model.streams[name].counted :]
+    stream = world.model.streams[name]
+    if stream.was_lenient:  # a lenient run has counted what it passed, or has reported "at least" so many
+        rest = [entry for entry in silent if entry.removed_by not in _WITH_ALL][stream.counted :]
+        silent = rest if stream.ever <= _EXACT or not stream.counted else []
     if silent:
         failure = "silent" if world.model.streams[name].ever else "lost"
         world.fail(kind_of(world, failure, silent), f"not in the sink, and no error reported it: {_shown(silent)}")

@@ -29,7 +29,8 @@ from tools.simulation.step import Step
 from tools.simulation.ticks import Ticks
 
 GROUP, CONSUMER = "g", "spark"
-_TAKES_LEASES = ("flush", "restore", "promote", "evict")  # powers that may delete a lease, or bring an older one back
+# Powers that may delete a lease, or bring an older one back.
+_TAKES_LEASES = ("flush", "restore", "promote", "promote_beside", "evict")
 _SET_ASIDE = {"DEADLETTER", "DROPMALFORMED"}  # modes in which an entry that does not fit is no row
 _EPOCH_MS = 1_700_000_000_000  # start of the producers' clock
 
@@ -89,7 +90,7 @@ class World:
         self.threads: list[Actor] = []  # of the driver
         self.helpers: list[Actor] = []  # those that have work
         self.dying = False
-        self.network = Network(server, lambda seconds: self.elsewhere.pass_time(seconds))
+        self.network = Network(server, self._pass_time)
         self.away = False  # whether connections have been cut or refused since the query was last at peace
         self.pace = plan.setup.pace
         self.pauses = 0
@@ -152,7 +153,7 @@ class World:
             actor.tick()
         if actor is None or actor.counts:
             self.connection = connection
-            self.ticks.tick()
+            self.ticks.tick(beside=actor is not None)
         if actor is None and self.pace > 0:
             for helper in list(self.helpers):
                 self.let_work(helper, self.pace - 1)
@@ -162,10 +163,12 @@ class World:
         helper.resume(ticks)
         if (helper.done or helper.is_idle) and helper in self.helpers:
             self.helpers.remove(helper)
-        if helper.done:
-            if helper.error is not None:
-                error, helper.error = helper.error, None
-                raise error
+        if helper.done and helper.error is not None:
+            error, helper.error = helper.error, None
+            raise error
+
+    def _pass_time(self, seconds: float) -> None:
+        self.elsewhere.pass_time(seconds)
 
     def cut(self, connections: Iterable[Connection]) -> None:
         """Close connections from outside."""

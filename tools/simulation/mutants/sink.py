@@ -71,8 +71,8 @@ SINK = (
     Mutant(
         "claims-are-counted-in-rows",
         "sink/ledger/ledger_view.py",
-        "self.claims_read += len(claims)\n",
-        "self.claims_read += len(claims) // 8\n",
+        "self.claims_read += len(claims)",
+        "self.claims_read += (len(claims) // 8)",
         "After it has read claims, a task reads the next ones from a wrong place.",
     ),
     Mutant(
