@@ -66,9 +66,9 @@ class SimulatedWorker(BackgroundWorker):
             self._thread.join()
         return result
 
-    def wait(self) -> None:
+    def _end_jobs(self) -> None:
         self._thread.join()
-        super().wait()
+        super()._end_jobs()
 
     def close(self) -> None:
         super().close()

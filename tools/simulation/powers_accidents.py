@@ -79,10 +79,8 @@ def lag(world: World, step: Step) -> None:
 
 
 def promote_beside(world: World, step: Step) -> None:
-    """The replica becomes the master, and no attempt to connect fails. The thread has a connection, which breaks."""
-    if all(connection is not world.connection for connection, _ in world.connections):
-        world.ticks.arm(replace(step, delay=1), beside=True)
-    elif world.replica is not None:
+    """The replica becomes the master, and no attempt to connect fails."""
+    if world.replica is not None:
         world.break_connections()
         _set_back(world, world.replica)
         world.replica = None

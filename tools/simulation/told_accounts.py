@@ -71,7 +71,7 @@ ACCOUNTS: Mapping[str, Told] = {
         never=r"\(background\)[^\n]*XREADGROUP",
     ),
     "others read amid a range": told(
-        "batch 2: 9, 10, 11, 12, 13", "trigger", more(1), BOB_READS_ONE, more(1), "trigger", more(6), Step("read", 9),
+        "batch 2: 9, 10, 11, 12, 13", "trigger", more(1), BOB_READS_ONE, more(1), "trigger", more(6), Step("read", 8),
         "trigger", "trigger",
     ),
     "deleted before others join and read nothing": told(

@@ -16,11 +16,11 @@ Job = Callable[[Server], object]
 
 
 class BackgroundWorker:
-    """Runs jobs in order, in a thread and over a connection of its own, which the first job creates.
+    """Runs jobs in order, in a thread and over a connection of its own.
 
-    If the connection breaks, the jobs that were submitted before the next `wait` fail with it: they rely on what the
-    driver has seen before, and the server that answers next may be an older state. Its commit mark would then hide
-    what it has forgotten.
+    Jobs rely on what the driver has seen after the last `wait`. A server that answers over a newer connection may be in
+    an older state, and its commit mark would then hide what it has forgotten. So `wait` makes the connection, before
+    the driver looks. If it breaks, the jobs that were submitted before the next `wait` fail with it.
 
     A job may be interrupted at any point, also by SIGKILL. One thread may use the worker. A copy for another process
     (pickle) starts without jobs.
@@ -32,6 +32,7 @@ class BackgroundWorker:
         self._submitted: list[Future[object]] = []
         self._broken: Exception | None = None  # since the last `wait`
         self._thread: threading.Thread | None = None
+        self._server: Server | None = None  # of the thread
 
     def __reduce__(self) -> tuple[type[BackgroundWorker], tuple[Address]]:
         return BackgroundWorker, (self._address,)
@@ -49,10 +50,16 @@ class BackgroundWorker:
         return result
 
     def wait(self) -> None:
-        """Wait for all jobs that were submitted since the last call.
+        """Wait for all jobs that were submitted since the last call, and for a connection.
 
         Raises the first error of these jobs: StreamStateError, ServerError.
         """
+        self._end_jobs()
+        if self._server is None:
+            self.submit(lambda server: None)
+            self._end_jobs()
+
+    def _end_jobs(self) -> None:
         submitted, self._submitted = self._submitted, []
         errors = [error for error in [result.exception() for result in submitted] if error is not None]
         self._broken = None  # no job is left
@@ -67,22 +74,23 @@ class BackgroundWorker:
             self._thread = None
 
     def _work(self) -> None:
-        server: Server | None = None
         while (submitted := self._jobs.get()) is not None:
             job, result = submitted
             try:
                 if self._broken is not None:
                     raise self._broken
-                if server is None:
-                    server = connect(self._address)
-                server.renew_login()
-                result.set_result(job(server))
+                if self._server is None:
+                    self._server = connect(self._address)
+                self._server.renew_login()
+                result.set_result(job(self._server))
             except Exception as error:  # noqa: BLE001 - `wait` raises it
                 if not isinstance(error, StreamStateError):
                     self._broken = error
-                if server is not None:
-                    server.close()  # in the middle of a reply, perhaps
-                    server = None
+                self._disconnect()  # in the middle of a reply, perhaps
                 result.set_exception(error)
-        if server is not None:
-            server.close()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None

@@ -117,6 +117,18 @@ def test_after_a_broken_connection_nothing_else_is_done_until_the_driver_has_loo
     assert pending_entries(client, "s") == 0
 
 
+def test_the_first_job_uses_a_connection_that_is_older_than_the_look_of_the_driver(
+    client: redis.Redis, worker: BackgroundWorker
+) -> None:
+    """Another server may have taken over since the driver has looked."""
+    worker.wait()
+    assert client.client_kill_filter(_type="normal", skipme=True) == 1
+    worker.submit(settling(Range("s", MIN_ID, MAX_ID)))
+    with pytest.raises(ServerUnreachableError):
+        worker.wait()
+    assert pending_entries(client, "s") == 100
+
+
 def test_a_server_that_is_not_there_is_an_error_when_it_is_waited_for() -> None:
     beside = BackgroundWorker(Address.parse("redis://127.0.0.1:1/0"))
     beside.submit(settling(Range("s", MIN_ID, MAX_ID)))

@@ -269,6 +269,13 @@ TRIGGER = (
         "A trigger does not wait for the background worker.",
     ),
     Mutant(
+        "first-job-connects",
+        "source/trigger/background.py",
+        "if self._server is None:\n            self.submit(",
+        "if False:\n            self.submit(",
+        "The background worker connects with its first job, after the driver has looked.",
+    ),
+    Mutant(
         "jobs-go-on-after-a-break",
         "source/trigger/background.py",
         "if self._broken is not None:",
