@@ -33,11 +33,9 @@ NEEDED: dict[str, tuple[Version, Version | None]] = {
     "pyarrow": ((23, 0, 1), None),
     "redis": ((5, 0, 8), (9,)),
     "hiredis": ((3,), (4,)),
-    "xxhash": ((3, 1), None),
     "numpy": ((1, 26), None),
     "rich": ((13,), None),
     "click": ((8, 1), None),
-    "jinja2": ((3, 1, 6), None),
 }
 _ON_EXECUTORS = ("spark_streams", "numpy", "pyarrow", "redis", "hiredis")  # Spark itself provides pyspark there
 JAVA = 17

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.spark
 NEEDED = ("numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "redis", "hiredis", "async_timeout")
 BY_DRIVER = (*NEEDED, "click", "rich", "pygments", "markdown_it", "mdurl")
 QUICK = "spark.spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-ALL = (*BY_DRIVER, "pyspark", "py4j", "xxhash", "jinja2", "markupsafe")
+ALL = (*BY_DRIVER, "pyspark", "py4j")
 
 
 def bare_python(folder: Path, needed: Sequence[str] = NEEDED) -> Path:

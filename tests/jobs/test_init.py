@@ -264,7 +264,7 @@ def test_by_spark_submit_the_command_becomes_it(tmp_path: Path) -> None:
     assert again == ["etl", "--config=etl.toml", "--set=spark.master=yarn", "--summary=my sum.json"]
 
 
-@pytest.mark.parametrize("stream", ["shop:1:flat", "9 lives", "'; --", "ü", "{a}b"])
+@pytest.mark.parametrize("stream", ["shop:1:flat", "9 lives", "'; --", "ü", "{a}b", "$stream"])
 @pytest.mark.parametrize("job", ["etl", "aggregate", "archive"])
 def test_files_of_two_streams_share_no_group_and_no_checkpoint(job: str, stream: str) -> None:
     columns = [InferredColumn("a", "string")]

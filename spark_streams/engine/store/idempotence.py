@@ -113,8 +113,9 @@ def message_of(pairs: Sequence[bytes]) -> bytes:
 
     XXH3 in 128 bits of each pair, `field | length of the field 8, little endian | value`. The halves of all pairs are
     summed and xored; the xors, rotated by one bit, are xored crosswise with the sums (`createIdempotencyHash`).
+    Raises ModuleNotFoundError.
     """
-    import xxhash  # only IDMPAUTO needs it: a packed Python may lack it
+    import xxhash  # not a package of the base: only this function needs it
 
     sum_low = sum_high = xor_low = xor_high = 0
     for field, value in zip(pairs[::2], pairs[1::2], strict=True):

@@ -2,6 +2,9 @@
 
 The example of the jobs is the flights of conf/. They have a rule, a partition and aggregates. For another stream, these
 lines are comments about one of its columns, or count its entries.
+
+The values of a template (`$stream`) are texts as the file has them, with their quotes. `$null_value` and `$reserved`
+are whole lines, or nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from string import Template
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_streams import monitor
 from spark_streams.jobs.arguments import MONITORING, PROGRAMS
@@ -64,15 +68,14 @@ _FLIGHTS = Example(
 _ORDERS = Example("orders", {"customer": "STRING", "amount": "DECIMAL(10,2)"}, "customer", "at")  # of a program
 # What the templates have of the flights alone. An aggregate reads only the columns that it needs.
 _OF_THE_FLIGHTS = {
-    "prefix": "",
-    "file_prefix": "",
     "off": "",
-    "rule": {"reason": "no departure time", "when": "dep_time IS NULL"},
-    "partition": "month",
-    "where": "dep_delay IS NOT NULL",
-    "keys": ["carrier", "month"],
+    "reason": '"no departure time"',
+    "when": '"dep_time IS NULL"',
+    "partition": '"month"',
+    "where": '"dep_delay IS NOT NULL"',
+    "keys": '"carrier", "month"',
     "values": 'mean_dep_delay = "avg(dep_delay)"\nflights = "count(*)"',
-    "totals": "delays",
+    "totals": '"delays"',
 }
 _AGGREGATED = ("month", "dep_delay", "carrier")
 
@@ -82,11 +85,13 @@ def sample_config(name: str) -> str:
     if name in MONITORING:
         return (MONITORING_CONF / file_name(name)).read_text(encoding="utf-8")
     if name in PROGRAMS:
-        return _fill(name, {**_variables(_ORDERS), "where": "amount > 100"})
+        return _fill(name, {**_values(name, _ORDERS), "where": '"amount > 100"'})
     example = _FLIGHTS
     if name == "aggregate":
         example = example._replace(types={column: example.types[column] for column in _AGGREGATED})
-    return _fill(name, {**_variables(example), **_OF_THE_FLIGHTS})
+    # This clone's own names: the job's, without the stream's.
+    names = {"group": _quoted(name), "checkpoint": _quoted(f"out/checkpoints/{name}")}
+    return _fill(name, {**_values(name, example), **names, **_OF_THE_FLIGHTS})
 
 
 def config_for(
@@ -94,9 +99,13 @@ def config_for(
 ) -> str:
     """Return the configuration of a job, or a program, for a stream. columns: of the stream; url: of the server, if the
     file is to name it; null_value: option nullValue, if the file is to set it."""
-    server = _SERVER if url is None else f"url = {_toml(url)}"
-    variables = {**_variables(_example(stream, columns)), "server": server, "null_value": null_value}
-    return _fill(job, {**variables, "url": url or _EMBEDDED})
+    values = _values(job, _example(stream, columns))
+    if url is not None:
+        values |= {"server": f"url = {_quoted(url)}", "url": _quoted(url)}
+    if null_value is not None:
+        text = _quoted(null_value)
+        values["null_value"] = f'    .option("nullValue", {text})\n' if job in PROGRAMS else f"nullValue = {text}\n"
+    return _fill(job, values)
 
 
 def file_name(name: str) -> str:
@@ -130,52 +139,54 @@ def _example(stream: str, columns: Sequence[InferredColumn]) -> Example:
     )
 
 
-def _variables(example: Example) -> dict[str, Any]:
-    """Return the variables of the templates. Those of a rule and of aggregates are about the key."""
-    file = re.sub(r"[^A-Za-z0-9_.-]", "-", example.stream)
-    table = re.sub("[^A-Za-z0-9_]+", "_", example.stream).strip("_")
+def _values(job: str, example: Example) -> dict[str, str]:
+    """Return the values of a template. Those of a rule and of aggregates are about the key."""
+    stream = example.stream
+    file = re.sub(r"[^A-Za-z0-9_.-]", "-", stream)
+    table = re.sub("[^A-Za-z0-9_]+", "_", stream).strip("_")
     ddl = [f"{_sql(name)} {kind}" for name, kind in example.types.items() if name not in example.reserved]
+    lines = [", ".join(ddl[first : first + _DDL_IN_A_LINE]) for first in range(0, len(ddl), _DDL_IN_A_LINE)]
+    reserved = _quoted(", ".join(example.reserved))
     key = _sql(example.key)
     return {
-        "stream": example.stream,
+        "stream": _quoted(stream),
+        "group": _quoted(f"{stream}-{job}"),  # two configurations share no group …
+        "checkpoint": _quoted(f"out/checkpoints/{file}-{job}"),  # … and no checkpoint
+        "dead_letters": _quoted(f"{stream}:dead"),
+        "parked": _quoted(f"{stream}:dead:parked"),
+        "retried": _quoted(f"{stream}:retry"),
+        "incomplete": _quoted(f"{stream}:incomplete"),
+        "chosen": _quoted(f"{stream}:chosen"),
+        "totals": _quoted(f"{stream}:totals"),
         "server": _SERVER,
-        "url": _EMBEDDED,
-        "reserved": ", ".join(example.reserved),
-        "null_value": None,
-        "prefix": f"{example.stream}-",  # two configurations share no group …
-        "file_prefix": f"{file}-",  # … and no checkpoint
+        "url": _quoted(_EMBEDDED),
+        "reserved": f"    # Not read, because jobs reserve these names: {reserved}\n" if example.reserved else "",
+        "null_value": "",
         "file": file,
         "table": table if re.match("[A-Za-z]", table) else f"t_{table}",  # a name that SQL takes without quotes
         "columns": "\n".join(_column(name, kind, example) for name, kind in example.types.items()),
-        "ddl": ddl,
-        "schema": ",\n".join(
-            f"  {_toml(', '.join(ddl[first : first + _DDL_IN_A_LINE]))[1:-1]}"
-            for first in range(0, len(ddl), _DDL_IN_A_LINE)
-        ),
-        "key": example.key,
-        "moment": example.moment,
+        "ddl": _quoted(", ".join(ddl) or "field STRING"),
+        "two_columns": _quoted(", ".join(ddl[:2])),
+        "schema": ",\n".join(f"  {_quoted(line)[1:-1]}" for line in lines),
+        "key": _toml_key(example.key),
+        "key_column": _quoted(key),
+        "moment": _quoted(example.moment),
         "off": "# ",
-        "missing": f"{key} IS NULL",
-        "rule": {"reason": f"no {example.key}", "when": f"{key} IS NULL"},
-        "partition": example.key,
-        "where": f"{key} IS NOT NULL",
-        "keys": [example.key],
+        "missing": _quoted(f"{key} IS NULL"),
+        "query": _quoted(f"SELECT *, {key} IS NULL AS incomplete FROM rows"),
+        "reason": _quoted(f"no {example.key}"),
+        "when": _quoted(f"{key} IS NULL"),
+        "partition": _quoted(example.key),
+        "where": _quoted(f"{key} IS NOT NULL"),
+        "keys": _quoted(example.key),
         "values": 'entries = "count(*)"',
-        "totals": f"{example.stream}:totals",
     }
 
 
-def _fill(job: str, variables: Mapping[str, Any]) -> str:
-    import jinja2  # a driver that runs a job need not have it
-
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True, autoescape=False
-    )
-    environment.filters.update({"toml": _toml, "toml_key": _toml_key, "sql": _sql})
+def _fill(job: str, values: Mapping[str, str]) -> str:
     # A program's template is no Python, so tools for Python should not find it.
-    name = f"{file_name(job)}.jinja" if job in PROGRAMS else file_name(job)
-    text = (TEMPLATES / name).read_text(encoding="utf-8")
-    return environment.from_string(text).render(variables)
+    name = f"{file_name(job)}.txt" if job in PROGRAMS else file_name(job)
+    return Template((TEMPLATES / name).read_text(encoding="utf-8")).substitute(values)
 
 
 def _column(name: str, kind: str, example: Example) -> str:
@@ -191,9 +202,9 @@ def _sql(name: str) -> str:
 
 
 def _toml_key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _toml(name)
+    return name if _BARE.fullmatch(name) else _quoted(name)
 
 
-def _toml(text: str) -> str:
-    """Return a text as a TOML string."""
+def _quoted(text: str) -> str:
+    """Return a text as a string of TOML and of Python."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

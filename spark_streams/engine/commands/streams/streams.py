@@ -98,12 +98,21 @@ def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def _find_duplicate(stream: Stream, options: AddOptions, producer: bytes, pairs: list[bytes], now: int) -> int | None:
     """Return the existing entry of this producer's message, or None. Sets the message ID of an IDMPAUTO."""
     if options.message is None:
-        options.message = message_of(pairs)
+        options.message = _derived_message(pairs)
     memory = stream.idempotence
     memory.forget_old(now)
     earlier_id = memory.find(producer, options.message)
     memory.duplicates += earlier_id is not None
     return earlier_id
+
+
+def _derived_message(pairs: list[bytes]) -> bytes:
+    try:
+        return message_of(pairs)
+    except ModuleNotFoundError:
+        from spark_streams.model.extras import lacks  # a start of the engine has no time for it
+
+        raise CommandError(f"ERR {lacks('XADD IDMPAUTO', 'xxhash')}") from None
 
 
 def _after_add(
