@@ -119,12 +119,15 @@ ON_ANOTHER_SPARK = [*SPARK[:-3], "tests/source", "tests/running", "tests/project
 SHORT = {
     "tests/spark": ("tests/spark/test_end_to_end.py",),
     "tests/faults": ("tests/faults/test_endings.py",),
-    "tests/source": ("tests/source/trigger", "tests/source/test_batch_starts.py"),
+    "tests/source": ("tests/source/query", "tests/source/trigger", "tests/source/test_batch_starts.py"),
 }
 # What a change needs first, without Spark: pure parts, the protocol, driver and sink on servers, some plans of the
 # simulation. A pytest for each processor of a small machine.
 QUICK = {
-    "driver": ("tests/model", "tests/options", "tests/source/trigger", "tests/simulation/test_process.py"),
+    "driver": (
+        *("tests/model", "tests/options", "tests/source/query", "tests/source/trigger"),
+        "tests/simulation/test_process.py",
+    ),
     "servers": ("tests/wire", "tests/sink", "tests/doctor"),
 }
 WITHOUT_SPARK = "spark", "in_turn"  # markers of tests that take longer

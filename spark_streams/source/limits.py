@@ -40,7 +40,7 @@ class Limits:
     pattern_interval: seconds between two searches for streams that match the pattern
     pattern_interval_each: the same, per stream: a search takes 9 µs per stream
 
-    An idle query (trigger.idle):
+    An idle query (query.idle):
     idle_wait: maximum seconds that one call of latestOffset waits; Spark stops a query between two calls. After a
         batch the first calls wait less (Idle.batch_ran)
     idle_check: seconds between two checks of streams and groups that receive no entries; 0: each call checks

@@ -1,6 +1,6 @@
 """Streaming reader that Spark calls: on the driver it plans micro-batches, in a task it reads entries.
 
-It has only Spark's part: offsets as JSON, read limits, partitions. The batches are in trigger.batch_stream.
+It has only Spark's part: offsets as JSON, read limits, partitions. The batches are in query.batch_stream.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Task
 from spark_streams.source.pending.poison_record import attempt_key_of, note_attempt
+from spark_streams.source.query.batch_stream import MicroBatchStream
 from spark_streams.source.range import Range
 from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.source.rows.columns import Columns
@@ -32,7 +33,6 @@ from spark_streams.source.shard_sets import require_not_in_shards_since, require
 from spark_streams.source.task.missing_entries import write_missing
 from spark_streams.source.task.notes import NoteWriter
 from spark_streams.source.task.read_partition import TaskCallbacks, read_task
-from spark_streams.source.trigger.batch_stream import MicroBatchStream
 from spark_streams.spark.commit_calls import CommitCalls
 from spark_streams.spark.read_limits import (
     ReadAllAvailable,

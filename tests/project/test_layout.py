@@ -79,6 +79,7 @@ SOURCE = [
     {"group", "quota", "rows", "sampled_size"},
     {"pending", "task"},
     {"batch", "trigger"},
+    {"query"},
     {"archive"},
     {"batch_reader", "refused_reader", "stream_reader"},
     {"history_reader"},

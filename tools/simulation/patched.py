@@ -10,7 +10,7 @@ import pytest
 
 from spark_streams.errors import ServerUnreachableError
 from spark_streams.shards import names
-from spark_streams.source.trigger import batch_stream as micro_batch_stream
+from spark_streams.source.query import batch_stream as micro_batch_stream
 from spark_streams.spark import task_context
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection

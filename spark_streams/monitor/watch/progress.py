@@ -34,7 +34,7 @@ class StreamProgress:
 
 @dataclass(frozen=True)
 class BatchLimit:
-    """Most entries of the batch, of all streams of the source, and the reason (source.trigger.batch_pace)."""
+    """Most entries of the batch, of all streams of the source, and the reason (source.query.batch_pace)."""
 
     entries: int
     reason: str

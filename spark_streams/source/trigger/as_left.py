@@ -14,8 +14,7 @@ from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.part import by_stream
 from spark_streams.source.range import Range
 from spark_streams.source.trigger.delivery import Delivery
-from spark_streams.source.trigger.query_state import QueryState, positions_of
-from spark_streams.source.trigger.run_state import RunState
+from spark_streams.source.trigger.run_state import QueryState, RunState, positions_of
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
 

@@ -29,8 +29,7 @@ from spark_streams.source.range import Range
 from spark_streams.source.sampled_size import average_sizes
 from spark_streams.source.trigger.delivery import Delivery
 from spark_streams.source.trigger.prefetch import Prefetch
-from spark_streams.source.trigger.query_state import QueryState
-from spark_streams.source.trigger.run_state import RunState
+from spark_streams.source.trigger.run_state import QueryState, RunState
 from spark_streams.wire.connection.server import Server
 
 _OLD_PAGE = 10_000  # entries of one range of the second backlog

@@ -1,4 +1,4 @@
-"""How a query gets the entries of a batch from its group. One of two, chosen once for a run (batch_stream.py):
+"""How a query gets the entries of a batch from its group. One of two, chosen once for a run (query/batch_stream.py):
 
                         Delivered (delivered.py)               Bookmarked (bookmarked.py, noAck)
 the group is            where it has delivered up to           where the query has committed up to

@@ -50,8 +50,7 @@ from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.as_left import as_left
 from spark_streams.source.trigger.delivery import Delivery
-from spark_streams.source.trigger.query_state import QueryState, positions_of
-from spark_streams.source.trigger.run_state import RunState
+from spark_streams.source.trigger.run_state import QueryState, RunState, positions_of
 from spark_streams.source.trigger.scratch_group import destroy_scratch_groups
 from spark_streams.wire.connection.server import Server
 

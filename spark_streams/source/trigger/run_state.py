@@ -1,4 +1,5 @@
-"""What a run of a query knows between two triggers: one value, which each trigger replaces."""
+"""What is known of a query: by its run between two triggers (RunState), and at the beginning of a trigger, once the
+groups agree with the checkpoint (QueryState)."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.model.ids import StreamId
-from spark_streams.source.group.state import Reserved
+from spark_streams.source.group.state import GroupState, Reserved
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending.poison_record import CachedPoisonState
+from spark_streams.source.range import Range
 from spark_streams.source.trigger.admission import Admission
 from spark_streams.wire.replies.xinfo import StreamState
 
@@ -62,3 +64,33 @@ class RunState:
     def start_of(self, checkpoint: Offset) -> Offset:
         """Return the checkpoint with what this run knows better."""
         return self.start if self.start is not None and self.start.token == checkpoint.token else checkpoint
+
+
+@dataclass(frozen=True)
+class QueryState:
+    """The query at the beginning of a trigger.
+
+    start: Spark's checkpoint, corrected, without streams that are no longer read, and with every stream of the
+    trigger; heads, groups: per stream; is_settled: the batch up to `start` is or is being acknowledged; times: of the
+    looks, in milliseconds of the server's clock; above: entries that are pending for the query above its position, per
+    stream; second: how many entries are pending for it besides those and the batch up to `start`, per stream; run: what
+    the run knows now."""
+
+    start: Offset
+    heads: Mapping[str, StreamState]
+    groups: Mapping[str, GroupState]
+    is_settled: bool
+    times: Mapping[str, int] = field(default_factory=dict)
+    above: Mapping[str, list[Range]] = field(default_factory=dict)
+    second: Mapping[str, int] = field(default_factory=dict)
+    run: RunState = field(default_factory=RunState)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether a group has consumers beside ours, or released entries."""
+        return any(group.others or group.released for group in self.groups.values())
+
+
+def positions_of(groups: Mapping[str, GroupState | None]) -> dict[str, StreamId]:
+    """Return where each group is."""
+    return {stream: group.last_delivered for stream, group in groups.items() if group is not None}

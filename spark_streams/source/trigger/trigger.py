@@ -44,8 +44,8 @@ SET committed                            (mark `<checkpoint>-first`, when the fi
                                          log has a batch that begins where the mark says
 XGROUP SETID + SET committed             a repair: follows the mark to where the group is, with a batch without entries.
                                          onNewCheckpoint=restart, and no batch yet: does so again
-offset log                               reads the batch again by its ranges (replay.py). The trigger after its commit
-                                         acknowledges it and the batch before (`owed`)
+offset log                               reads the batch again by its ranges (query/replay.py). The trigger after its
+                                         commit acknowledges it and the batch before (`owed`)
 commit log                               acknowledges this batch, and the one before if it is owed, then plans
 XACK                                     acknowledges the same ranges again
 XACK + SET committed                     the last page: finds the mark, and may acknowledge the same ranges again
@@ -82,8 +82,7 @@ from spark_streams.source.trigger.batch_contents import BatchContents, BatchRequ
 from spark_streams.source.trigger.delivery import Delivery
 from spark_streams.source.trigger.observe import Observer
 from spark_streams.source.trigger.prefetch import Prefetch
-from spark_streams.source.trigger.query_state import QueryState
-from spark_streams.source.trigger.run_state import RunState
+from spark_streams.source.trigger.run_state import QueryState, RunState
 from spark_streams.wire.connection.server import Server
 
 

@@ -15,8 +15,7 @@ from spark_streams.source.range import Range
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.source.trigger.batch_contents import BatchContents
 from spark_streams.source.trigger.delivered import Delivered
-from spark_streams.source.trigger.query_state import QueryState
-from spark_streams.source.trigger.run_state import RunState
+from spark_streams.source.trigger.run_state import QueryState, RunState
 from spark_streams.source.trigger.trigger import Trigger, end_of_batch
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.replies.xinfo import StreamState

@@ -29,10 +29,10 @@ from spark_streams.source.group.findings import Finding
 from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.offset import Offset
+from spark_streams.source.query import batch_stream
 from spark_streams.source.range import Range
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
-from spark_streams.source.trigger import batch_stream
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection

@@ -15,8 +15,8 @@ from spark_streams.datasource import RStreamDataSource
 from spark_streams.errors import UnsupportedError
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.offset import Offset
+from spark_streams.source.query.batch_stream import MicroBatchStream
 from spark_streams.source.stream_reader import StreamReader
-from spark_streams.source.trigger.batch_stream import MicroBatchStream
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadMaxRows
 from tools.driving import ALL, NEVER_AHEAD, add, forget_all, pending_count, read, reader
 from tools.servers.server import Server

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spark_streams.source.trigger.batch_pace import MINIMUM, BatchPace, PacedLimit, Reason, TimedBatch
+from spark_streams.source.query.batch_pace import MINIMUM, BatchPace, PacedLimit, Reason, TimedBatch
 
 TARGET = 10.0
 

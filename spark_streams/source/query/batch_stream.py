@@ -44,6 +44,9 @@ from spark_streams.source.pending.claim import Claims
 from spark_streams.source.pending.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.pending.poison_batch import PoisonBatch
 from spark_streams.source.pending.poison_record import CachedPoisonState
+from spark_streams.source.query.batch_pace import BatchPace
+from spark_streams.source.query.idle import Idle
+from spark_streams.source.query.replay import Replay
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task.missing_entries import delete_missing
 from spark_streams.source.task.notes import keep_due_notes, open_notes
@@ -51,13 +54,10 @@ from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.admission import Admission
 from spark_streams.source.trigger.background import BackgroundWorker
 from spark_streams.source.trigger.batch_contents import ContentsChooser
-from spark_streams.source.trigger.batch_pace import BatchPace
 from spark_streams.source.trigger.bookmarked import Bookmarked
 from spark_streams.source.trigger.delivered import Delivered
-from spark_streams.source.trigger.idle import Idle
 from spark_streams.source.trigger.observe import Observer
 from spark_streams.source.trigger.remove import Removing
-from spark_streams.source.trigger.replay import Replay
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.source.trigger.trigger import Trigger
 from spark_streams.wire.connection.server import Server
