@@ -20,13 +20,13 @@
     │   ├── StreamMissingError          a named stream does not exist; the message names the nearest one
     │   ├── DataLossError               entries that the query should have read are missing
     │   ├── GroupMissingError           the consumer group was deleted while a query used it
-    │   ├── GroupForgottenError         entries of an unused group were removed (forgetGroups)
+    │   ├── GroupForgottenError         entries of an unused group were removed (groups prune --hold)
     │   ├── TakenError                  another running process holds what this process needs exclusively
     │   │   ├── ConsumerTakenError      another running query uses this group and consumer
     │   │   ├── RedriveTakenError       another process moves or deletes the dead letters
     │   │   └── GroupInUseError         a running query or another client uses the group or consumer to change
     │   ├── GroupSharedError            the query needs its own group, and another consumer reads from the group
-    │   ├── GroupExistsError            the query has no checkpoint, and its group stands elsewhere than it begins
+    │   ├── GroupExistsError            a new checkpoint with archivePath, and the group has passed entries
     │   ├── ShardsError                 a stream has other shards than expected, or none, or its shard record is lost
     │   ├── CopyTargetError             the target of a copy has entries that the copy did not write
     │   ├── CopyMismatchError           the target of a copy does not hold the same entries as its source
@@ -241,7 +241,7 @@ class GroupMissingError(StreamStateError):
 
 
 class GroupForgottenError(StreamStateError):
-    """Entries that the group had not read may be removed, because its consumers were idle for `forgetGroups`."""
+    """Entries that the group had not read may be removed, because `rstream groups prune --hold --yes` found it idle."""
 
     condition = "RSTREAM_GROUP_FORGOTTEN"
     remedy = "To accept the loss and read what is left, set `failOnDataLoss=false` for one start."
@@ -287,8 +287,7 @@ class GroupSharedError(StreamStateError):
 
 
 class GroupExistsError(StreamStateError):
-    """The query has no checkpoint, its group exists and stands elsewhere than the query begins, and
-    `onNewCheckpoint=fail`."""
+    """A query with `archivePath` has no checkpoint, and its group has passed entries that the stream still has."""
 
     condition = "RSTREAM_GROUP_EXISTS"
     remedy = "Start the query with its checkpoint. To begin without it, set `onNewCheckpoint` as the message says."

@@ -28,7 +28,7 @@ from spark_streams.monitor.exporter import metrics as exporter_metrics
 from spark_streams.monitor.group_metrics import Table
 from spark_streams.monitor.watch import prometheus as query_metrics
 from spark_streams.options import migration
-from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SINK, SOURCE, Option, without_access
+from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SINK, SOURCE, Option, documented, without_access
 from spark_streams.source.group import remedies
 from tools.simulation.mutants import notes
 from tools.simulation.mutants.table import MUTANTS
@@ -44,17 +44,13 @@ TYPES = {
     "parse": "server URL",
     "text": "text",
     "count": "integer ≥ 1",
-    "number": "integer ≥ 0",
     "shards": "integer, 1 to 256",
-    "query_id": "UUID",
     "flag": "`true`, `false`",
     "streams": "names",
     "null_values": "texts",
-    "share": "number, 0.5 to 1",
     "location": "path",
     "function": "`module:function`",
     "duration": "duration",
-    "idle_time": "duration, at least 1m",
     "delays": "durations",
     "entry_id": "entry ID",
     "moment": "time",
@@ -91,7 +87,7 @@ def table_of(options: Iterable[Option], printed: Iterable[Option] = ()) -> str:
     rows = ["| option | type | default | meaning |", "|---|---|---|---|"]
     above = {_row_of(option) for option in printed}
     same = []
-    for option in options:
+    for option in documented(options):
         if (row := _row_of(option)) in above:
             same.append(f"`{option.name}`")
         else:

@@ -1,7 +1,4 @@
-"""Forget groups that hold entries back which no other group needs, by hand.
-
-The rules are those of option forgetGroups (retention.forgotten).
-"""
+"""Forget groups that hold entries back which no other group needs (the rules: retention.forgotten)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from spark_streams.errors import InvalidOptionError, OptionError, UnknownOptionE
 from spark_streams.options.checks import check_together
 from spark_streams.options.migration import hint_of_other_connector
 from spark_streams.options.names import named, near, warn_if_deprecated
-from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SOURCE, Option
+from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SOURCE, Option, documented
 from spark_streams.wire.address import allowed, server_url
 from spark_streams.wire.address.address import DEFAULT_URL_VARIABLE, Address, default_identity, default_url
 from spark_streams.wire.address.identity import Identity
@@ -151,5 +151,5 @@ def _no_such_option(name: str, table: tuple[Option, ...], side: str) -> OptionEr
         )
     other_name = near(name, table)
     hint = f"did you mean {other_name!r}? " if other_name else ""
-    names = ", ".join(option.name for option in table)
+    names = ", ".join(option.name for option in documented(table))
     return UnknownOptionError(f"the rstream {side} has no option {name!r}; {hint}valid options: {names}")

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Iterable, Mapping
 
-from spark_streams.options.table import Option
+from spark_streams.options.table import Option, documented
 
 _log = logging.getLogger("spark_streams.options")
 
@@ -24,8 +24,8 @@ def text_of(option_name: str, given: Mapping[str, str], options: Iterable[Option
 
 
 def near(name: str, options: Iterable[Option]) -> str | None:
-    """Return the name of an option that looks like this one. A deprecated name is never proposed."""
-    by_name = {option.name.lower(): option.name for option in options}
+    """Return the name of a documented option that looks like this one. A deprecated name is never proposed."""
+    by_name = {option.name.lower(): option.name for option in documented(options)}
     found = difflib.get_close_matches(name.lower(), by_name, n=1)
     return by_name[found[0]] if found else None
 

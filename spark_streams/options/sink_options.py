@@ -33,11 +33,8 @@ class SinkOptions(AccessOptions):
     min_id: str | None
     retention: int | None
     retention_bytes: int | None
-    stream_ttl: int | None
     trim: str | None
     approximate: bool
-    trim_limit: int | None
-    forget_groups: int | None
     nulls: str
     wait_replicas: int | None
 
@@ -53,18 +50,11 @@ class SinkOptions(AccessOptions):
         return self
 
     def _check_trimming(self) -> None:
-        thresholds = ("maxlen", "minId", "retention", "retentionBytes")
-        by_strategy = {"maxlen": ("maxlen", "retentionBytes"), "minid": ("minId", "retention")}
-        needed = by_strategy.get(self.trim or "")
-        if needed is not None and self.explicit.isdisjoint(needed):
+        needed = ("maxlen", "minId", "retention", "retentionBytes", "trim")
+        if "approximate" in self.explicit and self.explicit.isdisjoint(needed):
             raise InvalidOptionError(
-                f"option trim={self.trim} needs option {' or '.join(needed)}: set one of them as the threshold"
+                f"option approximate needs one of {', '.join(needed)}: without them nothing is trimmed"
             )
-        for name in ("approximate", "trimLimit"):
-            if name in self.explicit and self.explicit.isdisjoint(thresholds) and self.trim is None:
-                raise InvalidOptionError(
-                    f"option {name} needs one of {', '.join(thresholds)} or trim=acked: without them nothing is trimmed"
-                )
 
     def _check_shards(self) -> None:
         if self.stream is None:

@@ -122,7 +122,6 @@ class SourceOptions(ReadOptions):
     min_entries_per_trigger: int | None
     max_trigger_delay: int
     on_commit: str
-    forget_groups: int | None
     no_ack: bool
     fail_on_data_loss: bool
     claim_idle: int | None
@@ -206,7 +205,6 @@ class BatchSourceOptions(ReadOptions):
     ending_offsets: PerStream[str]
     ending_timestamp: PerStream[int | None] | None  # milliseconds since the epoch
     infer_schema: bool
-    infer_schema_share: float
     push_filters: bool
     archive_path: str | None
 

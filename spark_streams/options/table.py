@@ -20,7 +20,6 @@ from spark_streams.options.values import (
     flag_or,
     function,
     glob,
-    idle_time,
     location,
     null_values,
     number,
@@ -29,7 +28,6 @@ from spark_streams.options.values import (
     positions,
     query_id,
     shards,
-    share,
     size,
     streams,
     text,
@@ -47,8 +45,8 @@ class Option:
     """An option.
 
     parse: converts a text to a value, raises ValueError; default: a value, REQUIRED, or a callable; shown: the default
-    in docs/reference/options.md; doc: its documentation there; deprecated: names that it had before, which still work
-    and log a warning (options.names).
+    in docs/reference/options.md; doc: its documentation there, empty: only our own code sets it; deprecated: names
+    that it had before, which still work and log a warning (options.names).
     """
 
     name: str
@@ -162,14 +160,6 @@ _ORDERED = Option(
     "`false`",
     "`true`: one task for each stream or shard, so that its rows come in stream order.",
 )
-_FORGET_GROUPS = Option(
-    "forgetGroups",
-    idle_time,
-    None,
-    "never",
-    "A group whose consumers were all idle for this time (`7d`) no longer holds entries back. Its next query stops "
-    "with `RSTREAM_GROUP_FORGOTTEN`.",
-)
 _CORRUPT = Option(
     "columnNameOfCorruptRecord",
     text,
@@ -209,12 +199,11 @@ SOURCE: tuple[Option, ...] = (
     _EXCEPT,
     Option(
         "onNewCheckpoint",
-        one_of("resume", "restart", "fail"),
+        one_of("resume", "restart"),
         "resume",
         "`resume`",
         "What a query without a checkpoint does if its group exists. `resume`: it continues at the group's position. "
-        "`restart`: it sets the group to `startingOffsets` and reads again. `fail`: it fails if the group stands "
-        "elsewhere ([details](#start-of-a-group)).",
+        "`restart`: it sets the group to `startingOffsets` and reads again ([details](#start-of-a-group)).",
     ),
     _ARCHIVE,
     Option(
@@ -300,11 +289,6 @@ SOURCE: tuple[Option, ...] = (
         "`keep`",
         "What to do with entries after every group has acknowledged them. `keep`: they stay. `trim`: remove whole "
         "nodes (`~`). `delete`: remove each entry ([details](../guide/trim.md#the-query-trims)).",
-    ),
-    replace(
-        _FORGET_GROUPS,
-        doc=f"{_FORGET_GROUPS.doc} Needs `onCommit=trim` or `delete` "
-        "([details](../guide/trim.md#groups-that-nobody-uses)).",
     ),
     Option(
         "noAck",
@@ -421,14 +405,6 @@ BATCH_SOURCE: tuple[Option, ...] = (
         "`true`: without a schema, derive columns and types from a sample of entries.",
     ),
     Option(
-        "inferSchemaShare",
-        share,
-        0.8,
-        "`0.8`",
-        "With `inferSchema`: how many of a field's values must fit the type of its column, from 0.5 to 1. Values "
-        "that do not fit are named in the column's comment ([inferred types](types.md#inferred-types)).",
-    ),
-    Option(
         "pushFilters",
         flag,
         False,
@@ -492,30 +468,14 @@ SINK: tuple[Option, ...] = (
         None,
         "none",
         "For `df.write` within `foreachBatch`: a name for this write, different from the other writes of the function. "
-        "Its rows are then written once, also when Spark replays the micro-batch.",
+        "Its rows are then written once, also when Spark replays the micro-batch. Over Spark Connect: "
+        "[`spark_streams.transaction`](../guide/notebooks.md#write-once-within-foreachbatch) sets it.",
     ),
-    Option(
-        "transactionBatch",
-        number,
-        None,
-        "from Spark",
-        "With `transaction`: number of the micro-batch. Required over Spark Connect. `spark_streams.transaction` "
-        "returns it and the next option.",
-    ),
-    Option(
-        "transactionQuery",
-        query_id,
-        None,
-        "from Spark",
-        "With `transactionBatch`: ID of the query, from its checkpoint.",
-    ),
-    Option(
-        "chunkSize",
-        count,
-        5_000,
-        "`5000`",
-        "Maximum number of entries in one request (at most 8 MB). With `exactly-once` it is one transaction.",
-    ),
+    # Returned by `spark_streams.transaction`: number of the micro-batch, and ID of the query in its checkpoint.
+    Option("transactionBatch", number, None, "", ""),
+    Option("transactionQuery", query_id, None, "", ""),
+    # Set by tests: the most rows of a request of at most 8 MB. With exactly-once it is one transaction.
+    Option("chunkSize", count, 5_000, "", ""),
     Option(
         "rowsPerSecond",
         count,
@@ -541,18 +501,10 @@ SINK: tuple[Option, ...] = (
         "`maxlen`, `minId` and `retention`.",
     ),
     Option(
-        "streamTtl",
-        duration,
-        None,
-        "never",
-        "A stream to which this sink writes nothing for this time (`7d`) expires, with all its entries, read or not, "
-        "and its groups.",
-    ),
-    Option(
         "trim",
-        one_of("maxlen", "minid", "acked"),
+        one_of("acked"),
         None,
-        "from the threshold",
+        "none",
         "`acked`: never trim an entry that a group has not yet received and acknowledged. Without a threshold, trim "
         "all that every group has acknowledged.",
     ),
@@ -563,8 +515,6 @@ SINK: tuple[Option, ...] = (
         "`true`",
         "`true`: trim whole nodes only (`~`). `false`: trim exactly to the threshold (`=`).",
     ),
-    replace(_FORGET_GROUPS, doc=f"{_FORGET_GROUPS.doc} Needs `trim=acked`."),
-    Option("trimLimit", count, None, "the server's", "Maximum number of entries that one trim removes (`LIMIT`)."),
     Option(
         "nulls",
         one_of("omit", "empty"),
@@ -580,6 +530,11 @@ SINK: tuple[Option, ...] = (
         "A task and its batch end only after this many replicas have acknowledged the writes (`WAIT`, at most 10 s).",
     ),
 )
+
+
+def documented(options: Iterable[Option]) -> list[Option]:
+    """Return the options that users set."""
+    return [option for option in options if option.doc]
 
 
 def without_access(options: Iterable[Option]) -> list[Option]:

@@ -12,7 +12,7 @@ from spark_streams.errors import InvalidOptionError, UnknownOptionError, Unsuppo
 from spark_streams.options.access_options import is_sparks_own
 from spark_streams.options.migration import hint_of_other_connector
 from spark_streams.options.names import named, near
-from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE, Option
+from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE, Option, documented
 
 _SIDES: tuple[tuple[str, tuple[Option, ...]], ...] = (("source", (*SOURCE, *BATCH_SOURCE)), ("sink", SINK))
 _TABLES = (
@@ -64,6 +64,6 @@ def _no_such_option(name: str) -> UnknownOptionError:
         return UnknownOptionError(f"format rstream has no option {name!r}; {hint}")
     options = [option for _, table in _SIDES for option in table]
     other_name = near(name, options)
-    names = ", ".join(dict.fromkeys(option.name for option in options))
+    names = ", ".join(dict.fromkeys(option.name for option in documented(options)))
     hint = f"did you mean {other_name!r}?" if other_name else f"valid options: {names}"
     return UnknownOptionError(f"format rstream has no option {name!r}; {hint}")

@@ -72,15 +72,6 @@ def query_id(value: str) -> str:
         raise ValueError("must be the ID of a query, from the file `metadata` of its checkpoint") from None
 
 
-def share(value: str) -> float:
-    """Parse a share of at least one half, such as 0.8."""
-    plain = value.strip()
-    number = float(plain) if re.fullmatch(r"0?\.[0-9]{1,9}|1(\.0{1,9})?", plain) else 0.0
-    if number < 0.5:
-        raise ValueError("must be a number from 0.5 to 1, such as 0.8")
-    return number
-
-
 def flag(value: str) -> bool:
     """Parse true or false, in upper or lower case."""
     flags = {"true": True, "false": False}
@@ -109,7 +100,7 @@ def one_of(*values: str) -> Callable[[str], str]:
         for choice in values:
             if value.lower() == choice.lower():
                 return choice
-        raise ValueError(f"must be one of {', '.join(values)}")
+        raise ValueError(f"must be {'one of ' if len(values) > 1 else ''}{', '.join(values)}")
 
     return parse
 
@@ -151,18 +142,6 @@ def function(value: str) -> str:
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", plain):
         raise ValueError("must be module:function, such as mycompany.redis_login:provider")
     return plain
-
-
-SHORTEST_IDLE = 60_000  # milliseconds
-
-
-def idle_time(value: str) -> int:
-    """Parse the time after which a client counts as gone, into milliseconds: at least a minute, because a client that
-    works may pause that long between two requests."""
-    milliseconds = duration(value)
-    if milliseconds < SHORTEST_IDLE:
-        raise ValueError("must be at least 1m: a client that works may pause that long between two requests")
-    return milliseconds
 
 
 MOST_DELAYS = 16  # a query checks this many retry streams per stream when it starts

@@ -1,12 +1,11 @@
-"""Groups that no longer hold entries back, because no client has used them for some time (forgetGroups).
+"""Groups that an operator lets hold no entries back: `rstream groups prune --hold`.
 
     XINFO CONSUMERS                     the group has consumers, and all of them are idle for that time
     SCAN and GET the leases             no query of the group runs
     WATCH them   MULTI SET record EXEC  before an entry that the group needs is removed
 
-Only groups that hold entries back are checked, each at most once a minute. The record has the time and the group's
-position, and is valid while the group stands there. A query takes its lease before it looks for a record
-(source.group.start): it finds the record, or EXEC fails. A client that works again is waited for again.
+The record has the time and the group's position, and is valid while the group stands there. A query takes its lease
+before it looks for a record (source.group.start): it finds the record, or EXEC fails.
 
 The idle time is that of the server. A query begins it anew when it reads from the group and when it starts; with noAck,
 which reads nothing from the group, also when it commits (group.admin.touch_consumers).
@@ -16,7 +15,7 @@ A group without consumers is never forgotten, because the server cannot tell whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -32,8 +31,6 @@ from spark_streams.wire.replies.replies import milliseconds
 from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
 from spark_streams.wire.replies.scan import matching_strings
 from spark_streams.wire.replies.xinfo import ConsumerInfo, GroupInfo, consumers_in
-
-CHECK_INTERVAL = 60.0  # seconds
 
 GroupName = tuple[bytes, bytes]  # stream, group
 Name = TypeVar("Name", bytes, str)
@@ -62,12 +59,10 @@ class ForgottenGroup:
 
 @dataclass(frozen=True)
 class ReadingGroup:
-    """A group of a stream. oldest: its lowest pending entry, None if nothing is pending; record: None if it was not
-    forgotten."""
+    """A group of a stream. oldest: its lowest pending entry, None if nothing is pending."""
 
     info: GroupInfo
     oldest: StreamId | None
-    record: ForgottenGroup | None = None
 
     @property
     def needed(self) -> StreamId:
@@ -75,11 +70,6 @@ class ReadingGroup:
         delivered = self.info.last_delivered
         above = delivered.next() if delivered < MAX_ID else delivered
         return above if self.oldest is None else min(above, self.oldest)
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the record is of the position where the group stands now."""
-        return self.record is not None and self.record.position == self.info.last_delivered
 
 
 def holding(readers: Mapping[tuple[Name, Name], ReadingGroup]) -> list[tuple[Name, Name]]:
@@ -89,35 +79,6 @@ def holding(readers: Mapping[tuple[Name, Name], ReadingGroup]) -> list[tuple[Nam
     for (stream, _), reader in readers.items():
         most[stream] = max(reader.needed, most.get(stream, reader.needed))
     return [group for group, reader in readers.items() if reader.needed < most[group[0]]]
-
-
-class Forgetting:
-    """Finds and records groups to forget. idle_ms: see forgetGroups; now: a monotonic clock, in seconds."""
-
-    def __init__(self, idle_ms: int, now: Callable[[], float]) -> None:
-        self._idle_ms = idle_ms
-        self._now = now
-        self._checked: dict[GroupName, float] = {}
-        self._idle: set[GroupName] = set()  # by the last check of each group
-
-    def forget(self, streams: Collection[bytes]) -> None:
-        """Forget what was checked of these streams. They may be checked again."""
-        self._checked = {group: at for group, at in self._checked.items() if group[0] not in streams}
-        self._idle = {group for group in self._idle if group[0] not in streams}
-
-    def forgotten(self, server: Server, readers: Mapping[GroupName, ReadingGroup]) -> set[GroupName]:
-        """Return the groups that hold nothing back. Those that this call forgets are recorded. Raises ServerError."""
-        now, holders = self._now(), holding(readers)
-        due = [group for group in holders if now - self._checked.get(group, -CHECK_INTERVAL) >= CHECK_INTERVAL]
-        recorded = {group for group in holders if readers[group].is_recorded}
-        for group, consumers in fetch_consumers(server, due).items():
-            self._checked[group] = now
-            self._idle.discard(group)
-            if is_idle(consumers, self._idle_ms):
-                self._idle.add(group)
-                if group not in recorded and record(server, group, readers[group].info, consumers) is not None:
-                    recorded.add(group)
-        return recorded & self._idle
 
 
 def is_idle(consumers: Sequence[ConsumerInfo], idle_ms: int) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from spark_streams.model.ids import MAX_ID, StreamId
-from spark_streams.model.keys import forgotten_key
-from spark_streams.retention.forgotten import Forgetting, ForgottenGroup, GroupName, ReadingGroup
+from spark_streams.retention.forgotten import GroupName, ReadingGroup
 from spark_streams.wire.connection.connection import Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
@@ -16,9 +15,8 @@ from spark_streams.wire.replies.xinfo import GroupInfo, groups_in
 
 @dataclass(frozen=True)
 class RetentionState:
-    """Positions of the groups of one stream. groups: all groups except forgotten ones; oldest: their lowest pending
-    entry, None if nothing is pending; limit: the position of the query that removes, above which it has read nothing;
-    forgotten: number of groups that hold nothing back (retention.forgotten).
+    """Positions of the groups of one stream. oldest: their lowest pending entry, None if nothing is pending; limit: the
+    position of the query that removes, above which it has read nothing.
 
     Groups move forwards, so the state is still safe a moment later. (A group that is created again or set back
     meanwhile may miss entries, as it may after the removal.)"""
@@ -26,7 +24,6 @@ class RetentionState:
     groups: Sequence[GroupInfo]
     oldest: StreamId | None
     limit: StreamId = MAX_ID
-    forgotten: int = 0
 
     @property
     def delivered(self) -> StreamId:
@@ -41,17 +38,14 @@ class RetentionState:
 
 class Readers:
     """Fetches the groups of streams. It remembers groups and asks for their pending entries together with the next
-    request, so that a further fetch takes one round trip if no group is new. forgetting: None: all groups count."""
+    request, so that a further fetch takes one round trip if no group is new."""
 
-    def __init__(self, forgetting: Forgetting | None = None) -> None:
+    def __init__(self) -> None:
         self._groups: set[GroupName] = set()
-        self._forgetting = forgetting
 
     def forget(self, streams: Collection[bytes]) -> None:
         """Forget these streams. They may be fetched again."""
         self._groups = {group for group in self._groups if group[0] not in streams}
-        if self._forgetting is not None:
-            self._forgetting.forget(streams)
 
     def fetch(self, server: Server, streams: Sequence[bytes]) -> dict[bytes, RetentionState]:
         """Return the state of each stream that exists. Raises ServerReplyError.
@@ -68,24 +62,8 @@ class Readers:
         new_groups = sorted(present_groups - set(known_groups))
         oldest |= _read_answers(server, new_groups, server.pipeline(_questions(new_groups)))
         self._groups = (self._groups - set(known_groups)) | present_groups
-        forgotten = self._forgotten(server, groups, oldest)
-        pending = _lowest_of([(group[0], entry) for group, entry in oldest.items() if group not in forgotten])
-        return {stream: _state(stream, infos, pending.get(stream), forgotten) for stream, infos in groups.items()}
-
-    def _forgotten(
-        self, server: Server, groups: Mapping[bytes, Sequence[GroupInfo]], oldest: Mapping[GroupName, StreamId]
-    ) -> set[GroupName]:
-        """Return the groups that hold nothing back."""
-        if self._forgetting is None:
-            return set()
-        infos = {(stream, info.name): info for stream, of_stream in groups.items() for info in of_stream}
-        keys = [forgotten_key(stream, name.decode("utf-8", "surrogateescape")) for stream, name in infos]
-        records = map(ForgottenGroup.parse, server.execute_all([("GET", key) for key in keys]))
-        readers = {
-            group: ReadingGroup(info, oldest.get(group), found)
-            for (group, info), found in zip(infos.items(), records, strict=True)
-        }
-        return self._forgetting.forgotten(server, readers)
+        pending = _lowest_of([(group[0], entry) for group, entry in oldest.items()])
+        return {stream: RetentionState(infos, pending.get(stream)) for stream, infos in groups.items()}
 
 
 def fetch_readers(server: Server, streams: Sequence[bytes]) -> dict[GroupName, ReadingGroup]:
@@ -94,13 +72,6 @@ def fetch_readers(server: Server, streams: Sequence[bytes]) -> dict[GroupName, R
     infos = {(stream, info.name): info for stream, of_stream in groups.items() for info in of_stream}
     oldest = _read_answers(server, list(infos), server.pipeline(_questions(list(infos))))
     return {group: ReadingGroup(info, oldest.get(group)) for group, info in infos.items()}
-
-
-def _state(
-    stream: bytes, infos: Sequence[GroupInfo], oldest: StreamId | None, forgotten: set[GroupName]
-) -> RetentionState:
-    needing = [info for info in infos if (stream, info.name) not in forgotten]
-    return RetentionState(needing, oldest, forgotten=len(infos) - len(needing))
 
 
 def _questions(groups: Sequence[GroupName]) -> list[tuple[str | bytes, ...]]:

@@ -11,9 +11,6 @@ delete  XTRIM MINID = needed: each entry. If entries below `delivered` are pendi
 The cost is that of the removed entries. Only ACKED also walks past all pending entries. Its time is measured, and the
 next one is postponed if it takes long, so that it uses a small share of the time.
 
-A group that is forgotten (forgetGroups, retention.forgotten) counts as if it did not exist. If all groups of a stream
-are, nothing is removed. ACKED still waits for them, because the server counts all groups.
-
 A sweep keeps no state that matters: the next sweep finds what a crash or an outage has left.
 """
 
@@ -24,7 +21,6 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from spark_streams.model.ids import MAX_ID, StreamId
-from spark_streams.retention.forgotten import Forgetting
 from spark_streams.retention.readers import Readers, RetentionState
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
@@ -39,19 +35,17 @@ Words = tuple[str | bytes, ...]
 
 
 class Sweeper:
-    """Sweeps streams, over any connection to their server. exactly: as `delete` does; now: monotonic clock, in seconds;
-    forget_groups: see the option, in milliseconds. Not thread-safe."""
+    """Sweeps streams, over any connection to their server. exactly: as `delete` does; now: monotonic clock, in seconds.
+    Not thread-safe."""
 
-    def __init__(self, exactly: bool, now: Callable[[], float], forget_groups: int | None = None) -> None:
+    def __init__(self, exactly: bool, now: Callable[[], float]) -> None:
         self._exactly = exactly
         self._now = now
-        self._forget_groups = forget_groups
         self.forget()
 
     def forget(self) -> None:
         """Forget the readers and what the server supports: it may be another server."""
-        forget_groups = self._forget_groups
-        self._readers = Readers(None if forget_groups is None else Forgetting(forget_groups, self._now))
+        self._readers = Readers()
         self._knows_acked: bool | None = None
         self._walk_again = 0.0
 

@@ -74,7 +74,7 @@ def infer_schema(options: BatchSourceOptions) -> StructType:
     with Session(options.address, "inferring a schema") as session:
         entries = session.run(lambda server: sample(server, options))
     skip = [options.column_name_of_corrupt_record, text(MARK)]
-    columns = infer(entries, skip, options.null_value, options.infer_schema_share)
+    columns = infer(entries, skip, options.null_value)
     if not columns:
         raise SchemaError(
             f"inferSchema found entries at {options.address}, but no field that can be a column. Pass a schema, such "

@@ -16,14 +16,13 @@ from spark_streams.errors import NotPermittedError
 from spark_streams.groups import group_snapshot, prune
 from spark_streams.model.commit_mark import committed_key
 from spark_streams.model.keys import retry_stream
-from spark_streams.retention.sweep import Sweeper
 from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.batch_commit import rows_written, void_batch
 from spark_streams.sink.ledger.runs import begin_job, begin_run
-from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from tests.console.browser import Browser
 from tests.console.process import running_console
+from tests.holding import hold
 from tests.identity.documented_rights import as_user, besides, documented, rights
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.source.limited_user import read_in_all_ways
@@ -91,29 +90,6 @@ def test_a_reader(empty: Server) -> None:
         drain(reader(limited, onCommit=way))
     # Asked for, and done without: what the server's memory does, and whether it counts entries.
     assert set(refusals(empty)) <= {("command", "info"), ("command", "xsetid")}
-
-
-@pytest.mark.parametrize("role", ["reader", "writer"])
-def test_groups_are_forgotten_with_the_rights_for_it(empty: Server, role: str) -> None:
-    """Without them, the error names the right."""
-    with empty.client() as admin:
-        add(admin, 10)
-        for group, count in (("g", 10), ("other", 3)):
-            admin.xgroup_create("s", group, 0)
-            admin.xreadgroup(group, "spark", {"s": ">"}, count=count, noack=True)
-        time.sleep(0.1)
-        words = rights(role, out="s")
-        for more in ((), besides("`reader` and `writer`, for `forgetGroups`").replace("orders", "s").split()):
-            limited = as_user(empty, *words, *more)
-            with connect(Address.parse(limited.url)) as server:
-                sweeper = Sweeper(True, time.monotonic, forget_groups=50)
-                if more:
-                    sweeper.sweep(server, ["s"])
-                    continue
-                with pytest.raises(NotPermittedError):
-                    sweeper.sweep(server, ["s"])
-                assert admin.xlen("s") == 10
-        assert admin.xlen("s") == 0
 
 
 def test_a_reader_of_one_group_reaches_no_other_and_no_other_stream(empty: Server) -> None:
@@ -259,6 +235,19 @@ def test_an_operator_takes_entries_that_a_query_has_claimed(filled: Server) -> N
     with filled.client(decode_responses=True) as admin:
         assert not admin.xpending_range("s", "g", "-", "+", 1, consumername=consumer)
     assert refusals(filled) == []
+
+
+def test_an_operator_forgets_groups_with_the_right_to_trim(empty: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, nothing is removed, and the error names the right."""
+    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+    more = besides("`operator`, for `rstream trim --acked` and `rstream groups prune --hold`").split()
+    line = "groups prune s --hold --idle 50ms --yes"
+    with empty.client(decode_responses=True) as admin:
+        hold(admin)
+        ran = rstream(as_user(empty, *rights("operator", stream="s")), line)
+        assert (ran.exit_code, "xtrim" in ran.output, admin.xlen("s")) == (1, True, 10)
+        ran = rstream(as_user(empty, *rights("operator", stream="s"), *more), line)
+        assert (ran.exit_code, admin.xlen("s")) == (0, 0), ran.output
 
 
 @pytest.mark.parametrize("line", ["groups prune s --idle 50ms --yes", "groups delete s --group g --yes"])

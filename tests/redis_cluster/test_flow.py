@@ -20,7 +20,7 @@ pytestmark = pytest.mark.in_turn
     [
         {},
         {"waitReplicas": "1", "maxlen": "100000", "chunkSize": "50"},
-        {"on_commit": "delete", "retentionBytes": "50mb", "streamTtl": "1h"},
+        {"on_commit": "delete", "retentionBytes": "50mb"},
     ],
 )
 def test_a_quiet_cluster(cluster: RedisCluster, sink: dict[str, str]) -> None:

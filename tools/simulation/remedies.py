@@ -59,11 +59,11 @@ class Operator:
             assert found is not None, text
             world.add(found[1], 1)
             return
-        if isinstance(error, GroupExistsError) and "archivePath" in text:
+        if isinstance(error, GroupExistsError):
             world.tell("   operator: onNewCheckpoint=restart")
             query.options = {**query.options, "onNewCheckpoint": "restart"}
             return
-        if isinstance(error, GroupExistsError) or "onNewCheckpoint=restart cannot" in text:
+        if "onNewCheckpoint=restart cannot" in text:
             world.tell("   operator: onNewCheckpoint=resume")
             query.options = {name: value for name, value in query.options.items() if name != "onNewCheckpoint"}
             return

@@ -67,8 +67,8 @@ def prune(
     wait for a retry stay, and the command prints where.
 
     With --hold no group is deleted. The command lists groups that hold entries back which no other group needs, with
-    about how many and how much memory. With --yes it does once what option forgetGroups does: it records each group and
-    removes these entries. A query of such a group then stops with RSTREAM_GROUP_FORGOTTEN.
+    about how many and how much memory. With --yes it records that each group is forgotten and removes these entries.
+    A query of such a group then stops with RSTREAM_GROUP_FORGOTTEN.
 
     \b
     Examples:

@@ -125,9 +125,8 @@ def _trimming(job: Job) -> Trimming | None:
     if job.get("trim.keep_entries", 1) < 1:
         raise ConfigError("trim.keep_entries must be at least 1; leave it out to trim every archived entry")
     age = _duration(job, "trim.keep_for") if "keep_for" in trim_keys else None
-    return Trimming(
-        "acked", RetentionLimits(maxlen=job.get("trim.keep_entries"), retention=age), job.get("trim.approximate", True)
-    )
+    limits = RetentionLimits(maxlen=job.get("trim.keep_entries"), retention=age)
+    return Trimming(acked=True, limits=limits, approximate=job.get("trim.approximate", True))
 
 
 def _duration(job: Job, key: str, default: str = "") -> int:

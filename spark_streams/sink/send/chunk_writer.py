@@ -250,7 +250,7 @@ class ChunkWriter:
         place, refusal = next(iter(write.result.refused.items()))
         if place < len(write.rest.to_send):
             return error_of_row(self._session.get(), write.rest.to_send, place, refusal)
-        return self._session.get().error_of(refusal, self._trimmer.words(write.stream))
+        return self._session.get().error_of(refusal, ("XTRIM", write.stream))
 
     # -- durability ---------------------------------------------------------------------------------------------
 

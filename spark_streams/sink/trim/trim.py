@@ -1,11 +1,10 @@
 """Trim streams with each chunk: by length, ID, age or memory, or only entries that all groups have acknowledged.
 
-    trim=maxlen      XTRIM MAXLEN: keeps `maxlen` entries
-    trim=minid       XTRIM MINID: removes entries below `minId`, or older than `retention` by the server's clock
-    retentionBytes   XTRIM MAXLEN: keeps as many entries as fit (entry_sizes.py); combines with the others
-    trim=acked       the same thresholds, but only entries that were delivered to every group and acknowledged; without
-                     a threshold, all of those. A stream without groups is not trimmed.
-    streamTtl        PEXPIRE with each chunk: the server deletes a stream that gets no chunk for this long
+    maxlen             XTRIM MAXLEN: keeps this many entries
+    minId, retention   XTRIM MINID: removes entries below this ID, or older by the server's clock
+    retentionBytes     XTRIM MAXLEN: keeps as many entries as fit (entry_sizes.py); combines with the others
+    trim=acked         the same thresholds, but only entries that were delivered to every group and acknowledged;
+                       without a threshold, all of those. A stream without groups is not trimmed.
 
 Since Redis 8.2, XTRIM … ACKED removes acknowledged entries also behind an entry that is still pending. Other servers
 get MINID with the lowest ID that a group still needs (retention/readers.py).
@@ -19,7 +18,6 @@ from dataclasses import dataclass
 
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.options.sink_options import SinkOptions
-from spark_streams.retention.forgotten import Forgetting
 from spark_streams.retention.readers import Readers, RetentionState
 from spark_streams.sink.encode.chunks import Chunk
 from spark_streams.sink.trim.entry_sizes import EntrySizes
@@ -42,30 +40,22 @@ class RetentionLimits:
 
 @dataclass(frozen=True)
 class Trimming:
-    """How streams are trimmed. strategy: maxlen, minid, acked or None; limit: LIMIT, only with `~`; forget_groups: see
-    the option, in milliseconds."""
+    """How streams are trimmed. acked: only what every group has acknowledged; approximate: whole nodes (`~`)."""
 
-    strategy: str | None
+    acked: bool
     limits: RetentionLimits
     approximate: bool
-    limit: int | None = None
-    forget_groups: int | None = None
 
     @classmethod
     def from_options(cls, options: SinkOptions) -> Trimming:
         """Return the trimming that a sink's options ask for."""
-        strategy = options.trim
-        if strategy is None and options.maxlen is not None:
-            strategy = "maxlen"
-        if strategy is None and (options.min_id or options.retention) is not None:
-            strategy = "minid"
         limits = RetentionLimits(options.maxlen, options.min_id, options.retention, options.retention_bytes)
-        return cls(strategy, limits, options.approximate, options.trim_limit, options.forget_groups)
+        return cls(options.trim == "acked", limits, options.approximate)
 
     def commands(self, stream: bytes, now: int, max_entries: int | None) -> list[bytes]:
         """Return the packed XTRIMs that are sent with a chunk. now: Unix ms of the server; max_entries: number of
         entries that fit into max_bytes, None: not known."""
-        if self.strategy == "acked":
+        if self.acked:
             return []
         return [pack(*self.words(stream, *threshold)) for threshold in self.thresholds(now, max_entries)]
 
@@ -84,7 +74,6 @@ class Trimming:
     def words(self, stream: bytes, kind: str, threshold: str, limit: int | None = None) -> list[str | bytes]:
         """Return the arguments of an XTRIM. limit: the most entries that it may remove, if it removes whole nodes."""
         words: list[str | bytes] = ["XTRIM", stream, kind, "~" if self.approximate else "=", threshold]
-        limit = self.limit if limit is None else limit if self.limit is None else min(limit, self.limit)
         return [*words, "LIMIT", str(limit)] if limit is not None and self.approximate else words
 
 
@@ -94,7 +83,6 @@ class Trimmer:
     def __init__(self, session: Session, options: SinkOptions) -> None:
         self._session = session
         self._trimming = Trimming.from_options(options)
-        self._ttl = options.stream_ttl  # milliseconds
         # A connection of its own: replies may be outstanding on the task's. A chunk was sent, so the address is right.
         self._trim_session = Session(session.address, is_known=True)
         self._acked: AckedTrimmer | None = None
@@ -102,21 +90,18 @@ class Trimmer:
         self._clock_offset: int | None = None  # the server's clock minus our monotonic one, milliseconds
 
     def commands(self, chunk: Chunk) -> list[bytes]:
-        """Return the packed XTRIMs and PEXPIREs that are sent with a chunk."""
+        """Return the packed XTRIMs that are sent with a chunk."""
         now = self._now()  # also for trim_after: at the first call no reply is outstanding
-        streams = chunk.stream_names
-        trims = [trim for stream in streams for trim in self._trimming.commands(stream, now, self._max_entries(stream))]
-        ends = [] if self._ttl is None else [pack("PEXPIRE", stream, self._ttl) for stream in streams]
-        return [*trims, *ends]
-
-    def words(self, stream: str | bytes) -> tuple[str | bytes, ...]:
-        """Return the command that is sent with a chunk, for the error message if the server refuses it."""
-        return ("XTRIM" if self._trimming.thresholds(0, 1 if self._sizes else None) else "PEXPIRE", stream)
+        return [
+            trim
+            for stream in chunk.stream_names
+            for trim in self._trimming.commands(stream, now, self._max_entries(stream))
+        ]
 
     def trim_after(self, chunk: Chunk) -> None:
         """Trim after the replies to a chunk: for trim=acked, and if the size of entries was not known before."""
         due = [] if self._sizes is None else self._sizes.count(chunk)
-        acked = self._trimming.strategy == "acked"
+        acked = self._trimming.acked
         if due or acked:
             now = self._now()
             self._trim_session.run(lambda server: self._trim(server, due, chunk.stream_names if acked else [], now))
@@ -166,8 +151,7 @@ class AckedTrimmer:
     def __init__(self, server: Server, trimming: Trimming) -> None:
         self.server = server
         self._trimming = trimming
-        forget_groups = trimming.forget_groups
-        self._readers = Readers(None if forget_groups is None else Forgetting(forget_groups, time.monotonic))
+        self._readers = Readers()
         self._knows_acked: bool | None = None
 
     def trim(self, streams: Sequence[bytes], now: int, max_entries: Mapping[bytes, int | None] | None = None) -> int:
@@ -186,7 +170,7 @@ class AckedTrimmer:
         return thresholds if thresholds or self._trimming.limits.max_bytes is not None else [("MINID", str(MAX_ID))]
 
     def _trim(self, stream: bytes, state: RetentionState, kind: str, threshold: str) -> int:
-        if self._knows_acked is not False and not state.forgotten:  # ACKED counts forgotten groups, too
+        if self._knows_acked is not False:
             words = [*self._trimming.words(stream, kind, threshold), "ACKED"]
             reply = self.server.pipeline([words])[0]
             if self._knows_acked is None:

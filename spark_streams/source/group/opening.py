@@ -113,7 +113,7 @@ class Opening:
         """Create missing groups: all before the first batch, later those of streams that the checkpoint does not name.
         Return the checkpoint without streams that the options no longer name and that no longer have the group.
 
-        Raises as `find` does, and StreamMissingError, DataLossError, GroupExistsError, GroupSharedError."""
+        Raises as `find` does, and StreamMissingError, DataLossError, GroupSharedError."""
         streams = self._streams
         streams.forget_retries()
         if streams.by_pattern:
@@ -181,7 +181,7 @@ class Opening:
 
     def _meet_existing(self, server: Server, first: Offset) -> None:
         """Do as `onNewCheckpoint` says, once for each stream, if the group existed on it. first: the first offset.
-        Raises GroupExistsError, GroupSharedError."""
+        Raises GroupSharedError."""
         options, member = self._options, self._member
         new = [stream for stream in self._streams.named(first) if stream not in self._met]
         if not new or not options.is_start_given:
@@ -204,8 +204,6 @@ class Opening:
                 if (mark := marks.get(stream)) is None or not mark.is_begin or mark.id != position
             }
             unused = unused_start(server, member, existing, options.starting_offsets)
-            if unused is not None and options.on_new_checkpoint == "fail":
-                raise unused.error()
             if unused is not None:
                 _log.warning("%s", unused.warning())
         self._met.update(new)

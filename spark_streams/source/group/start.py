@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.errors import GroupExistsError, GroupForgottenError, StreamStateError
+from spark_streams.errors import GroupForgottenError, StreamStateError
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.model.keys import forgotten_key, is_returned, key_beside
@@ -53,14 +53,6 @@ class UnusedStart:
             f"{self.group}. The query begins after entry {self.position}, where the group stands. startingOffsets is "
             f"not used: it applies to new groups. To begin elsewhere, stop the query, set the group ({self.seek}), and "
             "start it with a new checkpoint; or give the query a group of its own (option group)"
-        )
-
-    def error(self) -> GroupExistsError:
-        """Return the error for onNewCheckpoint=fail."""
-        return GroupExistsError(
-            f"{self.group}, after entry {self.position}, and the query has no checkpoint (onNewCheckpoint=fail). Start "
-            "it with its checkpoint. Without a checkpoint: set onNewCheckpoint=resume to continue where the group "
-            "stands, or onNewCheckpoint=restart to read from startingOffsets again"
         )
 
 
@@ -139,8 +131,8 @@ def first_positions(
 
 
 def require_not_forgotten(server: Server, member: Membership, streams: Sequence[str], accepts_loss: bool) -> None:
-    """Check that the group was not forgotten on these streams since it was last used (forgetGroups), while the query
-    holds its lease. accepts_loss: log it, and let the group hold entries back again.
+    """Check that the group was not forgotten on these streams since it was last used (retention.forgotten), while the
+    query holds its lease. accepts_loss: log it, and let the group hold entries back again.
 
     Raises GroupForgottenError, ServerError.
     """
@@ -158,13 +150,13 @@ def require_not_forgotten(server: Server, member: Membership, streams: Sequence[
         why = (
             f"group {member.group!r} of stream {stream!r} at {server.address} was forgotten at "
             f"{from_milliseconds(record.at).isoformat(timespec='seconds')}, after entry {record.position}: its "
-            "consumers were idle for the time of forgetGroups, so entries that it had not acknowledged may be removed; "
-            f"{left}"
+            "consumers were idle when rstream groups prune --hold ran, so entries that it had not acknowledged may be "
+            f"removed; {left}"
         )
         if not accepts_loss:
             raise GroupForgottenError(
                 f"{why}. To accept the loss and read what is left, set failOnDataLoss=false for one start. To keep "
-                "entries longer, raise forgetGroups where it is set"
+                "entries longer, raise --idle of that command where it is scheduled"
             )
         _log.warning("%s (failOnDataLoss=false)", why)
         server.execute("DEL", forgotten_key(stream, member.group))

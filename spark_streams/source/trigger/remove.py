@@ -31,7 +31,7 @@ class Removing:
 
     def __init__(self, options: SourceOptions, retries: Retries, now: Callable[[], float], limits: Limits) -> None:
         on_commit = options.on_commit
-        self._inputs = None if on_commit == "keep" else Sweeper(on_commit == "delete", now, options.forget_groups)
+        self._inputs = None if on_commit == "keep" else Sweeper(on_commit == "delete", now)
         self._returned = Sweeper(exactly=True, now=now)
         self._retries = retries
         self._now = now

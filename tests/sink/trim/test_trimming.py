@@ -38,12 +38,6 @@ def test_what_is_old_by_the_servers_clock_goes(server: Server) -> None:
     assert sorted(numbers(server)) == [2, 9]
 
 
-def test_a_limit_bounds_what_one_trimming_removes(server: Server) -> None:
-    append([frame(ROWS)], options(server.url), None)
-    append([frame([-1])], options(server.url, maxlen="100", trimLimit="500"), None)
-    assert len(ROWS) - 500 <= sum(numbers(server).values()) < len(ROWS)
-
-
 def test_without_groups_nothing_is_acknowledged(server: Server) -> None:
     append([frame(ROWS)], options(server.url, trim="acked", maxlen="10"), None)
     assert sum(numbers(server).values()) == len(ROWS)

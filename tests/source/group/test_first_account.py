@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.errors import DataLossError, GroupExistsError
+from spark_streams.errors import DataLossError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.source.test_retries import LETTERS, TEXTS, dead
@@ -289,23 +289,6 @@ def test_a_first_offset_without_streams_is_a_new_checkpoint_for_those_that_come(
         one = reader(server, limits=LOOK_EACH_TIME, **PATTERN)
     assert drain(one, start=start) == [[4]]
     assert "group 'g' already exists on stream 'p:a'" in caplog.text
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-def test_a_first_offset_without_streams_is_refused_as_a_new_checkpoint(
-    server: Server, client: redis.Redis, restarts: bool
-) -> None:
-    """onNewCheckpoint=fail."""
-    options = {**PATTERN, "onNewCheckpoint": "fail"}
-    used(server, client)
-    one = reader(server, limits=LOOK_EACH_TIME, **options)
-    start = logged(one.initialOffset())
-    assert one.latestOffset(start, ALL) == start
-    back(client)
-    if restarts:
-        one = reader(server, limits=LOOK_EACH_TIME, **options)
-    with pytest.raises(GroupExistsError, match="has no checkpoint"):
-        one.latestOffset(start, ALL)
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -86,7 +86,6 @@ def holders_of(root: object, part: str) -> set[str]:
         {},
         {"noAck": "true"},
         {"noAck": "true", "onCommit": "delete"},
-        {"onCommit": "delete", "forgetGroups": "1h"},
         {"claimIdle": "1h", "maxDeliveries": "3", "deadLetterStream": "dead"},
         RETRIES,
     ],

@@ -249,17 +249,9 @@ def test_a_running_query_is_not_restarted(server: Server, client: redis.Redis) -
         another_reader(server, onNewCheckpoint="restart").initialOffset()
 
 
-def test_a_new_checkpoint_can_be_refused(server: Server, client: redis.Redis) -> None:
-    ids = add(client, 5)
-    assert begun(reader(server, onNewCheckpoint="fail")) == [list(range(5))]
-    stop_all()
-    line = refused(reader(server, onNewCheckpoint="fail"))
-    assert f"[RSTREAM_GROUP_EXISTS] group 'g' already exists on stream 's', after entry {ids[-1]}, and" in line
-    assert begun(reader(server, onNewCheckpoint="fail", startingOffsets=ids[-1])) == []
-    stop_all()
-    for choice in ("fail", "restart"):
-        with pytest.raises(InvalidOptionError, match=f"onNewCheckpoint={choice} needs option startingOffsets"):
-            SourceOptions.parse({"streams": "s", "group": "g", "onNewCheckpoint": choice})
+def test_a_restart_needs_a_start() -> None:
+    with pytest.raises(InvalidOptionError, match="onNewCheckpoint=restart needs option startingOffsets"):
+        SourceOptions.parse({"streams": "s", "group": "g", "onNewCheckpoint": "restart"})
 
 
 def test_streams_of_a_pattern_are_restarted(server: Server, client: redis.Redis) -> None:

@@ -80,13 +80,12 @@ def test_entries_that_were_released_above_the_position_are_the_querys_own(server
     assert pending_count(client) == 0
 
 
-@pytest.mark.parametrize("on_new", ["fail", "resume"])
 def test_a_query_that_was_stopped_before_its_first_entry_goes_on(
-    server: Server, client: redis.Redis, on_new: str, caplog: pytest.LogCaptureFixture
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark logs its initial offset, which has no token."""
     add(client, 5)
-    options = {"startingOffsets": "latest", "onNewCheckpoint": on_new}
+    options = {"startingOffsets": "latest"}
     start = reader(server, **options).initialOffset()
     for _ in range(3):
         one = reader(server, **options)
