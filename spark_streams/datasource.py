@@ -47,7 +47,9 @@ class RStreamDataSource(DataSource):
         """Return the columns for a reader without a schema: the default, or with `inferSchema` those of a sample."""
         if self._infers_schema():
             if text_of("group", self.options, SOURCE) is not None:
-                raise InvalidOptionError("inferSchema is an option of spark.read: use readStream.schema(…)")
+                raise InvalidOptionError(
+                    "inferSchema is an option of spark.read: use readStream.schema(…) (rstream help options#inferSchema)"
+                )
             from spark_streams.source.batch_reader import infer_schema
 
             return infer_schema(BatchSourceOptions.parse(self.options))
@@ -84,7 +86,8 @@ class RStreamDataSource(DataSource):
             if options.retry_delay and options.mode != "DEADLETTER" and not columns.wants_attempt:
                 raise InvalidOptionError(
                     "option retryDelay has nothing to retry: set mode=DEADLETTER. If the query rejects rows itself "
-                    "(route_dead_letters), declare _attempt INT and _first_failed TIMESTAMP in the schema"
+                    "(route_dead_letters), declare _attempt INT and _first_failed TIMESTAMP in the schema (rstream help "
+                    "options#retryDelay)"
                 )
             if options.target_batch_time is not None and not HAS_READ_LIMITS:
                 raise UnsupportedError(

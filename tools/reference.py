@@ -27,8 +27,11 @@ from spark_streams.monitor import group_metrics
 from spark_streams.monitor.exporter import metrics as exporter_metrics
 from spark_streams.monitor.group_metrics import Table
 from spark_streams.monitor.watch import prometheus as query_metrics
-from spark_streams.options import migration
-from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SINK, SOURCE, Option, documented, without_access
+from spark_streams.options import checks, migration
+from spark_streams.options.option import REQUIRED, Option, documented
+from spark_streams.options.sink_table import SINK_GROUPS
+from spark_streams.options.source_table import SOURCE_GROUPS
+from spark_streams.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE
 from spark_streams.source.group import remedies
 from tools.simulation.mutants import notes
 from tools.simulation.mutants.table import MUTANTS
@@ -82,23 +85,37 @@ def _type_of_value(parse: Callable[[str], object]) -> str:
     return TYPES[parse.__name__] if words is None else ", ".join([*(f"`{word}`" for word in words), "an entry ID"])
 
 
-def table_of(options: Iterable[Option], printed: Iterable[Option] = ()) -> str:
-    """Return a table of options. printed: those of the table above; the same ones are only named."""
-    rows = ["| option | type | default | meaning |", "|---|---|---|---|"]
-    above = {_row_of(option) for option in printed}
-    same = []
+def table_of(options: Iterable[Option], readers: bool = False, elsewhere: Iterable[Option] = ()) -> str:
+    """Return a table of options, each with an anchor. readers: say for which of the two readers each is; elsewhere:
+    options of another table, whose anchors have the plain name."""
+    taken = {option.name for option in elsewhere}
+    heads = ["option", *(["for"] if readers else []), "type", "default", "meaning"]
+    rows = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for option in documented(options):
-        if (row := _row_of(option)) in above:
-            same.append(f"`{option.name}`")
-        else:
-            rows.append(row)
-    table = _listing(rows)
-    return f"{table}\n\nAs in the table of the [streaming source](#source): {', '.join(same)}." if same else table
+        anchor = f"sink-{option.name}" if option.name in taken else option.name
+        default = "required" if option.default is REQUIRED else option.shown or "none"
+        reader = [option.only or "both"] if readers else []
+        cells = [f'<a id="{anchor}"></a>`{option.name}`', *reader, type_of(option), default, option.doc]
+        rows.append(f"| {' | '.join(cells)} |")
+    return _listing(rows)
 
 
-def _row_of(option: Option) -> str:
-    default = "required" if option.default is REQUIRED else option.shown or "none"
-    return f"| `{option.name}` | {type_of(option)} | {default} | {option.doc} |"
+def source_options() -> str:
+    """Print the options of both readers, a table for each group."""
+    return "\n\n".join(f"### {title}\n\n{table_of(options, True)}" for title, options in SOURCE_GROUPS.items())
+
+
+def sink_options() -> str:
+    """Print the options of the sink, a table for each group."""
+    return "\n\n".join(
+        f"### {title}\n\n{table_of(options, elsewhere=SOURCE)}" for title, options in SINK_GROUPS.items()
+    )
+
+
+def counts_of_options() -> str:
+    """Return how many options users can set, and how many pairs of options need a check."""
+    names = {option.name for option in documented((*SOURCE, *BATCH_SOURCE, *SINK))}
+    return f"options: {len(names)} · contradictions: {len(checks.CONTRADICTIONS)} · needs: {len(checks.NEEDS)}"
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
@@ -303,10 +320,9 @@ def mutants_of_product() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "source-options": lambda: table_of(without_access(SOURCE)),
-    "batch-source-options": lambda: table_of(without_access(BATCH_SOURCE), SOURCE),
-    "sink-options": lambda: table_of(without_access(SINK), SOURCE),
-    "access-options": lambda: table_of(ACCESS[1:]),
+    "access-options": lambda: table_of(ACCESS),
+    "source-options": source_options,
+    "sink-options": sink_options,
     "kafka-read": lambda: migration.table_of_rows("Kafka", migration.KAFKA_READ),
     "kafka-write": lambda: migration.table_of_rows("Kafka", migration.KAFKA_WRITE),
     "spark-redis": lambda: migration.table_of_rows("spark-redis", migration.SPARK_REDIS),
@@ -340,13 +356,14 @@ def conf_files() -> dict[str, str]:
 
 
 def main() -> int:
-    """Write the pages and conf/, and print the names of the files that changed."""
+    """Write the pages and conf/. Print the names of the files that changed, and how many options there are."""
     texts = {page: printed(page.read_text(encoding="utf-8")) for page in sorted(PAGES.rglob("*.md"))}
     texts |= {ROOT / "conf" / name: text for name, text in conf_files().items()}
     for file, text in texts.items():
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             file.write_text(text, encoding="utf-8")
             print(file)
+    print(counts_of_options())
     return 0
 
 

@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Self
 from spark_streams.errors import InvalidOptionError, OptionError, UnknownOptionError
 from spark_streams.options.checks import check_together
 from spark_streams.options.migration import hint_of_other_connector
-from spark_streams.options.names import named, near, warn_if_deprecated
-from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SOURCE, Option, documented
+from spark_streams.options.names import linked, named, near, warn_if_deprecated
+from spark_streams.options.option import REQUIRED, Option, documented
+from spark_streams.options.table import ACCESS, BATCH_SOURCE, SOURCE
 from spark_streams.wire.address import allowed, server_url
 from spark_streams.wire.address.address import DEFAULT_URL_VARIABLE, Address, default_identity, default_url
 from spark_streams.wire.address.identity import Identity
@@ -56,11 +57,12 @@ class AccessOptions:
 
         Raises UnknownOptionError, InvalidOptionError, NotAllowedError.
         """
-        typed, values = _read(options, cls.TABLE, side or cls.SIDE)
-        check_together(typed, values)
-        fields: dict[str, Any] = {option.field: values[option.name] for option in cls.TABLE}
-        checked = cls(explicit=typed, **fields).checked()
-        return replace(checked, url=_accessed(checked))
+        with linked(cls.TABLE):
+            typed, values = _read(options, cls.TABLE, side or cls.SIDE)
+            check_together(typed, values)
+            fields: dict[str, Any] = {option.field: values[option.name] for option in cls.TABLE}
+            checked = cls(explicit=typed, **fields).checked()
+            return replace(checked, url=_accessed(checked))
 
     def checked(self) -> Self:
         """Return these options after checks between them. Raises InvalidOptionError."""

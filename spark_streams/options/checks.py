@@ -16,7 +16,7 @@ _ONE_OF_THESE = (
     ("password", "passwordFile", "credentialProvider"),
 )
 # Options that may not be set together, with the reason. None: with any value.
-_CONTRADICTIONS: tuple[tuple[tuple[str, object], tuple[str, object], str], ...] = (
+CONTRADICTIONS: tuple[tuple[tuple[str, object], tuple[str, object], str], ...] = (
     (("username", None), ("credentialProvider", None), "the provider names the user"),
     (("streamsPattern", None), ("createStreams", None), "a pattern reads existing streams"),
     (("streamsPattern", None), ("shards", None), "a pattern finds shards by their own names"),
@@ -36,7 +36,7 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, object], tuple[str, object], str], ...] 
     (("noAck", True), ("retryDelay", None), "an entry that is retried must stay pending"),
     (("transaction", None), ("delivery", "at-least-once"), "transaction means exactly-once"),
 )
-_NEEDS = (
+NEEDS = (
     ("transactionBatch", "transaction", "it names the write within the micro-batch"),
     ("transactionBatch", "transactionQuery", "batches of all queries have the same numbers"),
     ("transactionQuery", "transactionBatch", "a query has many micro-batches"),
@@ -57,11 +57,11 @@ def check_together(explicit_options: Collection[str], values: Mapping[str, objec
         conflicting = [name for name in group if name in explicit_options]
         if len(conflicting) > 1:
             raise InvalidOptionError(f"options {' and '.join(conflicting)} contradict each other: give one of them")
-    for (name, value), (other_name, forbidden), why in _CONTRADICTIONS:
+    for (name, value), (other_name, forbidden), why in CONTRADICTIONS:
         is_set = name in explicit_options and value in (None, values[name])
         if is_set and other_name in explicit_options and forbidden in (None, values[other_name]):
             raise InvalidOptionError(f"options {name} and {other_name} contradict each other: {why}")
-    for name, needed_name, why in _NEEDS:
+    for name, needed_name, why in NEEDS:
         if name in explicit_options and needed_name in values and needed_name not in explicit_options:
             raise InvalidOptionError(f"option {name} needs option {needed_name}: {why}")
     if "username" in explicit_options and not {"password", "passwordFile"} & set(explicit_options):

@@ -1,13 +1,16 @@
-"""Names of options: look-up without case, also by a deprecated name."""
+"""Names of options: look-up without case, also by a deprecated name; and where an error sends its reader."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
-from spark_streams.options.table import Option, documented
+from spark_streams.errors import InvalidOptionError
+from spark_streams.options.option import Option, documented
 
 _log = logging.getLogger("spark_streams.options")
 
@@ -28,6 +31,22 @@ def near(name: str, options: Iterable[Option]) -> str | None:
     by_name = {option.name.lower(): option.name for option in documented(options)}
     found = difflib.get_close_matches(name.lower(), by_name, n=1)
     return by_name[found[0]] if found else None
+
+
+@contextmanager
+def linked(options: Iterable[Option]) -> Iterator[None]:
+    """Let an InvalidOptionError within end with the command that shows the first option which its message names."""
+    try:
+        yield
+    except InvalidOptionError as error:
+        raise InvalidOptionError(f"{error.message}{_link(error.message, options)}") from error.__cause__
+
+
+def _link(message: str, options: Iterable[Option]) -> str:
+    """Return a link to the first of these options that a message names; empty: it names none, or has a link."""
+    names = {option.name for option in documented(options)}
+    first = next((word for word in re.findall(r"\w+", message) if word in names), None)
+    return "" if first is None or "rstream help" in message else f" (rstream help options#{first})"
 
 
 def warn_if_deprecated(name: str, option: Option, side: str) -> None:

@@ -8,7 +8,8 @@ from typing import ClassVar, Self
 from spark_streams.errors import InvalidOptionError
 from spark_streams.options.access_options import AccessOptions
 from spark_streams.options.checks import check_names_of_shards
-from spark_streams.options.table import SINK, Option
+from spark_streams.options.option import Option
+from spark_streams.options.table import SINK
 
 
 @dataclass(frozen=True, kw_only=True)

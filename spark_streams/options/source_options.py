@@ -12,8 +12,9 @@ from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.pattern import NamesAndPatterns, is_pattern
 from spark_streams.options.access_options import AccessOptions
 from spark_streams.options.checks import check_names_of_shards
+from spark_streams.options.option import Option
 from spark_streams.options.per_stream import PerStream
-from spark_streams.options.table import BATCH_SOURCE, SOURCE, Option
+from spark_streams.options.table import BATCH_SOURCE, SOURCE
 from spark_streams.shards.names import Shard
 from spark_streams.wire.address import allowed
 

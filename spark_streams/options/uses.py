@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from spark_streams.errors import InvalidOptionError, UnknownOptionError, UnsupportedError
 from spark_streams.options.access_options import is_sparks_own
 from spark_streams.options.migration import hint_of_other_connector
-from spark_streams.options.names import named, near
-from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE, Option, documented
+from spark_streams.options.names import linked, named, near
+from spark_streams.options.option import Option, documented
+from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
 
 _SIDES: tuple[tuple[str, tuple[Option, ...]], ...] = (("source", (*SOURCE, *BATCH_SOURCE)), ("sink", SINK))
 _TABLES = (
@@ -27,6 +28,11 @@ def check_before_use(options: Mapping[str, str]) -> None:
     Raises UnknownOptionError for a name that no reader or writer has, InvalidOptionError for a value that none accepts,
     and UnsupportedError for a catalog table that is being created.
     """
+    with linked(option for _, table in _SIDES for option in table):
+        _check_each(options)
+
+
+def _check_each(options: Mapping[str, str]) -> None:
     for name, text in options.items():
         if is_sparks_own(name):
             continue

@@ -99,7 +99,8 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
             raise InvalidOptionError(
                 f"option transaction={name!r} is only for writes within foreachBatch, and Spark reports no micro-batch "
                 "for this write. Outside foreachBatch, drop the option. Spark Connect never reports the micro-batch: "
-                f"there, pass the options that spark_streams.transaction({name!r}, rows, number, checkpoint) returns"
+                f"there, pass the options that spark_streams.transaction({name!r}, rows, number, checkpoint) returns "
+                "(rstream help options#transaction)"
             )
         return batch
 

@@ -27,7 +27,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if options.transaction is not None:
             raise InvalidOptionError(
                 "option transaction is only for writes within foreachBatch. writeStream writes each micro-batch once "
-                "without it. Drop the option"
+                "without it. Drop the option (rstream help options#transaction)"
             )
         self._rows = BatchWriter(options, schema, overwrite, is_micro_batch=True)
 

@@ -14,7 +14,8 @@ from spark_streams.jobs import job
 from spark_streams.options import names, uses
 from spark_streams.options.access_options import AccessOptions
 from spark_streams.options.names import named, near, text_of
-from spark_streams.options.table import ACCESS, Option
+from spark_streams.options.option import Option
+from spark_streams.options.table import ACCESS
 from spark_streams.options.uses import check_before_use
 
 # As after a release in which `answerTimeout` and `patience` became `replyTimeout`.
@@ -75,6 +76,23 @@ def test_a_deprecated_name_passes_before_use_and_is_never_proposed(monkeypatch: 
         check_before_use({"answerTimeou": "7s"})
     assert "answerTimeout'" not in str(error.value)
     assert near("replyTimeou", RENAMED) == "replyTimeout"
+
+
+@pytest.mark.parametrize(
+    ("given", "linked"),
+    [
+        ({"replyTimeout": "soon"}, "replyTimeout"),
+        ({"url": "localhost"}, "url"),
+        ({"password": "a", "passwordFile": "b"}, "password"),
+        ({"username": "u"}, "username"),
+        ({"url": "redis://u:p@h", "username": "u", "password": "p"}, "url"),
+    ],
+)
+def test_an_error_ends_with_the_command_that_shows_the_option(given: dict[str, str], linked: str) -> None:
+    with pytest.raises(InvalidOptionError) as error:
+        AccessOptions.parse({"url": "redis://h", **given})
+    assert str(error.value).endswith(f" (rstream help options#{linked})")
+    assert str(error.value).count("RSTREAM_INVALID_OPTION") == str(error.value).count("rstream help") == 1
 
 
 def test_the_text_of_an_option_is_found_by_each_of_its_names() -> None:

@@ -8,10 +8,10 @@ from typing import get_args, get_origin, get_type_hints
 import pytest
 
 from spark_streams.options.access_options import AccessOptions
+from spark_streams.options.option import Option, documented
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import BatchSourceOptions, SourceOptions
-from spark_streams.options.table import Option, documented
 from tools.reference import table_of
 
 KINDS = (AccessOptions, SourceOptions, BatchSourceOptions, SinkOptions)
@@ -29,7 +29,7 @@ BY_STREAM = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_option_has_a_line_in_the_table(kind: type[AccessOptions]) -> None:
     text = table_of(kind.TABLE)
-    assert all(f"| `{option.name}` |" in text for option in documented(kind.TABLE))
+    assert all(f"</a>`{option.name}` |" in text for option in documented(kind.TABLE))
     undocumented = {option.name for option in kind.TABLE} - {option.name for option in documented(kind.TABLE)}
     assert undocumented <= {"transactionBatch", "transactionQuery", "chunkSize"}
 

@@ -30,10 +30,11 @@ PAGE_NAME = re.compile(r"\bdocs/[\w/-]+\.md\b")
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """Return the anchors of a page, as GitHub and MkDocs make them of its headings."""
+    """Return the anchors of a page: its own, and those that GitHub and MkDocs make of its headings."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return frozenset(re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-") for h in headings)
+    of_headings = {re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-") for h in headings}
+    return frozenset(of_headings | set(re.findall(r'<a id="([\w-]+)"></a>', text)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 
 import spark_streams
 from spark_streams.cli import main
-from spark_streams.commands.help import topics
+from spark_streams.commands.help import page, topics
+from spark_streams.options.option import documented
+from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
 
 ROOT = Path(spark_streams.__file__).parent
 TOPIC = re.compile(r"rstream help ([\w/-]+)")
@@ -73,6 +75,24 @@ def test_a_topic_is_the_page(topic: str) -> None:
     assert ran.output.strip()[-200:] in (ROOT.parent / "docs" / part / file).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("option", sorted({one.name for one in documented((*SOURCE, *BATCH_SOURCE, *SINK))}))
+def test_an_option_is_shown_alone(option: str) -> None:
+    """Errors that name an option name this command."""
+    ran = CliRunner().invoke(main, ["help", f"options#{option}"])
+    assert ran.exit_code == 0
+    assert re.match(rf"{option}\n(  for: \w+\n)?  type: .+\n  default: .+\n  meaning: .+\n", ran.output)
+    assert "<a id" not in ran.output
+
+
+def test_an_option_of_source_and_sink_is_shown_twice() -> None:
+    assert CliRunner().invoke(main, ["help", "options#SHARDS"]).output.count("\nshards\n  type: ") == 1
+    assert CliRunner().invoke(main, ["help", "options#shards"]).output.count("shards\n  for: stream\n") == 1
+
+
+def test_no_page_shows_its_anchors() -> None:
+    assert not [topic for topic in topics() if "<a id" in page(topic)]
+
+
 def test_all_topics_are_listed_with_their_titles() -> None:
     lines = CliRunner().invoke(main, ["help"]).output.splitlines()
     assert len(lines) == len(topics())
@@ -87,6 +107,8 @@ def test_all_topics_are_listed_with_their_titles() -> None:
         ("troubleshoting", "Did you mean rstream help troubleshooting?"),
         ("zzz", "To list all topics run rstream help"),
         ("../../setup", "To list all topics run rstream help"),
+        ("options#zzz", "topic 'options' has no entry 'zzz'. To read the topic run rstream help options"),
+        ("zzz#url", "To list all topics run rstream help"),
     ],
 )
 def test_an_unknown_topic_names_what_to_run(topic: str, proposal: str) -> None:

@@ -84,7 +84,7 @@ def _only_column(option: str, name: str, schema: pa.Schema) -> pa.DataType:
         hint = next((f" Did you mean {column!r}?" for column in schema.names if near == [column.lower()]), "")
         raise InvalidOptionError(
             f"sink option {option}={name!r} names a column that the rows do not have.{hint} They have "
-            f"{', '.join(schema.names)}"
+            f"{', '.join(schema.names)} (rstream help options#{option})"
         )
     if len(indices) > 1:
         raise SchemaError(f"the rows have {len(indices)} columns {name!r}, which option {option} names. Rename one")
