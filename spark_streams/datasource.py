@@ -86,8 +86,8 @@ class RStreamDataSource(DataSource):
             if options.retry_delay and options.mode != "DEADLETTER" and not columns.wants_attempt:
                 raise InvalidOptionError(
                     "option retryDelay has nothing to retry: set mode=DEADLETTER. If the query rejects rows itself "
-                    "(route_dead_letters), declare _attempt INT and _first_failed TIMESTAMP in the schema (rstream help "
-                    "options#retryDelay)"
+                    "(route_dead_letters), declare _attempt INT and _first_failed TIMESTAMP in the schema "
+                    "(rstream help options#retryDelay)"
                 )
             if options.target_batch_time is not None and not HAS_READ_LIMITS:
                 raise UnsupportedError(
