@@ -48,7 +48,8 @@ class RStreamDataSource(DataSource):
         if self._infers_schema():
             if text_of("group", self.options, SOURCE) is not None:
                 raise InvalidOptionError(
-                    "inferSchema is an option of spark.read: use readStream.schema(…) (rstream help options#inferSchema)"
+                    "inferSchema is an option of spark.read: use readStream.schema(…) "
+                    "(rstream help options#inferSchema)"
                 )
             from spark_streams.source.batch_reader import infer_schema
 

@@ -62,9 +62,9 @@ TYPES = {
 }
 
 
-def _listing(rows: Iterable[str]) -> str:
-    """Return a table whose rows the site shows below each other on a narrow screen."""
-    return "\n".join(['<div class="listing" markdown>', "", *rows, "", "</div>"])
+def _listing(rows: Iterable[str], more: str = "") -> str:
+    """Return a table whose rows the site shows below each other on a narrow screen. more: another class of it."""
+    return "\n".join([f'<div class="listing{more}" markdown>', "", *rows, "", "</div>"])
 
 
 def type_of(option: Option) -> str:
@@ -97,7 +97,7 @@ def table_of(options: Iterable[Option], readers: bool = False, elsewhere: Iterab
         reader = [option.only or "both"] if readers else []
         cells = [f'<a id="{anchor}"></a>`{option.name}`', *reader, type_of(option), default, option.doc]
         rows.append(f"| {' | '.join(cells)} |")
-    return _listing(rows)
+    return _listing(rows, " options")
 
 
 def source_options() -> str:

@@ -8,7 +8,7 @@ from spark_streams.model.times import duration
 from spark_streams.options.option import Option
 from spark_streams.options.values import count, entry_id, flag, number, one_of, query_id, shards, size, text
 
-_WHERE_ROWS_GO = (
+_WHERE_TO_WRITE = (
     Option(
         "stream",
         text,
@@ -129,7 +129,7 @@ _PACE = (
     Option("chunkSize", count, 5_000, "", ""),
 )
 SINK_GROUPS: Mapping[str, tuple[Option, ...]] = {
-    "Where rows go": _WHERE_ROWS_GO,
+    "Where to write": _WHERE_TO_WRITE,
     "Once": _ONCE,
     "Trimming": _TRIMMING,
     "Pace": _PACE,
