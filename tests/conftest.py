@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 import pytest
+import redis
 from hypothesis import HealthCheck, settings
 
 from tests.seeds import TIMES
@@ -179,3 +180,10 @@ def server(request: pytest.FixtureRequest) -> Server:
     with chosen.client() as client:
         client.flushall()
     return chosen
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    """A plain client of the server, whose replies are texts."""
+    with server.client(decode_responses=True) as one:
+        yield one

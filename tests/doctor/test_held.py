@@ -34,11 +34,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checked, "ENTRIES", 9)
 
 
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
-
-
 def found(url: str, *words: str) -> list[dict[str, Any]]:
     """The findings about groups."""
     ran = CliRunner().invoke(main, ["doctor", url, "--json", *words])

@@ -33,12 +33,6 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[redis.Redis]:
-    with server.client(decode_responses=True) as client:
-        yield client
-
-
-@pytest.fixture
 def engine(processes: Processes, tmp_path: Path) -> Engine:
     return Engine(processes, tmp_path)
 

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
-from tests.source.conftest import client, no_reader_is_left
+from tests.source.conftest import no_reader_is_left
 from tools.servers.server import Server
 
-__all__ = ["client", "no_reader_is_left"]
+__all__ = ["no_reader_is_left"]
 
 # click before 8.2 has errors among the output, or nowhere else.
 APART = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}

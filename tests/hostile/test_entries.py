@@ -93,11 +93,6 @@ def test_any_name_can_be_read_as_what_it_may_be_taken_for(chance: random.Random)
         assert 0 <= slot_of(name) < 16384
 
 
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
-
-
 def test_a_mark_of_five_thousand_digits_is_an_ordinary_field(server: Server, client: redis.Redis) -> None:
     """A redrive's mark has nine digits at most. Good entries behind a forged one are read and acknowledged."""
     client.xadd("t", {"n": 1, "dl.redriven": f"{HUGE.decode()} t dead/1-0"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import redis
 from rich.console import Console
 
@@ -10,11 +9,6 @@ from spark_streams.jobs.job import Job
 from spark_streams.jobs.parts.query import Query
 from spark_streams.jobs.parts.source import Source
 from tools.servers.server import Server
-
-
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
 
 
 def note(server: Server, **source: object) -> str | None:

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import redis
 
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tools.servers.server import Server
-
-
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    """A plain client of the server."""
-    return server.client(decode_responses=True)
 
 
 @pytest.fixture

@@ -147,53 +147,9 @@ def test_offsets_for_a_stream_that_is_not_read_are_refused() -> None:
 LETTERS = {"deadLetterStream": "dead"}
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"streamsPattern": "o*"}, "streams and streamsPattern contradict"),
-        ({"startingOffsets": "latest", "startingTimestamp": "5"}, "startingOffsets and startingTimestamp contradict"),
-        ({"ordered": "true", "minPartitions": "4"}, "ordered and minPartitions contradict"),
-        ({"ordered": "true", "entriesPerPartition": "4"}, "ordered and entriesPerPartition contradict"),
-        ({"noAck": "true", "claimIdle": "5s"}, "noAck and claimIdle contradict"),
-        ({"noAck": "true", "maxDeliveries": "5", **LETTERS}, "noAck and maxDeliveries contradict"),
-        ({"maxTriggerDelay": "5s"}, "maxTriggerDelay needs option minEntriesPerTrigger"),
-        ({"maxDeliveries": "5"}, "maxDeliveries needs option deadLetterStream"),
-        ({"mode": "DEADLETTER"}, "mode=DEADLETTER needs option deadLetterStream"),
-        (LETTERS, "deadLetterStream has nothing to receive"),
-        ({"mode": "DEADLETTER", "deadLetterStream": "a"}, "deadLetterStream='a' is among the streams"),
-        ({"targetBatchTime": "10"}, "must be a duration above 0 with its unit"),
-        ({"targetBatchTime": "0s"}, "must be a duration above 0"),
-        ({"targetBatchTime": '{"a": "10s"}'}, "must be a duration above 0"),
-        ({"targetBatchTime": "10s", "archivePath": "/a"}, "archivePath and targetBatchTime contradict"),
-        ({"minEntriesPerTrigger": "5", "maxEntriesPerTrigger": "4"}, "minEntriesPerTrigger=5 is more than"),
-        ({"mode": "FAILFAST", "columnNameOfCorruptRecord": "c"}, "columnNameOfCorruptRecord has no meaning"),
-        ({"endingOffsets": "latest"}, "'endingOffsets' belongs to spark.read, not to spark.readStream"),
-        ({"inferSchema": "true"}, "'inferSchema' belongs to spark.read, not to spark.readStream"),
-        ({"maxTriggerDelay": "5", "minEntriesPerTrigger": "2"}, "must be a duration above 0 with its unit"),
-        ({"claimIdle": "0s"}, "must be a duration above 0"),
-        ({"startingTimestamp": "yesterday"}, "must be a time as ISO-8601 or in milliseconds"),
-        ({"startingTimestamp": "1960-01-01"}, "is before 1970"),
-    ],
-)
-def test_options_that_contradict_or_lack_each_other_are_named(given: dict[str, str], message: str) -> None:
-    with pytest.raises(InvalidOptionError, match=message):
-        SourceOptions.parse({**GOOD, **given})
-
-
 def test_delivery_is_an_option_of_the_sink() -> None:
     with pytest.raises(UnknownOptionError, match="no option 'delivery', which is one of the sink. The source ackn"):
         SourceOptions.parse({**GOOD, "delivery": "at-most-once"})
-
-
-def test_a_pattern_makes_no_streams() -> None:
-    given = {"url": GOOD["url"], "group": "g", "streamsPattern": "o*", "createStreams": "false"}
-    with pytest.raises(InvalidOptionError, match="streamsPattern and createStreams contradict"):
-        SourceOptions.parse(given)
-
-
-def test_options_at_their_harmless_value_contradict_nothing() -> None:
-    given = {"ordered": "false", "minPartitions": "4", "noAck": "false", "claimIdle": "5m"}
-    assert SourceOptions.parse({**GOOD, **given}).claim_idle == 300_000
 
 
 @pytest.mark.parametrize(
@@ -215,12 +171,6 @@ def test_a_batch_ends_at_the_last_id_below_its_ending_time() -> None:
     options = BatchSourceOptions.parse(given)
     assert options.ending_offsets.value_for("a") == "4-18446744073709551615"
     assert options.starting_offsets.value_for("a") == "3-1"
-    with pytest.raises(InvalidOptionError, match="'group' belongs to spark.readStream, not to spark.read"):
-        BatchSourceOptions.parse({**given, "group": "g"})
-    with pytest.raises(InvalidOptionError, match="must be earliest or an id"):
-        BatchSourceOptions.parse({**given, "startingOffsets": "latest"})
-    with pytest.raises(InvalidOptionError, match="streams is missing \\(or streamsPattern\\)"):
-        BatchSourceOptions.parse({"url": GOOD["url"]})
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from spark_streams.sink.encode.destination import Destination
 from spark_streams.wire.connect import connect
 from tests.shards.test_source import read, written
 from tests.sink.writing import options
-from tools.driving import ALL, drain, forget_all, reader, stop_all
+from tools.driving import ALL, drain, reader, stop_all
 from tools.servers.server import Server
 
 KEY = shards_key("orders").decode()
@@ -36,13 +36,6 @@ LOST = {
     "all": [KEY, *NAMES],
 }
 IN_PART = [lost for lost in LOST if lost not in ("the key", "all")]
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[redis.Redis]:
-    with server.client(decode_responses=True) as one:
-        yield one
-    forget_all()
 
 
 def sink(server: Server, **given: str) -> None:

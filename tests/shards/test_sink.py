@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import InvalidOptionError, SchemaError
-from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.encode.destination import Destination
 from spark_streams.sink.send.write import append
 from spark_streams.wire.connection.connection import Connection
@@ -61,18 +60,7 @@ def test_a_key_of_any_type_is_sharded_by_its_text(server: Server) -> None:
                 assert str(n) in there, (name, text)
 
 
-def test_options_that_do_not_fit(server: Server) -> None:
-    def refused(words: str, **given: str) -> None:
-        with pytest.raises(InvalidOptionError, match=words):
-            SinkOptions.parse({"url": server.url, **given})
-
-    refused("option shards needs option shardBy", stream="s", shards="4")
-    refused("option shardBy needs option shards", stream="s", shardBy="k")
-    refused("shards needs option stream", shards="4", shardBy="k")
-    refused("streamColumn and shards contradict", stream="s", streamColumn="to", shards="4", shardBy="k")
-    refused("has braces", stream="{s}:1", shards="4", shardBy="k")
-    refused("shardBy and idColumn contradict", stream="s", shards="4", shardBy="k", idColumn="k")
-    refused("at most 256", stream="s", shards="257", shardBy="k")
+def test_columns_that_do_not_fit(server: Server) -> None:
     to = Destination.from_options(options(server.url, shards="4", shardBy="kye"))
     with pytest.raises(InvalidOptionError, match="shardBy='kye' names a column .* Did you mean 'key'"):
         to.check(frame(ROWS).schema)

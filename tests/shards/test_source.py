@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -12,7 +11,7 @@ import redis
 from spark_streams.errors import InvalidOptionError, ShardsError, StreamMissingError
 from spark_streams.model.keys import shards_key
 from spark_streams.options.sink_options import SinkOptions
-from spark_streams.options.source_options import BatchSourceOptions, SourceOptions
+from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.shards.names import shards_of
 from spark_streams.sink.encode.destination import Destination
 from spark_streams.source.batch.plan import plan_tasks
@@ -20,18 +19,11 @@ from spark_streams.source.batch.stream_bounds import Narrowing
 from spark_streams.wire.connect import connect
 from tests.shards.making import by_key, frame, sequence, sharded, shards_there
 from tests.sink.writing import batch_of, came_before, close, options, write
-from tools.driving import ALL, begin, drain, forget_all, reader, rows, stop_all
+from tools.driving import ALL, begin, drain, reader, rows, stop_all
 from tools.servers.server import Server
 
 KEY = shards_key("orders").decode()
 NAMES = shards_of("orders", 4)
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[redis.Redis]:
-    with server.client(decode_responses=True) as one:
-        yield one
-    forget_all()
 
 
 def written(server: Server, count: int = 200, first: int = 0, number: int = 0) -> SinkOptions:
@@ -224,8 +216,6 @@ def test_a_pattern_finds_shards_by_their_own_names(server: Server, client: redis
     written(server)
     client.xadd("orders:dead", {"n": -1})
     assert sorted(drain(reader(server, streamsPattern="orders:*/4:*"))[0]) == list(range(200))
-    with pytest.raises(InvalidOptionError, match="streamsPattern and shards contradict"):
-        SourceOptions.parse({"url": server.url, "group": "g", "streamsPattern": "a*", "shards": "4"})
 
 
 def read(server: Server) -> list[int]:

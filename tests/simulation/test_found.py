@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
 from spark_streams.source.stream_reader import StreamReader
-from tools.driving import ALL, add, drain, forget_all, pending_count, read, reader
+from tools.driving import ALL, add, drain, pending_count, read, reader
 from tools.servers.server import Server
 from tools.simulation.patched import product
 from tools.simulation.plan import NEVER_AHEAD
@@ -21,12 +20,6 @@ from tools.simulation.step import Step
 LENIENT = {"failOnDataLoss": "false"}
 FIVE_MORE = Step("add", amount=0.6)
 BOB_READS_TWO = Step("read", amount=0.2)
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[redis.Redis]:
-    yield server.client(decode_responses=True)
-    forget_all()
 
 
 def at_rest(one: StreamReader, at: dict[str, Any]) -> dict[str, Any]:

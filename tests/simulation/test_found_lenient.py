@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,17 +12,11 @@ from spark_streams.source.trigger import observe
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection.connection import Connection
 from tests.simulation.test_found import LENIENT, at_rest, lost
-from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, forget_all, pending_count, positions, read, reader
+from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, positions, read, reader
 from tools.key_copies import copies, make_again
 from tools.sending import before_sending, in_turn
 from tools.sending import lost as broken
 from tools.servers.server import Server
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[redis.Redis]:
-    yield server.client(decode_responses=True)
-    forget_all()
 
 
 @pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=["group", "bookmark"])

@@ -39,11 +39,6 @@ def readers() -> Iterator[None]:
     forget_all()
 
 
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
-
-
 def tell(client: redis.Redis, number: int, query_run: str = "") -> None:
     """What a task says that finds fewer entries than the batch held."""
     client.hset("rstream:told:q", "lossy", f"{number}:{query_run}")

@@ -29,11 +29,6 @@ SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.stri
 SMALL = replace(LIMITS, first_page=20, largest_page=50, smallest_task=1_000_000)
 
 
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
-
-
 def reader(server: Server, schema: pa.Schema = SCHEMA, **options: str) -> BatchReader:
     checked = BatchSourceOptions.parse({"url": server.url, **options})
     return BatchReader(checked, Columns(schema, True, checked.mode, checked.column_name_of_corrupt_record), SMALL)

@@ -13,7 +13,6 @@ from spark_streams.errors import (
     ArchiveError,
     GroupExistsError,
     GroupMissingError,
-    InvalidOptionError,
     NotAllowedError,
     OffsetError,
     UnsupportedError,
@@ -374,16 +373,9 @@ def test_a_spark_without_limits_reads_the_archive_too(server: Server, client: re
     assert found == list(range(30))
 
 
-def test_options_that_need_a_pending_entry_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_is_not_allowed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"streams": "s", "group": "g", "startingOffsets": "earliest", "archivePath": str(tmp_path)}
     assert SourceOptions.parse(given).archive_path == str(tmp_path)
-    for options in (
-        {"mode": "DEADLETTER", "deadLetterStream": "d"}, {"retryDelay": "1s"},
-    ):  # fmt: skip
-        with pytest.raises(InvalidOptionError, match="archivePath and .* contradict each other"):
-            SourceOptions.parse({**given, **options})
-    with pytest.raises(InvalidOptionError, match="nothing to read with startingOffsets=latest"):
-        SourceOptions.parse({**given, "startingOffsets": "latest"})
     monkeypatch.setenv("RSTREAM_ALLOW_FILES", "/elsewhere")
     with pytest.raises(NotAllowedError, match="archivePath"):
         SourceOptions.parse(given)

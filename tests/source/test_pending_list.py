@@ -41,11 +41,6 @@ class Counting(Connection):
 
 
 @pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
-
-
-@pytest.fixture
 def connection(server: Server) -> Iterator[Counting]:
     with Counting(Address.parse(server.url)) as opened:
         yield opened

@@ -18,7 +18,7 @@ import redis
 from spark_streams.deadletter.envelope import FIELDS, MARK, dead_letter_fields, open_envelope
 from spark_streams.deadletter.redrive.redrive import Redrive
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
-from spark_streams.errors import InvalidOptionError, RStreamError
+from spark_streams.errors import RStreamError
 from spark_streams.model.keys import read_retry_stream, retry_stream, returned_stream
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.source.trigger.remove import Removing
@@ -578,19 +578,6 @@ def test_killed_while_good_at_the_second_try_each_is_read_in_one_batch(server: S
     assert [row["_id"] for row in found] == ids
     assert one.latestOffset(batch, ALL) == batch
     assert (client.xlen(BACK), client.xlen("dead")) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({**TWICE, "noAck": "true"}, "noAck and retryDelay contradict"),
-        ({**LETTERS, "retryDelay": "soon"}, "must be a duration"),
-        ({**LETTERS, "retryDelay": ",".join(["1s"] * 17)}, "must be at most 16 durations"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(server: Server, given: dict[str, str], why: str) -> None:
-    with pytest.raises(InvalidOptionError, match=why):
-        reader(server, **given)
 
 
 @pytest.mark.parametrize("stream", ["orders", "a{b}c", "{x}", "or}ders", "a:b", "r{}s"])

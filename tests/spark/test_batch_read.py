@@ -24,11 +24,6 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
-
-
-@pytest.fixture
 def pushdown(spark: SparkSession) -> Iterator[None]:
     if not HAS_FILTERS:
         pytest.skip("this Spark has no filters for Python sources")

@@ -21,11 +21,6 @@ from tools.waiting import until
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
-
-
 def add(client: redis.Redis, stream: str, first: int, last: int) -> None:
     """Entries n = first … last-1."""
     for n in range(first, last):

@@ -25,11 +25,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.in_turn(2)]
 SCHEMA = "n INT, name STRING, at TIMESTAMP"
 
 
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
-
-
 def numbers(spark: SparkSession, first: int, last: int) -> DataFrame:
     """Rows n = first … last-1."""
     return spark.range(first, last, numPartitions=1).select(

@@ -30,12 +30,6 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def client(server: Server) -> redis.Redis:
-    """A plain client of the server."""
-    return server.client(decode_responses=True)
-
-
-@pytest.fixture
 def watching(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Watch]]:
     """Attach a listener that logs to `log`."""
     yield from attached(spark, log=tmp_path / "log")

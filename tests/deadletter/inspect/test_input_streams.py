@@ -35,11 +35,6 @@ def no_reader_is_left() -> Iterator[None]:
     forget_all()
 
 
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
-
-
 def batch(server: Server, **options: str) -> list[int]:
     """Column n of spark.read."""
     checked = BatchSourceOptions.parse({"url": server.url, **options})

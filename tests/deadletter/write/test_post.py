@@ -38,11 +38,6 @@ def no_reader_is_left() -> Iterator[None]:
     forget_all()
 
 
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
-
-
 def pending(client: redis.Redis, count: int, consumer: str = "spark") -> list[str]:
     """Entries n = 0 … count-1 of stream s, pending for a consumer of group g; their ids."""
     ids = [str(client.xadd("s", {"n": n})) for n in range(count)]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, DataType, IntegerType, MapType, StringType, StructType, TimestampType
 
-from spark_streams.errors import InvalidOptionError, RStreamError, SchemaError
+from spark_streams.errors import RStreamError, SchemaError
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink import batch_writer
 from spark_streams.sink.batch_writer import BatchWriter
@@ -139,11 +139,6 @@ def test_a_column_that_is_not_there_or_no_string_is_named(option: str) -> None:
 def test_a_row_needs_a_field_beside_its_place() -> None:
     told = refused("target, key", streamColumn="target", idColumn="key")
     assert told.endswith("Select at least one column beside 'target' and 'key'")
-
-
-def test_one_column_cannot_be_both() -> None:
-    with pytest.raises(InvalidOptionError, match="options streamColumn and idColumn contradict .* column 'x' cannot"):
-        SinkOptions.parse({"url": "redis://h", "streamColumn": "x", "idColumn": "x"})
 
 
 def test_any_name_will_do() -> None:

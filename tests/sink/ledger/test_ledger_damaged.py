@@ -17,11 +17,6 @@ ROWS = list(range(60))
 ONCE = Counter(ROWS)
 
 
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
-
-
 def test_a_head_that_is_deleted_before_a_replay_doubles_nothing(server: Server, client: redis.Redis) -> None:
     """The marks tell who has written, too."""
     checked = options(server.url, chunkSize="10")

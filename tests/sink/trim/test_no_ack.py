@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import redis
 
 from spark_streams.sink.send.write import append
@@ -12,11 +11,6 @@ from tools.driving import ALL, LOOK_EACH_TIME, another_reader, drain, forget_all
 from tools.servers.server import Server
 
 EXACTLY = Trimming("acked", RetentionLimits(), False)
-
-
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
 
 
 def test_the_batch_of_a_query_that_was_killed_is_still_there(server: Server, client: redis.Redis) -> None:

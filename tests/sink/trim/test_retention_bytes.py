@@ -8,17 +8,11 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.errors import InvalidOptionError
 from spark_streams.sink.send.write import append
 from spark_streams.sink.trim.entry_sizes import ASK_EVERY
 from tests.sink.writing import batch_of, close, frame, options, write
 from tools.sending import before_sending
 from tools.servers.server import Server
-
-
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
 
 
 def usage(client: redis.Redis, stream: str = "out") -> int:
@@ -90,18 +84,6 @@ def test_it_holds_beside_the_other_thresholds(
     append(frames(4), options(server.url, retentionBytes="100kb", approximate="false", chunkSize="500", **more), None)
     length = client.xlen("out")
     assert length == left if "maxlen" in more and left == 700 else 400 < length < 6_000
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"retentionBytes": "lots"}, "such as 64mb, 512kb, 2gb"),
-        ({"retentionBytes": "0"}, "above 0"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(given: dict[str, str], said: str) -> None:
-    with pytest.raises(InvalidOptionError, match=said):
-        options("redis://localhost", **given)
 
 
 @pytest.mark.parametrize(("text", "size"), [("1", 1), ("64kb", 65_536), ("5 MB", 5 << 20), ("2gb", 2 << 30)])

@@ -35,11 +35,6 @@ HOUR = 3_600_000
 DAY_0 = datetime.date(1970, 1, 1).toordinal()
 
 
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
-
-
 def reader(server: Server, path: Path | str, schema: pa.Schema = COLUMNS, **options: str) -> BatchReader:
     named = {} if "streamsPattern" in options else {"streams": "s"}
     checked = BatchSourceOptions.parse({"url": server.url, **named, "archivePath": str(path), **options})
@@ -280,9 +275,7 @@ def test_a_damaged_file_is_an_error(server: Server, client: redis.Redis, tmp_pat
         read(reader(server, tmp_path / "a"))
 
 
-def test_the_option_is_for_tables_and_obeys_the_list_of_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(InvalidOptionError, match="ordered and archivePath contradict"):
-        BatchSourceOptions.parse({"streams": "s", "ordered": "true", "archivePath": "/a"})
+def test_the_option_obeys_the_list_of_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RSTREAM_ALLOW_FILES", str(tmp_path))
     assert BatchSourceOptions.parse({"streams": "s", "archivePath": str(tmp_path / "a")}).archive_path
     for path in ("/etc", "s3://bucket/a", f"{tmp_path}/../b"):

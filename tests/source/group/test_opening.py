@@ -7,8 +7,7 @@ import logging
 import pytest
 import redis
 
-from spark_streams.errors import ConsumerTakenError, InvalidOptionError, StreamStateError
-from spark_streams.options.source_options import SourceOptions
+from spark_streams.errors import ConsumerTakenError, StreamStateError
 from spark_streams.source.stream_reader import StreamReader
 from tests.remedies import carry_out
 from tools.driving import ALL, add, another_reader, drain, forget_all, read, reader, stop_all
@@ -247,11 +246,6 @@ def test_a_running_query_is_not_restarted(server: Server, client: redis.Redis) -
     begun(running)
     with pytest.raises(ConsumerTakenError):
         another_reader(server, onNewCheckpoint="restart").initialOffset()
-
-
-def test_a_restart_needs_a_start() -> None:
-    with pytest.raises(InvalidOptionError, match="onNewCheckpoint=restart needs option startingOffsets"):
-        SourceOptions.parse({"streams": "s", "group": "g", "onNewCheckpoint": "restart"})
 
 
 def test_streams_of_a_pattern_are_restarted(server: Server, client: redis.Redis) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +19,6 @@ from tools.machine_time import machine_seconds
 from tools.servers.server import Server
 
 IDLE = replace(SMALL, idle_check=5.0, idle_wait=0.05)
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[redis.Redis]:
-    yield server.client(decode_responses=True)
-    forget_all()
 
 
 def stream_commands(client: redis.Redis) -> int:

@@ -37,11 +37,6 @@ Row = tuple[Any, ...]
 SMALL = replace(LIMITS, first_page=7, largest_page=40)
 
 
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    return server.client(decode_responses=True)
-
-
 class Reading:
     """The rows of a task, and what it was told on the way."""
 
