@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spark_streams.deadletter.redrive.redrive_lock import RedriveLease
+from spark_streams.deadletter.redrive.redrive_lease import RedriveLease
 from spark_streams.errors import RedriveTakenError, RStreamError
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.keys import SESSIONS

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from spark_streams.deadletter.envelope import RedriveMark, dead_letter_fields, open_envelope
-from spark_streams.deadletter.redrive.redrive_lock import RedriveState
+from spark_streams.deadletter.redrive.redrive_state import RedriveState
 from spark_streams.deadletter.retry.returned_entry import ReturnedEntry
 from spark_streams.model.ids import StreamId
 from spark_streams.sink.ledger.ledger import LedgerHead, MarkKey, QueryRecord, pack_mark, read_mark

@@ -15,7 +15,7 @@ import redis.asyncio
 
 from spark_streams import dead_letters
 from spark_streams.deadletter.redrive.mover import WATCHED_TRIES
-from spark_streams.deadletter.redrive.redrive_lock import redrive_key
+from spark_streams.deadletter.redrive.redrive_state import redrive_key
 from spark_streams.deadletter.redrive.unfinished_page import redriven_key
 from spark_streams.deadletter.write.failed_entry import FailedEntry
 from spark_streams.deadletter.write.post import post

@@ -10,7 +10,7 @@ import pytest
 
 from spark_streams.deadletter.redrive.mover import Mover
 from spark_streams.deadletter.redrive.page_plan import PagePlan
-from spark_streams.deadletter.redrive.redrive_lock import RedriveLease
+from spark_streams.deadletter.redrive.redrive_lease import RedriveLease
 from spark_streams.deadletter.write import post
 from spark_streams.deadletter.write.failed_entry import Command, FailedEntry
 from spark_streams.wire.connection.connection import Connection

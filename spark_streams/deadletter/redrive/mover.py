@@ -30,7 +30,7 @@ import numpy as np
 from spark_streams.deadletter.envelope import text
 from spark_streams.deadletter.ids_left import watch_destinations
 from spark_streams.deadletter.redrive.page_plan import PagePlan, RedrivePart
-from spark_streams.deadletter.redrive.redrive_lock import RedriveRun, require_unchanged
+from spark_streams.deadletter.redrive.redrive_state import RedriveRun, require_unchanged
 from spark_streams.deadletter.redrive.unfinished_page import WATCHED, by_slot, finish, forget, redriven_key
 from spark_streams.errors import RStreamError, ServerReplyError
 from spark_streams.model.ids import MIN_ID

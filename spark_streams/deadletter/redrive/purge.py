@@ -9,7 +9,7 @@ from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import dead_letter_pages, extent
-from spark_streams.deadletter.redrive.redrive_lock import RedriveLease
+from spark_streams.deadletter.redrive.redrive_lease import RedriveLease
 from spark_streams.deadletter.retry.waiting_entries import refuse_returned_entries
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server

@@ -17,8 +17,9 @@ from spark_streams.deadletter.page_reader import PageSize, extent, following, re
 from spark_streams.deadletter.redrive.destinations import Destinations
 from spark_streams.deadletter.redrive.mover import Mover, Rehearsal
 from spark_streams.deadletter.redrive.page_plan import PagePlan
-from spark_streams.deadletter.redrive.redrive_lock import RedriveLease, RedriveRun, RedriveState, begin_or_continue
+from spark_streams.deadletter.redrive.redrive_lease import RedriveLease
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions, origins, plan_page
+from spark_streams.deadletter.redrive.redrive_state import RedriveRun, RedriveState, begin_or_continue
 from spark_streams.deadletter.retry.waiting_entries import refuse_to_redrive
 from spark_streams.model.ids import StreamId
 from spark_streams.wire.address.address import Address

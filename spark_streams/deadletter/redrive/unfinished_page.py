@@ -3,8 +3,8 @@
     rstream:redrive:{stream}          the state: `to` names the streams that a page is on its way to
     rstream:redriven:{to}:<stream>    the dead letters of that page that `to` has an entry of
 
-`finish` handles a state with `to` that an earlier process or connection has written. It writes into `redriven` before
-it reads: a transaction of a process that stood still has been executed by then, or fails by its WATCH.
+`finish` handles a state with `to` that an earlier process or connection has written. It touches `redriven` before it
+reads: a transaction of a process that stood still has been executed by then, or fails by its WATCH.
 
 While `to` is watched, no XADD within EXEC is refused: the note proves that the entries were appended, also if `to` is
 deleted later. If `to` is written to all the time, the last try does not watch it. An XADD that fails within EXEC does
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.deadletter.envelope import raw, split_mark, text
-from spark_streams.deadletter.redrive.redrive_lock import RedriveRun, require_unchanged
+from spark_streams.deadletter.redrive.redrive_state import RedriveRun, require_unchanged
 from spark_streams.errors import StreamStateError
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.keys import key_beside
@@ -30,7 +30,7 @@ from spark_streams.wire.replies.multi_exec import transact
 # Value of an ID in the notes: its entry was appended. Any other value is the last ID of `to` before that, as the entry
 # may have been refused.
 WATCHED = b"watched"
-_FENCE = b"by"  # a field of `redriven` that is not an ID
+_TOUCH = b"touch"  # a field of `redriven` that is no ID: written and removed in one transaction
 _PAGE = 1_000  # entries
 
 
@@ -51,9 +51,9 @@ def finish(run: RedriveRun) -> None:
     ids: list[bytes] = []
     for to in run.state.to:
         node, key = run.session.connection_for(raw(to)), redriven_key(to, run.stream)
-        _, flat = node.execute_all([("HSET", key, _FENCE, run.state.run), ("HGETALL", key)])
+        touch = [("HSET", key, _TOUCH, ""), ("HDEL", key, _TOUCH), ("HGETALL", key)]
+        flat = require_unchanged(run, transact(node, touch))[-1]
         notes = dict(zip(flat[0::2], flat[1::2], strict=True))
-        del notes[_FENCE]
         ids += [entry for entry, how in notes.items() if how == WATCHED]
         ids += _find_appended(run, raw(to), {entry: how for entry, how in notes.items() if how != WATCHED})
     run.watch()

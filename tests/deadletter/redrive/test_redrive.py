@@ -17,8 +17,9 @@ from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import MARK, RedriveMark, dead_letter_fields
 from spark_streams.deadletter.redrive.mover import WATCHED_TRIES
 from spark_streams.deadletter.redrive.redrive import Redrive, Report
-from spark_streams.deadletter.redrive.redrive_lock import RedriveLease, redrive_key
+from spark_streams.deadletter.redrive.redrive_lease import RedriveLease
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
+from spark_streams.deadletter.redrive.redrive_state import redrive_key
 from spark_streams.deadletter.write.failed_entry import FailedEntry
 from spark_streams.deadletter.write.post import post
 from spark_streams.errors import (

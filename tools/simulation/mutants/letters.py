@@ -14,7 +14,7 @@ LETTERS = (
     ),
     Mutant(
         "redrive-has-no-fence",
-        "deadletter/redrive/redrive_lock.py",
+        "deadletter/redrive/redrive_state.py",
         "return state if state is not None and state.run == self.state.run else None",
         "return state",
         "A redrive that stood still goes on beside its successor.",

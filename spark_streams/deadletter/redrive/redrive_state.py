@@ -1,7 +1,6 @@
-"""Lock of a redrive: a lease and a state that each transaction checks keep two processes from moving the same dead
-letters.
+"""State of a redrive on the server: its progress, and which process may go on.
 
-The lease (`rstream:lease:…`) refuses a second process while the first one lives. Its session expires: a process that
+The lease (redrive_lease.py) refuses a second process while the first one lives. Its session expires: a process that
 stood still for longer than that (SIGSTOP, a machine asleep) may wake up beside its successor. So every transaction
 WATCHes the key `rstream:redrive:{stream}`, and writes the next state there. A process that was not the last one to
 write it moves nothing.
@@ -22,7 +21,6 @@ from spark_streams.errors import RedriveTakenError, ServerReplyError, StreamStat
 from spark_streams.model.ids import InvalidStreamId, StreamId
 from spark_streams.model.keys import key_beside
 from spark_streams.model.operator_commands import redrive_command
-from spark_streams.wire import lease
 from spark_streams.wire.connection.connection import Argument, Connection, Reply
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import transact
@@ -34,19 +32,6 @@ KEPT_MS = 86_400_000
 def redrive_key(stream: str) -> bytes:
     """Return the key of the state of a redrive of this stream."""
     return key_beside(stream, "redrive")
-
-
-class RedriveLease(lease.Lease):
-    """The lease of the process that moves or purges dead letters of a stream. Raises RedriveTakenError."""
-
-    def key_of(self, stream: str) -> bytes:
-        return key_beside(stream, "lease", "redrive")
-
-    def taken(self, stream: str, where: str) -> RedriveTakenError:
-        return RedriveTakenError(
-            f"another process moves or purges dead letters of stream {stream!r} at {self._address}{where}; "
-            "let it end, or stop it"
-        )
 
 
 @dataclass(frozen=True)
