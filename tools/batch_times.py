@@ -42,7 +42,6 @@ class Batch:
     rows: int
     seconds: float
     limit: int | None
-    reason: str
 
     @property
     def cost(self) -> float:
@@ -80,7 +79,6 @@ def _batches(log: Path, run: int) -> list[Batch]:
             event["rows"],
             event["batch_ms"] / 1000,
             group.get("limit"),
-            group.get("limit_reason", "replay"),
         )
         for event in events
         if event["event"] == "progress"
@@ -105,12 +103,12 @@ def failures(batches: Sequence[Batch]) -> list[str]:
 
 def print_table(batches: Sequence[Batch]) -> None:
     """Print a line for each batch."""
-    print(f"{'run':>3} {'batch':>5} {'ms a row':>8} {'rows':>7} {'limit':>7} {'reason':>8} {'seconds':>8}")
+    print(f"{'run':>3} {'batch':>5} {'ms a row':>8} {'rows':>7} {'limit':>7} {'seconds':>8}")
     for batch in batches:
-        limit = "-" if batch.limit is None else f"{batch.limit:,}"
+        limit = "replay" if batch.limit is None else f"{batch.limit:,}"
         print(
             f"{batch.run + 1:>3} {batch.number:>5} {batch.cost * 1000:>8g} {batch.rows:>7,} {limit:>7} "
-            f"{batch.reason:>8} {batch.seconds:>8.1f}"
+            f"{batch.seconds:>8.1f}"
         )
 
 

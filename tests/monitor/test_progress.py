@@ -12,7 +12,7 @@ from spark_streams.errors import ConfigError
 from spark_streams.model.counters import BAD, CLAIMED, DEAD, LOST, Counts
 from spark_streams.monitor.lag_survey import GroupLag
 from spark_streams.monitor.watch.log_lines import progress_line, read_lines, text
-from spark_streams.monitor.watch.progress import BatchLimit, Progress, offsets_in, read_progress
+from spark_streams.monitor.watch.progress import Progress, offsets_in, read_progress
 from spark_streams.monitor.watch.queries import Query
 
 
@@ -47,14 +47,14 @@ def test_what_a_batch_took_and_what_the_run_has_counted() -> None:
 
 def test_the_limit_of_a_batch_by_its_time_is_in_the_lines_of_its_streams() -> None:
     """And without targetBatchTime nothing is."""
-    limited = progress(limit={"entries": 9_625, "reason": "rate"})
+    limited = progress(limit=9_625)
     [source] = limited.sources
-    assert source.limit == BatchLimit(9_625, "rate")
+    assert source.limit == 9_625
     line: Any = progress_line("2026-01-01T00:00:01.000Z", limited, {})
-    assert [(one["limit"], one["limit_reason"]) for one in line["groups"]] == [(9_625, "rate")] * 2
+    assert [one["limit"] for one in line["groups"]] == [9_625] * 2
     plain: Any = progress_line("2026-01-01T00:00:01.000Z", progress(), {})
     assert progress().sources[0].limit is None
-    assert not any({"limit", "limit_reason"} & one.keys() for one in plain["groups"])
+    assert not any("limit" in one for one in plain["groups"])
 
 
 def test_a_stream_of_which_a_batch_has_only_claimed_entries_is_reported() -> None:

@@ -12,7 +12,7 @@ lag, lag_ms, pending, oldest_idle_ms (monitor.lag_survey): of the whole group; n
 group does not exist. If the lag was counted only up to a limit, there is "lag_at_least".
 waiting, due: only if entries wait for a retry, as of the trigger: their number, and when the next one is returned, in
 milliseconds since the epoch
-limit, limit_reason: only with targetBatchTime: most entries of the batch, of all streams of the group, and why
+limit: only with targetBatchTime: most entries of the batch, of all streams of the group
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def groups(
             if entries:
                 line["entries"] = stream.entries
                 if source.limit is not None:
-                    line |= {"limit": source.limit.entries, "limit_reason": source.limit.reason}
+                    line["limit"] = source.limit
             line |= {"position": stream.position, **stream.counts.to_json()}
             if stream.waiting:
                 line |= {"waiting": stream.waiting, "due": stream.due}

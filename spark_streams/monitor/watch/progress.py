@@ -33,25 +33,18 @@ class StreamProgress:
 
 
 @dataclass(frozen=True)
-class BatchLimit:
-    """Most entries of the batch, of all streams of the source, and the reason (source.query.batch_pace)."""
-
-    entries: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class SourceProgress:
     """One rstream source of the query. offset: its end offset, as JSON; is_current: whether the counts are those of the
     current run. They are not if a batch of an earlier run is repeated. Before Spark 4.2 there is no separate report,
-    and the counts in an offset are those of the run that created it. limit: None without targetBatchTime."""
+    and the counts in an offset are those of the run that created it. limit: most entries of the batch, of all streams;
+    None without targetBatchTime."""
 
     group: str
     consumer: str
     streams: tuple[StreamProgress, ...]
     offset: Mapping[str, Json]
     is_current: bool = True
-    limit: BatchLimit | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -106,15 +99,7 @@ def _source(source_progress: Mapping[str, Json]) -> SourceProgress | None:
                 waits.get("due"),
             )
         )
-    limit = latest.get("limit")
-    return SourceProgress(
-        end["group"],
-        end["consumer"],
-        tuple(streams),
-        end,
-        is_current,
-        None if limit is None else BatchLimit(limit["entries"], limit["reason"]),
-    )
+    return SourceProgress(end["group"], end["consumer"], tuple(streams), end, is_current, latest.get("limit"))
 
 
 def _report(source_progress: Mapping[str, Json]) -> tuple[Mapping[str, Json], bool]:

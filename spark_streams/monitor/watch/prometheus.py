@@ -60,8 +60,8 @@ _QUERY = Table(
     ),
 )
 _LIMIT = Table(
-    (*_OF_QUERIES, "group", "consumer", "reason"),
-    (Family("rstream_batch_limit_entries", "Limit of the last micro-batch by targetBatchTime, and its reason."),),
+    (*_OF_QUERIES, "group", "consumer"),
+    (Family("rstream_batch_limit_entries", "Limit of the last micro-batch by targetBatchTime."),),
 )
 
 
@@ -97,7 +97,7 @@ def _of_counter(counter: RunCounter, labels: tuple[str, ...], counts: Counts) ->
 def _limits(query: Query) -> Iterable[Sample]:
     for source in query.sources:
         if source.limit is not None:
-            yield (query.name, source.group, source.consumer, source.limit.reason), (source.limit.entries,)
+            yield (query.name, source.group, source.consumer), (source.limit,)
 
 
 def _of_query(query: Query) -> Sample:

@@ -105,8 +105,7 @@ def _read_of(offset: Offset, stream: str) -> int | None:
 
 class MicroBatchStream:
     """The batches of one query. One thread may use it. now: a monotonic clock, in seconds; worker: runs jobs while
-    tasks run; first_at_once: the first trigger does not wait for minEntriesPerTrigger; wall_clock: seconds since the
-    epoch."""
+    tasks run; first_at_once: the first trigger does not wait for minEntriesPerTrigger."""
 
     def __init__(
         self,
@@ -115,10 +114,8 @@ class MicroBatchStream:
         worker: BackgroundWorker | None = None,
         limits: Limits = LIMITS,
         first_at_once: bool = False,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._options = options
-        self._wall_clock = wall_clock
         self._limits = limits
         self._server = Session(options.address, f"group {options.group!r}", greet=self._greet)
         self.worker = worker or BackgroundWorker(options.address)
@@ -214,7 +211,7 @@ class MicroBatchStream:
             self._is_idle = True
             return None
         has_settled = self._run.has_settled(begin)
-        began, began_at = self._now(), self._wall_clock()
+        began = self._now()
         limit = self._limit_by_time(begin, limit)
         batch = self._again_where_something_vanishes(lambda server, run: self._triggered(server, begin, limit, run))
         if batch is None:
@@ -227,7 +224,7 @@ class MicroBatchStream:
             return None
         self._current = batch
         if self._pace is not None:
-            self._pace = self._pace.planned(batch.end.held, began, began_at)
+            self._pace = self._pace.planned(batch.end.held, began)
         return batch.end
 
     def _limit_by_time(self, begin: Offset, limit: int | None) -> int | None:
@@ -239,7 +236,7 @@ class MicroBatchStream:
         if not self._has_warned and (problem := pace.problem()) is not None:
             self._has_warned = True
             _log.warning("%s", problem)
-        return pace.limit.entries
+        return pace.limit
 
     def plan(self, begin: Offset, end: Offset) -> Plan:
         """Return the tasks of a batch. After a restart the pending list has the batch's entries (S5)."""

@@ -13,9 +13,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_streams.datasource import RStreamDataSource
 from spark_streams.errors import UnsupportedError
-from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.offset import Offset
-from spark_streams.source.query.batch_stream import MicroBatchStream
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadMaxRows
 from tools.driving import ALL, NEVER_AHEAD, add, forget_all, pending_count, read, reader
@@ -47,9 +45,9 @@ def entries(end: dict[str, Any]) -> int:
     return Offset.from_json(end).held
 
 
-def limit(one: StreamReader) -> tuple[int, str]:
-    told: Any = one.reportLatestOffset()["limit"]
-    return told["entries"], told["reason"]
+def limit(one: StreamReader) -> int:
+    told: int = one.reportLatestOffset()["limit"]
+    return told
 
 
 @pytest.mark.parametrize(
@@ -58,23 +56,23 @@ def limit(one: StreamReader) -> tuple[int, str]:
 def test_the_limit_of_a_batch_follows_the_time_of_the_last_one(
     server: Server, client: redis.Redis, options: dict[str, str]
 ) -> None:
-    """The progress has the limit and its reason. A pause after the batch does not count."""
+    """The progress has the limit. A pause after the batch does not count."""
     add_many(client, 8_000)
     clock = Clock()
     one = reader(server, now=clock, targetBatchTime="2s", **options)
     at = one.initialOffset()
     end = one.latestOffset(at, ALL)
-    assert (entries(end), limit(one)) == (1_000, (1_000, "first"))
+    assert (entries(end), limit(one)) == (1_000, 1_000)
     assert read(one, at, end) == list(range(1_000))
     clock.now += 1
     last = one.latestOffset(end, ALL)
-    assert (entries(last), limit(one)) == (2_000, (2_000, "rate"))
+    assert (entries(last), limit(one)) == (2_000, 2_000)
     clock.now += 1
     rest = one.latestOffset(last, ALL)
-    assert (entries(rest), limit(one)) == (4_000, (4_000, "rate"))  # the first batch of the run no longer counts
+    assert (entries(rest), limit(one)) == (4_000, 4_000)  # the first batch of the run no longer counts
     clock.now += 20
     final = one.latestOffset(rest, ALL)
-    assert (entries(final), limit(one)) == (400, (400, "rate"))
+    assert (entries(final), limit(one)) == (400, 400)
 
 
 def test_no_batch_is_reserved_ahead_of_the_time_that_limits_it(server: Server, client: redis.Redis) -> None:
@@ -111,11 +109,9 @@ def test_all_streams_share_the_limit(server: Server, client: redis.Redis) -> Non
 
 @pytest.mark.parametrize(
     ("most", "limits"),
-    [("1500", [(1_000, "first"), (1_500, "maximum")]), ("300", [(300, "maximum")] * 2)],
+    [("1500", [1_000, 1_500]), ("300", [300] * 2)],
 )
-def test_the_maximum_is_a_ceiling(
-    server: Server, client: redis.Redis, most: str, limits: list[tuple[int, str]]
-) -> None:
+def test_the_maximum_is_a_ceiling(server: Server, client: redis.Redis, most: str, limits: list[int]) -> None:
     add_many(client, 4_000)
     clock = Clock()
     one = reader(server, now=clock, targetBatchTime="2s", maxEntriesPerTrigger=most)
@@ -123,7 +119,7 @@ def test_the_maximum_is_a_ceiling(
     for _ in limits:
         at = one.latestOffset(at, one.getDefaultReadLimit())
         told.append(limit(one))
-        assert entries(at) == told[-1][0]
+        assert entries(at) == told[-1]
         clock.now += 1
     assert told == limits
 
@@ -151,10 +147,10 @@ def test_after_a_kill_the_batch_is_replayed_and_the_next_one_is_small(server: Se
     assert "limit" not in again.reportLatestOffset()
     clock.now += 100  # of the replay, which had its old size
     first = again.latestOffset(last, ALL)
-    assert (entries(first), limit(again)) == (400, (400, "restart"))
-    assert read(again, last, first) == list(range(5_000, 5_400))
+    assert (entries(first), limit(again)) == (1_000, 1_000)
+    assert read(again, last, first) == list(range(5_000, 6_000))
     clock.now += 2
-    assert entries(again.latestOffset(first, ALL)) == 400
+    assert entries(again.latestOffset(first, ALL)) == 1_000
 
 
 def test_what_a_killed_run_has_reserved_is_limited_too(server: Server, client: redis.Redis) -> None:
@@ -233,27 +229,4 @@ def test_a_target_that_no_limit_meets_is_told_once(
     assert record.getMessage().startswith(
         "targetBatchTime=2s cannot be met: a batch of 100 entries took 60.5 s, and no limit is below 100. If the query "
         "has a trigger interval, remove it"
-    )
-
-
-def test_a_trigger_interval_is_told_once(server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
-    """The pause is in the time of each batch, and the limit stays where it began."""
-    add_many(client, 10_000)
-    clock = Clock()
-    settings = {"url": server.url, "streams": "s", "group": "g", "startingOffsets": "earliest"}
-    options = SourceOptions.parse({**settings, "targetBatchTime": "10s"})
-    stream = MicroBatchStream(options, now=clock, wall_clock=clock)
-    at, sizes = stream.first(), []
-    with caplog.at_level(logging.WARNING, "spark_streams.source"):
-        for _ in range(8):
-            end = stream.next(at, None)
-            assert end is not None
-            sizes.append(end.held)
-            at = end
-            clock.now += 10
-    stream.stop()
-    assert sizes == [1_000] * 8
-    [record] = caplog.records
-    assert record.getMessage().startswith(
-        "the query seems to have a trigger interval of 10 s. With targetBatchTime=10s"
     )
