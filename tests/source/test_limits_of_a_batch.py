@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,6 @@ from tools.driving import (
     another_reader,
     begin,
     drain,
-    forget_all,
     pending_count,
     positions,
     read,
@@ -33,12 +31,6 @@ from tools.servers.server import Server
 
 WIDE = pa.schema([("n", pa.int64()), ("text", pa.string()), ("_stream", pa.string())])
 LIMITS = (SMALL, NEVER_AHEAD)
-
-
-@pytest.fixture(autouse=True)
-def _ended() -> Iterator[None]:
-    yield
-    forget_all()
 
 
 def batches(one: StreamReader, at: dict[str, Any] | None = None) -> list[list[dict[str, object]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -16,14 +15,8 @@ from spark_streams.errors import UnsupportedError
 from spark_streams.source.offset import Offset
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadMaxRows
-from tools.driving import ALL, NEVER_AHEAD, add, forget_all, pending_count, read, reader
+from tools.driving import ALL, NEVER_AHEAD, add, pending_count, read, reader
 from tools.servers.server import Server
-
-
-@pytest.fixture(autouse=True)
-def _ended() -> Iterator[None]:
-    yield
-    forget_all()
 
 
 class Clock:
