@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from tools.simulation import request_text
 from tools.simulation.ticks import Killed
 
 _current = threading.local()
@@ -25,6 +26,7 @@ class Actor:
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread: threading.Thread | None = None
         self._remaining: int | None = None
+        self._at = ""
         self._condemned = False
         self.done = False
         self.is_idle = False  # it waits for work, not for ticks
@@ -36,11 +38,12 @@ class Actor:
         """Return the actor of this thread; None in the main thread."""
         return getattr(_current, "actor", None)
 
-    def resume(self, ticks: int | None = None) -> None:
-        """Let the actor work for this number of ticks, or to its end. `error` holds the error that it raises."""
+    def resume(self, ticks: int | None = None, at: str = "") -> None:
+        """Let the actor work for this number of ticks, or to its end. at: only ticks before a request with this text
+        count. `error` holds the error that it raises."""
         if self.done:
             return
-        self._remaining, self.is_idle = ticks, False
+        self._remaining, self._at, self.is_idle = ticks, at, False
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
@@ -62,9 +65,10 @@ class Actor:
         """Whether its process was killed: it only unwinds, and reaches no server."""
         return self._condemned
 
-    def tick(self) -> None:
-        """Pause if the ticks of `resume` are over. Called in the actor's thread."""
-        if self._condemned or self._remaining is None:
+    def tick(self, data: bytes | memoryview | None = None) -> None:
+        """Pause if the ticks of `resume` are over. data: the request that is about to be sent. Called in the actor's
+        thread."""
+        if self._condemned or self._remaining is None or not request_text.says(data, self._at):
             return
         if self._remaining > 0:
             self._remaining -= 1

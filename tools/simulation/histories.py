@@ -133,13 +133,13 @@ def moments(server: Server, client: redis.Redis, name: str, sink: str) -> list[i
         is_changed = connection is None or (data is None and wrote.pop(id(connection), False))
         tick(self, connection, data)  # type: ignore[arg-type]
 
-    def counting_tick(self: Ticks, beside: bool = False) -> None:
+    def counting_tick(self: Ticks, beside: bool = False, data: bytes | memoryview | None = None) -> None:
         nonlocal passed
         if self.waiting:
             passed += 1
             if is_changed or not is_kill:
                 found.append(passed)
-        count(self, beside)
+        count(self, beside, data)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(World, "tick", noting_tick)

@@ -47,7 +47,8 @@ def hurry(world: World, step: Step) -> None:
 
 def evict(world: World, step: Step) -> None:
     """Delete a key of the library, as an eviction or an operator may do."""
-    keys = sorted(str(key) for key in world.client.scan_iter("rstream:*", count=1000))
+    pattern = dict(step.options).get("key", "rstream:*")
+    keys = sorted(str(key) for key in world.client.scan_iter(pattern, count=1000))
     if keys:
         key = pick(keys, step.choice)
         world.tell(f"      {key}")

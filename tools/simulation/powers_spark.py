@@ -8,6 +8,8 @@ from tools.simulation.tasks import Twin
 from tools.simulation.ticks import Killed, TaskFailed
 from tools.simulation.world import World
 
+TWIN_TICKS = 20  # the highest number of ticks after which a twin stands still
+
 
 def kill(world: World, step: Step) -> None:
     """SIGKILL the driver."""
@@ -53,4 +55,9 @@ def fail(world: World, step: Step) -> None:
 def twin(world: World, step: Step) -> None:
     """Run a task of the next batch twice: the second execution stands still for a while."""
     later = pick([0, 0, 0, 1, 2, -1], step.how)
-    world.query.tasks.twins.append(Twin(step.choice, int(step.amount * 20), later))
+    world.query.tasks.twins.append(Twin(step.choice, int(step.amount * TWIN_TICKS), later, step.at))
+
+
+def wake(world: World, step: Step) -> None:
+    """Let all tasks that stand still continue."""
+    world.query.tasks.wake_all()

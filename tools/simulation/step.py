@@ -10,10 +10,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Step:
-    """One step. delay: ticks before it happens; 0: at once, between two actions of Spark.
+    """One step. delay: ticks before it happens; 0: at once, between two actions of Spark. at: only ticks before a
+    request with this text count.
 
     choice, amount, how: numbers from 0 to 1 that select among what exists when it happens, so that a step keeps a
-    meaning if earlier steps are left out. options: those of a (re)start.
+    meaning if earlier steps are left out. options: of a (re)start; of an eviction, the pattern of the `key`.
     """
 
     kind: str
@@ -22,9 +23,11 @@ class Step:
     amount: float = 0.0
     how: float = 0.0
     options: tuple[tuple[str, str], ...] = ()
+    at: str = ""
 
     def __str__(self) -> str:
         parts = [f"{self.kind:<14}", f"in {self.delay} ticks" if self.delay else "at once"]
+        parts += [f"at {self.at!r}"] if self.at else []
         parts.append(f"choice={self.choice:.2f} amount={self.amount:.2f} how={self.how:.2f}")
         if self.options:
             parts.append(" ".join(f"{name}={value}" for name, value in self.options))

@@ -30,12 +30,14 @@ _MAX_ATTEMPTS = 4
 class Twin:
     """A second execution of a task. It stands still after `ticks` ticks, and continues after `later` batches.
 
-    later: 0: before its own batch is closed, -1: at the end. choice: selects the task.
+    later: 0: before its own batch is closed, -1: at the end. at: only ticks before a request with this text count.
+    choice: selects the task.
     """
 
     choice: float
     ticks: int
     later: int
+    at: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,20 +78,18 @@ class Tasks:
         sink.begin(self._query.epoch)
         twins, self.twins = self.twins, []
         crash = self.crashes.pop(0) if self.crashes else None
-        mine: list[_Paused] = []
         for index, partition in enumerate(partitions):
             copy = pickle.dumps((reader, partition))
             for twin in [candidate for candidate in twins if int(candidate.choice * len(partitions)) == index]:
                 paused = _Paused(Actor(self._execution(copy, number, index)), number + twin.later)
                 if twin.later < 0:
                     paused = _Paused(paused.actor, 1 << 30)
-                paused.actor.resume(twin.ticks)
-                mine.append(paused)
+                paused.actor.resume(twin.ticks, twin.at)
+                self._paused.append(paused)
             self._until_it_works(copy, number, index)
             if crash is False:
                 raise Killed
             world.tick()
-        self._paused += mine
         self._wake(number)
         self._compare(number, offsets)
         sink.close(number)
@@ -129,6 +129,7 @@ class Tasks:
             self._world.tell("      a twin that stood still continues")
             paused.actor.resume()
             error = paused.actor.error
+            self._world.tell(f"      it ends: {error}")
             if error is not None and not isinstance(error, (RStreamError, Killed)):
                 self._world.fail(f"crash | a twin: {type(error).__name__}", repr(error))
 

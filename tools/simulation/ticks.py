@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tools.simulation import request_text
 from tools.simulation.step import Step
 
 
@@ -45,15 +46,15 @@ class Ticks:
         """Whether steps are waiting."""
         return bool(self._armed)
 
-    def tick(self, beside: bool = False) -> None:
+    def tick(self, beside: bool = False, data: bytes | memoryview | None = None) -> None:
         """Execute the due steps. A step that ends the process takes effect after the others. beside: the tick is of the
-        driver's background thread."""
+        driver's background thread; data: the request that is about to be sent."""
         if self._busy:
             return
         self.count += 1
         due = []
         for armed in self._armed:
-            armed.remaining -= beside or not armed.beside
+            armed.remaining -= (beside or not armed.beside) and request_text.says(data, armed.step.at)
             if armed.remaining <= 0:
                 due.append(armed)
         if not due:

@@ -15,6 +15,7 @@ from tools.simulation.told_accounts import ACCOUNTS
 from tools.simulation.told_modes import MODES
 from tools.simulation.told_plan import Told, told
 from tools.simulation.told_processes import PROCESSES
+from tools.simulation.told_sink import SINK
 
 TRIM_ALL = Step("trim", amount=0.99)
 VANISH = Step("vanish")
@@ -114,6 +115,7 @@ TOLD: Mapping[str, Told] = {
     **ACCOUNTS,
     **MODES,
     **PROCESSES,
+    **SINK,
 }  # fmt: skip
 
 

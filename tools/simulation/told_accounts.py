@@ -62,6 +62,11 @@ ACCOUNTS: Mapping[str, Told] = {
         (), "trigger", more(2), "trigger", Step("backup"), more(2), "trigger", "trigger", "trigger",
         Step("import_backup", how=0.9), "trigger", "trigger", failOnDataLoss="false",
     ),
+    "sought to the checkpoint below a batch of another stream": told(
+        (), more_of_the_second(2), "trigger", more_of_the_second(2), "trigger", more_of_the_second(2), "trigger",
+        "trigger", Step("kill"), Step("seek", how=0.99), more(2), "trigger", Step("kill"), "trigger", streams=TWO,
+        never=ERROR,
+    ),
     "set back below a deleted entry": told(
         "is at 0-0, below the checkpoint", "trigger", "trigger", Step("delete", amount=0.99, how=0.76), Step("setid"),
         "trigger",

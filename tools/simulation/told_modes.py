@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tools.simulation.histories import CLAIMS, LENIENT, POISON, more
 from tools.simulation.step import Step
-from tools.simulation.told_plan import Told, told
+from tools.simulation.told_plan import Told, at, told
 
 BOB_READS_THREE = Step("read", amount=0.4)
 BOB_DIES = Step("die")
@@ -84,8 +84,8 @@ MODES: Mapping[str, Told] = {
         maxEntriesPerTrigger="2", **CLAIMS, **POISON,
     ),
     "killed after missing entries were counted": told(
-        "counted: 1", "trigger", more(5), DELETED_BEFORE_ITS_TASK, "trigger", Step("kill", 18), "trigger", "trigger",
-        never="counted: 1.*counted: 1", **LENIENT,
+        "counted: 1", "trigger", more(5), DELETED_BEFORE_ITS_TASK, "trigger", at("XPENDING", "kill", 2), "trigger",
+        "trigger", never="counted: 1.*counted: 1", **LENIENT,
     ),
     "a redrive beside another one": told(
         "redrive 2000000: Report", "misfit", "misfit", "trigger", "trigger", Step("redrive", amount=0.3, how=0.09),
@@ -97,7 +97,8 @@ MODES: Mapping[str, Told] = {
         Step("redrive", amount=0.9, how=0.09), **LETTERS,
     ),
     "a missing group is there again": told(
-        (), "trigger", "misfit", "trigger", Step("backup"), Step("destroy"), Step("import_backup", 35, how=0.9),
-        Step("kill", 40), "trigger", "trigger", **LETTERS, **LENIENT,
+        ("XADD dead", "XADD dead"), "trigger", "misfit", "trigger", Step("backup"), Step("destroy"),
+        at("XGROUP CREATE", "import_backup", how=0.9), at("XREADGROUP", "kill"), "trigger", "trigger", **LETTERS,
+        **LENIENT,
     ),
 }  # fmt: skip

@@ -150,10 +150,10 @@ class World:
         if self.verbose and data is not None:
             self.tell(f"        {'' if actor is None else '(background) '}{request_text.describe(data)}")
         if actor is not None:
-            actor.tick()
+            actor.tick(data)
         if actor is None or actor.counts:
             self.connection = connection
-            self.ticks.tick(beside=actor is not None)
+            self.ticks.tick(beside=actor is not None, data=data)
         if actor is None and self.pace > 0:
             for helper in list(self.helpers):
                 self.let_work(helper, self.pace - 1)
