@@ -71,7 +71,7 @@ SINK: Mapping[str, Told] = {
         "trigger", "trigger", Step("restore"), more(2), "trigger", "trigger", sink="once",
     ),
     "restored amid a task": told(
-        "1 chunks that batch 1 of query q0 wrote", "trigger", more(5), at(A_CHUNK, "backup", 2),
+        "task 0 fails: [RSTREAM_LEDGER] 1 chunks that batch 1 of query q0 wrote", "trigger", more(5), at(A_CHUNK, "backup", 2),
         at(A_CHUNK, "restore", 4), "trigger", "trigger", sink="once",
     ),
     "a task of a killed run begins": told(
