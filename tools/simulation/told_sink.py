@@ -71,8 +71,8 @@ SINK: Mapping[str, Told] = {
         "trigger", "trigger", Step("restore"), more(2), "trigger", "trigger", sink="once",
     ),
     "restored amid a task": told(
-        "task 0 fails: [RSTREAM_LEDGER] 1 chunks that batch 1 of query q0 wrote", "trigger", more(5), at(A_CHUNK, "backup", 2),
-        at(A_CHUNK, "restore", 4), "trigger", "trigger", sink="once",
+        "task 0 fails: [RSTREAM_LEDGER] 1 chunks that batch 1 of query q0 wrote", "trigger", more(5),
+        at(A_CHUNK, "backup", 2), at(A_CHUNK, "restore", 4), "trigger", "trigger", sink="once",
     ),
     "a task of a killed run begins": told(
         "it ends: [RSTREAM_LEDGER] another run of batch 0", at("UNWATCH", "twin", how=TO_THE_END), at(A_CHUNK, "kill"),
