@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from spark_streams.console.report.builders import LagSeries, ThroughputSeries
-from spark_streams.console.report.report import Chart
+from spark_streams.console.charts import Chart, GroupPoint, charts_of, lag_charts
 from spark_streams.monitor.lag_survey import Survey
 from spark_streams.monitor.rates import Key, Rates, rates_between, total
 
@@ -19,7 +18,7 @@ class LagHistory:
     """The lag, and its age, of each group in the last snapshots; and the throughput of all groups together."""
 
     def __init__(self) -> None:
-        self._lags: dict[Key, deque[tuple[int, int | None, int | None]]] = {}
+        self._lags: dict[Key, deque[GroupPoint]] = {}
         self._surveys: deque[Survey] = deque()
         self.rates: dict[Key, Rates] = {}
         self._totals: deque[tuple[int, Rates]] = deque(maxlen=POINTS)
@@ -46,18 +45,16 @@ class LagHistory:
 
     def charts(self, keys: Iterable[Key]) -> list[Chart]:
         """Return charts of the lag of these groups, and of its age."""
-        series = LagSeries()
-        for key in keys:
-            for at_ms, lag, lag_ms in self._lags.get(key, ()):
-                series.add(at_ms, key, lag, lag_ms)
-        return series.charts()
+        return lag_charts({key: self._lags[key] for key in keys if key in self._lags})
 
     def throughput(self) -> list[Chart]:
         """Return a chart of the throughput of all groups together."""
-        series = ThroughputSeries()
-        for at_ms, rates in self._totals:
-            series.add(at_ms, rates)
-        return series.charts()
+        lines = {
+            "added": [(at_ms, rates.added) for at_ms, rates in self._totals],
+            "delivered": [(at_ms, rates.delivered) for at_ms, rates in self._totals],
+            "acknowledged": [(at_ms, rates.acknowledged) for at_ms, rates in self._totals],
+        }
+        return charts_of(("Throughput of all groups together", "per second", lines), one_scale=True)
 
     @property
     def period(self) -> tuple[int, int]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import glob
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode
 
 from jinja2 import Environment
 from starlette.exceptions import HTTPException
@@ -22,24 +19,17 @@ from spark_streams._version import __version__
 from spark_streams.console.access import Session, Signer
 from spark_streams.console.actions import with_options
 from spark_streams.console.audit import Audit
-from spark_streams.console.bounds import LONG_TEXT, NAME_BYTES
 from spark_streams.console.cells import Decoded, cell
 from spark_streams.console.changes import Changes
-from spark_streams.console.json_filter import LONGEST
 from spark_streams.console.live import Live
 from spark_streams.console.login.attempts import LoginAttempts
 from spark_streams.console.login.users import Users
-from spark_streams.console.report.rendering import PACKAGE, environment
-from spark_streams.console.report.svg import draw, sparkline
-from spark_streams.console.request.parameters import fixed
+from spark_streams.console.rendering import environment
 from spark_streams.console.request.watchers import Watchers
 from spark_streams.deadletter.envelope import raw
-from spark_streams.model.ids import StreamId
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.operator_commands import shell_line
 from spark_streams.model.printable import printable_lines
-from spark_streams.model.times import from_milliseconds
-from spark_streams.monitor.terminal.units import counted, duration, rate, size
 from spark_streams.schemas.shown import FieldDecoders
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
@@ -61,17 +51,6 @@ def key_of(name: str) -> str | bytes:
     return name
 
 
-def link(path: str, **parameters: object) -> str:
-    """Return a path of the console with these parameters; those that are empty are left out."""
-    pairs = [
-        (name, value if isinstance(value, str) else str(value))
-        for name, values in parameters.items()
-        for value in (values if isinstance(values, list | tuple) and not isinstance(values, StreamId) else [values])
-        if value not in (None, "")
-    ]
-    return f"{path}?{urlencode(pairs, errors='surrogateescape')}" if pairs else path
-
-
 @dataclass(frozen=True)
 class Pages:
     """One page of a list. number: from 1 on; count: number of pages; total: of all rows."""
@@ -88,34 +67,10 @@ class Pages:
         return cls(number, count, len(rows)), rows[(number - 1) * PER_PAGE : number * PER_PAGE]
 
 
-def _templates() -> Environment:
-    templates = environment("spark_streams.console", PACKAGE)
-    templates.filters.update(rate=rate, counted=counted, bytes=size, clock=_clock, since=_since)
-    templates.globals.update(
-        NAME_BYTES=NAME_BYTES,
-        LONG_TEXT=LONG_TEXT,
-        LONGEST=LONGEST,
-        link=link,
-        glob_escape=glob.escape,
-        fixed=fixed,
-        draw=draw,
-        sparkline=sparkline,
-    )
-    return templates
-
-
 async def _wait_until_gone(request: Request) -> None:
     """Wait until the browser has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _clock(at_ms: float) -> str:
-    return from_milliseconds(round(at_ms)).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _since(at_ms: float) -> str:
-    return duration(max(0, time.time() * 1000 - at_ms))
 
 
 @dataclass(frozen=True)
@@ -138,7 +93,7 @@ class Site:
     attempts: LoginAttempts = field(default_factory=LoginAttempts)
     watchers: Watchers = field(default_factory=Watchers)
     passwords: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 2))
-    templates: Environment = field(default_factory=_templates)
+    templates: Environment = field(default_factory=environment)
     decoders: FieldDecoders | None = None
     oidc: Oidc | None = None
 

@@ -11,7 +11,7 @@ import redis
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.console.site import link
+from spark_streams.console.request.parameters import link
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from tests.console.browser import Browser, form_to, replaced, wait_for_change

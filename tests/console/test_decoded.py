@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.console.site import link
+from spark_streams.console.request.parameters import link
 from tests.console.browser import Browser
 from tests.console.process import running_console
 from tests.schemas.avro_values import FIRST, encoded, record

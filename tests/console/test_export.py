@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from spark_streams.cli import main
-from spark_streams.console.site import link
+from spark_streams.console.request.parameters import link
 from tests.console.browser import Answer, Browser
 from tests.console.normal import write_normal
 from tests.console.process import running_console

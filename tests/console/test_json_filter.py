@@ -10,7 +10,7 @@ import redis
 from spark_streams.console import entry_search
 from spark_streams.console.entry_search import FieldFilter, read_entries
 from spark_streams.console.json_filter import JsonFilter
-from spark_streams.console.site import link
+from spark_streams.console.request.parameters import link
 from spark_streams.errors import OptionError
 from spark_streams.model.ids import StreamId
 from spark_streams.wire.address.address import Address

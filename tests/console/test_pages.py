@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 import redis
 
-from spark_streams.console.site import link
+from spark_streams.console.request.parameters import link
 from spark_streams.shards.names import shards_of
 from tests.console.browser import Browser, form_to, replaced, wait_for_change
 from tests.console.hostile import HOST, HOSTILE_DEAD, MARKER, NAMES, TARGET, write_hostile

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.console.site import link
+from spark_streams.console.request.parameters import link
 from spark_streams.groups import guard
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows

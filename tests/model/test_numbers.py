@@ -67,7 +67,6 @@ for _path in (
     *("source/rows/nested_json.py", "source/task/fetcher.py", "source/rows/columns.py", "source/rows/malformed.py"),
     *(
         "deadletter/redrive/redrive_plan.py",
-        "console/report/svg.py",
         "monitor/terminal/units.py",
         "monitor/group_metrics.py",
     ),

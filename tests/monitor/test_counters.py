@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_streams.console.report.builders import LogReading
-from spark_streams.console.report.rendering import environment
+from spark_streams.console.query_logs import QueryLogs
+from spark_streams.console.rendering import environment
 from spark_streams.model import counters
 from spark_streams.model.counters import TABLE, Counts, RunCounter
 from spark_streams.monitor.watch.log_lines import progress_line, read_lines, text
@@ -82,9 +82,9 @@ def test_a_new_counter_is_in_log_lines_which_are_read_back_also_if_they_are_olde
     log = io.StringIO("\n".join(map(text, (line, wrong, older))))
     log.name = "log"
     assert list(read_lines(log)) == [json.loads(text(line)), older]
-    reading = LogReading()
-    reading.add(line)
-    [row] = reading.report("log").queries or ()
+    logs = QueryLogs()
+    logs.add(line)
+    [row] = logs.queries
     assert [row.counts[counter] for counter in (LATE, ODD, QUIET)] == [7, 5, 2]
 
 
@@ -95,9 +95,7 @@ def test_a_new_counter_is_a_column_of_notebooks_and_of_the_console_if_it_has_a_h
     assert table.columns[-2:] == ("late entries ", "odd values ")
     assert table.rows[0][-2:] == ("7", "5")
     row = SimpleNamespace(name="q", batches=1, rows=3, longest_ms=250, counts=query.totals["s", "g"], failures=[])
-    page = environment("spark_streams.console.report").from_string(
-        '{% import "sections.html" as sections with context %}{{ sections.queries([row]) }}'
-    )
+    page = environment().from_string('{% import "parts.html" as parts with context %}{{ parts.queries([row]) }}')
     shown = page.render(row=row)
     assert '<th scope="col" class="n">late entries</th>' in shown
     assert '<td class="n">7</td>' in shown

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.console.site import link
+from spark_streams.console.request.parameters import link
 from spark_streams.deadletter.envelope import open_envelope
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection

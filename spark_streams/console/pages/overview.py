@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.console.live import View
-from spark_streams.console.report.builders import group_row
-from spark_streams.console.report.html import tiles
-from spark_streams.console.report.report import DeadLetterRow, Report
 from spark_streams.console.request.parameters import Parameters
-from spark_streams.console.site import Pages, Site, link
+from spark_streams.console.site import Pages, Site
 from spark_streams.monitor.lag_survey import GroupLag
 from spark_streams.monitor.rates import UNKNOWN
+from spark_streams.monitor.terminal.units import count, counted, duration
 
 _CHARTED = 6  # groups whose lag is drawn
+
+
+class Tile(NamedTuple):
+    """A number at the top of the page."""
+
+    name: str
+    value: str
+    alarming: bool = False
 
 
 def by_urgency(groups: Sequence[GroupLag]) -> list[GroupLag]:
@@ -37,7 +43,6 @@ async def overview(site: Site, request: Request) -> Response:
     groups = by_urgency([g for g in survey.groups if find in g.stream or find in g.group])
     pages, shown = Pages.select(groups, parameters.get("page"))
     rows = [(group, view.history.rates.get((group.stream, group.group), UNKNOWN)) for group in shown]
-    report = _report(view)
     began, ended = view.history.period if survey.at_ms else (0, 0)
     charts = [
         *view.history.throughput(),
@@ -47,30 +52,30 @@ async def overview(site: Site, request: Request) -> Response:
         request,
         "overview.html",
         title=f"Streams at {site.address}",
-        tiles=list(tiles(report)),
+        tiles=list(_tiles(view)),
         charts=charts if ended > began else [],
         began=began,
         ended=ended,
         rows=rows,
         pages=pages,
         find=find,
-        report=report,
-        letters_page=lambda row: link("/dead/stream", name=row.stream, reason=glob.escape(row.reason)),
+        dead_letters=sorted(view.reasons, key=lambda reason: -reason.count),
     )
 
 
-def _report(view: View) -> Report:
-    return Report(
-        "",
-        view.survey.at_ms,
-        view.survey.at_ms,
-        (),
-        tuple(group_row(group) for group in view.survey.groups),
-        len(view.survey.streams),
-        tuple(
-            sorted(
-                (DeadLetterRow(reason.stream, "", reason.reason, "", reason.count) for reason in view.reasons),
-                key=lambda row: -row.count,
-            )
-        ),
-    )
+def _tiles(view: View) -> Iterator[Tile]:
+    """Yield the numbers at the top of the page."""
+    groups, streams = view.survey.groups, len(view.survey.streams)
+    behind = [group for group in groups if group.lag or group.pending]
+    yield Tile(f"{_noun('group', len(groups))} of {counted(streams, 'stream')}", count(len(groups)))
+    yield Tile("entries of lag", count(sum(group.lag for group in groups), any(group.at_least for group in groups)))
+    yield Tile("entries pending", count(sum(group.pending for group in groups)))
+    if behind:
+        slowest = max(behind, key=lambda group: (group.is_active, group.lag_ms or 0, group.lag))
+        yield Tile(f"behind: {slowest.group} of {slowest.stream}", duration(slowest.lag_ms))
+    letters = sum(reason.count for reason in view.reasons)
+    yield Tile(_noun("dead letter", letters), count(letters), letters > 0)
+
+
+def _noun(singular: str, number: int) -> str:
+    return singular if number == 1 else f"{singular}s"

@@ -10,9 +10,7 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spark_streams.console.report.builders import LogReading
-from spark_streams.console.report.html import failures_of
-from spark_streams.console.report.report import Report
+from spark_streams.console.query_logs import QueryLogs
 from spark_streams.console.site import Site
 from spark_streams.errors import ConfigError
 from spark_streams.monitor.watch.log_lines import read_lines
@@ -22,30 +20,28 @@ _BYTES = 16 << 20  # of the end of a log
 
 async def queries(site: Site, request: Request) -> Response:
     """Return the page."""
-    report, problems = await asyncio.to_thread(_read, site.logs)
+    logged, problems = await asyncio.to_thread(_read, site.logs)
     return await site.page(
         request,
         "queries.html",
         title="Queries",
-        report=report,
-        failures=[] if report is None else failures_of(report),
+        logged=logged,
         problems=problems,
         logs=[str(path) for path in site.logs],
     )
 
 
-def _read(logs: Sequence[Path]) -> tuple[Report | None, list[str]]:
-    """Return the report of the ends of all logs, and why logs cannot be read."""
-    reading, problems, seen = LogReading(), [], False
+def _read(logs: Sequence[Path]) -> tuple[QueryLogs, list[str]]:
+    """Return what the ends of all logs say, and why logs cannot be read."""
+    logged, problems = QueryLogs(), []
     for path in logs:
         try:
             with path.open(encoding="utf-8", errors="replace") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _BYTES))
                 for line in read_lines(file):
-                    reading.add(line)
-                    seen = True
+                    logged.add(line)
         except OSError as error:
             problems.append(f"the log {path} cannot be read: {error.strerror}")
         except ConfigError as error:
             problems.append(f"{path}: {error.message}")
-    return (reading.report(", ".join(path.name for path in logs)) if seen else None), problems
+    return logged, problems

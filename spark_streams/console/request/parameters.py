@@ -13,6 +13,7 @@ from starlette.requests import Request
 from spark_streams.console.bounds import FIELDS, bound_of, is_known
 from spark_streams.deadletter.envelope import raw
 from spark_streams.errors import OptionError
+from spark_streams.model.ids import StreamId
 from spark_streams.model.numbers import parse_number
 
 FIXED = "fixed"  # the parameter of a form that has values which a browser would change: encoded as in an address
@@ -24,6 +25,17 @@ _LONGER = 6  # times: an encoded value is at most so much longer, also if its li
 def fixed(pairs: Iterable[tuple[str, str]]) -> str:
     """Return the value of the parameter FIXED with these pairs. It is ASCII without line ends."""
     return urlencode(list(pairs), errors="surrogateescape")
+
+
+def link(path: str, **parameters: object) -> str:
+    """Return a path of the console with these parameters; those that are empty are left out."""
+    pairs = [
+        (name, value if isinstance(value, str) else str(value))
+        for name, values in parameters.items()
+        for value in (values if isinstance(values, list | tuple) and not isinstance(values, StreamId) else [values])
+        if value not in (None, "")
+    ]
+    return f"{path}?{urlencode(pairs, errors='surrogateescape')}" if pairs else path
 
 
 def encoded_size(value: str) -> int:
