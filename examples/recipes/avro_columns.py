@@ -2,7 +2,7 @@
 
     python examples/recipes/avro_columns.py
 
-Needs `pip install fastavro`. Spark's own from_avro is in docs/guide/recipes.md.
+Needs `pip install fastavro`.
 """
 
 import io

@@ -2,7 +2,7 @@
 
     python examples/recipes/protobuf_columns.py
 
-Needs `pip install protobuf`. Spark's own from_protobuf is in docs/guide/recipes.md. Both read the file that
+Needs `pip install protobuf`, and the file that
 `protoc --include_imports --descriptor_set_out=orders.desc orders.proto` writes.
 """
 

@@ -2,7 +2,7 @@
 
 python -m tests.monitor.draw_dashboard --prometheus http://localhost:9090 --minutes 10 --out /tmp/dashboard
 
-One PNG for the board as it is laid out, and one for each panel.
+One PNG for the board as it is laid out, and one for each panel. It needs matplotlib, which no extra brings.
 """
 
 from __future__ import annotations
