@@ -25,6 +25,7 @@ with LocalEngine() as engine, redis.Redis.from_url(engine.url, decode_responses=
     dead_letters.write(client, "orders", "billing", entry_id, fields, to="orders:dead", error=ValueError("no"))
     for words in ("streams", "show orders", "groups orders", "lag", "pending orders --group billing"):
         run(*words.split())
+    run("init", "etl")
     run("doctor", code=3)  # it warns that this engine has no persistence
     run("groups", "seek", "orders", "--group", "billing", "--to", "earliest", "--even-active", "--yes")
     run("groups", "seek", "orders", "--group", "billing", "--to", "-1", "--even-active", "--yes")
