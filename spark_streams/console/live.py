@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from spark_streams.console.history import LagHistory
+from spark_streams.console.charts.history import LagHistory
 from spark_streams.console.merged_shards import merge_held, merge_shards, stream_of
 from spark_streams.console.short_names import is_short, with_short_names
 from spark_streams.deadletter.retry.waiting_entries import WaitingEntries

@@ -11,7 +11,7 @@ import time
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from spark_streams.console.bounds import LONG_TEXT, NAME_BYTES
-from spark_streams.console.charts import drawing, sparkline
+from spark_streams.console.charts.charts import drawing, sparkline
 from spark_streams.console.json_filter import LONGEST
 from spark_streams.console.request.parameters import fixed, link
 from spark_streams.model.counters import with_heading

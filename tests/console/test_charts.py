@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from spark_streams.console.charts import (
+from spark_streams.console.charts.charts import (
     LINES,
     Chart,
     Line,

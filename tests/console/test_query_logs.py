@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_streams.console.query_logs import QueryLogs
+from spark_streams.console.charts.query_logs import QueryLogs
 from spark_streams.model.counters import BAD, DEAD, LOST
 
 

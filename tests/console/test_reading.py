@@ -10,8 +10,8 @@ import pytest
 
 from spark_streams.console import entry_search
 from spark_streams.console.cells import Cell, cell, is_editable
+from spark_streams.console.charts.history import POINTS, LagHistory
 from spark_streams.console.entry_search import FieldFilter, read_entries
-from spark_streams.console.history import POINTS, LagHistory
 from spark_streams.console.live import Live
 from spark_streams.console.merged_shards import merge_shards, stream_of
 from spark_streams.errors import WrongKeyTypeError

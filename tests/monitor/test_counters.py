@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.console.query_logs import QueryLogs
+from spark_streams.console.charts.query_logs import QueryLogs
 from spark_streams.console.rendering import environment
 from spark_streams.model import counters
 from spark_streams.model.counters import TABLE, Counts, RunCounter

@@ -10,7 +10,7 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spark_streams.console.query_logs import QueryLogs
+from spark_streams.console.charts.query_logs import QueryLogs
 from spark_streams.console.site import Site
 from spark_streams.errors import ConfigError
 from spark_streams.monitor.watch.log_lines import read_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from spark_streams.console.charts import Chart, GroupPoint, charts_of, lag_charts
+from spark_streams.console.charts.charts import Chart, GroupPoint, charts_of, lag_charts
 from spark_streams.monitor.lag_survey import Survey
 from spark_streams.monitor.rates import Key, Rates, rates_between, total
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spark_streams.console.charts import Chart, GroupPoint, Point, charts_of, lag_charts
+from spark_streams.console.charts.charts import Chart, GroupPoint, Point, charts_of, lag_charts
 from spark_streams.model import times
 from spark_streams.model.counters import Counts
 from spark_streams.model.untyped import Json
