@@ -17,6 +17,7 @@ from spark_streams.model.numbers import COUNT_MAX, parse_number
 PREFIX = "rstream:"  # of every key of the product
 RUNS = "rstream:runs"  # the highest number of a sink's run
 CLOSED = b""  # field of a sink's record that is not a stream's name: the last batch that is complete
+DONE = "done"  # field of a stream's head: the last batch that is complete in this stream
 SLOTS = 16384
 _TAG = re.compile(rb"[^{]*\{([^}]+)\}", re.DOTALL)
 
@@ -69,6 +70,11 @@ def session_key(scope: str, holder: str) -> str:
 def record_key(query: str) -> str:
     """Return the key of a sink's record for a query: the streams of its batches, and the batch that is closed."""
     return f"rstream:sink:{query}"
+
+
+def head_key(stream: bytes, query: str) -> bytes:
+    """Return the key of the head of a stream's ledger for a query."""
+    return key_beside(stream, "sink", query)
 
 
 PROBE = "rstream-probe:"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.model.commit_mark import Mark, committed_key
@@ -10,6 +10,7 @@ from tools.chaos.history import id_key
 from tools.key_copies import Command, copies, make_again
 from tools.simulation.model import EARLY, Entry
 from tools.simulation.once import OUT
+from tools.simulation.options import DEAD
 from tools.simulation.powers_network import away
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import CONSUMER, GROUP, World, is_ours
@@ -100,18 +101,25 @@ def restore(world: World, step: Step) -> None:
 
 
 def import_backup(world: World, step: Step) -> None:
-    """Put one stream of the last backup, or all its keys, into the running server: the connections stay."""
+    """Put one stream of the last backup, or it with all keys beside it and the dead letters, or all keys, into the
+    running server: the connections stay."""
     if world.backup is None:
         return
     name = pick(world.names(), step.choice)
-    _set_back(world, _with_stream_of(world, name) if step.how < 0.5 else world.backup)
+    if step.how < 0.25:
+        _set_back(world, _with_keys_of(world, name, lambda key: key == name.encode()))
+    elif step.how < 0.5:
+        _set_back(world, _with_keys_of(world, name, lambda key: name.encode() in key or key == DEAD.encode()))
+    else:
+        _set_back(world, world.backup)
 
 
-def _with_stream_of(world: World, name: str) -> Backup:
-    """Return the present state of the server, with one stream as it is in the last backup."""
-    now, then, key = _state(world), world.backup, name.encode()
+def _with_keys_of(world: World, name: str, is_put_back: Callable[[bytes], bool]) -> Backup:
+    """Return the present state of the server, with these keys of one stream as they are in the last backup."""
+    now, then = _state(world), world.backup
+    assert then is not None
     own = {entry.n for entry in world.model.entries_of(name)}
-    keys = [*(one for one in now.keys if one[1] != key), *(one for one in then.keys if one[1] == key)]
+    keys = [*(one for one in now.keys if not is_put_back(one[1])), *(one for one in then.keys if is_put_back(one[1]))]
     return Backup(keys, (now.alive - own) | (then.alive & own), then.last)
 
 

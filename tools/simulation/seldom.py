@@ -127,6 +127,45 @@ def _with_a_lag(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, setup=setup, steps=tuple(steps))
 
 
+def _with_deadly_batches(chance: random.Random, plan: Plan) -> Plan:
+    """Batches that kill their query again and again, until their entries are set aside. In some plans, entries of them
+    do not fit."""
+    has_letters = chance.random() < 0.6
+    wanted = {"maxDeliveries": chance.choice(["1", "2"]), **({"mode": "DEADLETTER"} if has_letters else {})}
+
+    def changed(options: Mapping[str, str]) -> dict[str, str]:
+        for name, value in wanted.items():
+            options = with_option(options, name, value)
+        return {**options}
+
+    steps = [replace(step, options=tuple(changed(dict(step.options)).items())) if step.options else step
+             for step in plan.steps]  # fmt: skip
+    for _ in range(chance.choice([1, 1, 2])):
+        place = chance.randint(0, len(steps))
+        block = [Step("add", 0, chance.random(), chance.random())]
+        block += [_step(chance, "misfit", 0)] * (chance.choice([0, 1, 2]) if has_letters else 0)
+        for _ in range(chance.choice([1, 2, 3])):
+            block += [_step(chance, "crash", 0), Step("trigger")]
+        steps[place:place] = [*block, *[Step("trigger")] * chance.choice([1, 3, 6])]
+    setup = replace(plan.setup, options=changed(plan.setup.options), has_values=has_letters or plan.setup.has_values)
+    return replace(plan, setup=setup, steps=tuple(steps))
+
+
+def _with_a_part_put_back(chance: random.Random, plan: Plan) -> Plan:
+    """One stream with the keys beside it and the dead letters, or all keys, as an older copy has them. The connections
+    stay. So it is after a failover of one of a cluster's masters."""
+    steps = [*plan.steps]
+    for _ in range(chance.choice([1, 1, 2])):
+        place = chance.randint(0, len(steps))
+        between: list[Step] = []
+        for _ in range(chance.choice([1, 2, 3])):
+            between += [_step(chance, "add", 0), Step("trigger")]
+        put_back = _step(chance, "import_backup", chance.choice([0, chance.randint(1, 60)]))
+        put_back = replace(put_back, how=round(0.25 + 0.75 * put_back.how, 3))  # never without the keys beside it
+        steps[place:place] = [Step("backup"), *between, put_back, Step("trigger"), Step("trigger")]
+    return replace(plan, steps=tuple(steps))
+
+
 def _step(chance: random.Random, kind: str, delay: int | None = None) -> Step:
     """Return a step with random numbers. delay: None: a random one."""
     delay = chance.choice([0, chance.randint(1, 60)]) if delay is None else delay
@@ -141,5 +180,7 @@ SELDOM: Mapping[str, tuple[float, Callable[[random.Random, Plan], Plan]]] = {
     "successors": (0.08, _with_successors),
     "other machines": (0.08, _with_other_machines),
     "a lag": (0.1, _with_a_lag),
+    "deadly batches": (0.08, _with_deadly_batches),
+    "a part put back": (0.06, _with_a_part_put_back),
     "archive": (0.06, _with_archive),  # the last one: it replaces all steps
 }

@@ -59,7 +59,7 @@ from enum import Enum
 import numpy as np
 
 from spark_streams.errors import LedgerError
-from spark_streams.model.keys import CLOSED, key_beside
+from spark_streams.model.keys import CLOSED, DONE, head_key
 from spark_streams.model.numbers import parse_number
 from spark_streams.sink.encode.fingerprint import Hashes
 from spark_streams.sink.ledger import refusals
@@ -71,7 +71,7 @@ Command = tuple[Argument, ...]
 JOB_SECONDS = 7 * 86_400  # until the keys of a job expire
 NONE_CLOSED = -1  # what a job's record says while the job runs
 _COUNTS = struct.Struct("<II")
-HEAD_FIELDS = ("batch", "runs", "done", "rows", "total")
+HEAD_FIELDS = ("batch", "runs", DONE, "rows", "total")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Keys:
     @classmethod
     def for_stream(cls, stream: bytes, batch: Batch) -> Keys:
         """Return the keys, which are in the stream's own slot."""
-        head = key_beside(stream, "sink", batch.query)
+        head = head_key(stream, batch.query)
         return cls(head, head + b":parts", batch)
 
     @property

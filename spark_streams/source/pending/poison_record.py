@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import StreamStateError
-from spark_streams.model.keys import CLOSED, is_returned, key_beside, record_key
+from spark_streams.model.keys import CLOSED, DONE, head_key, is_returned, key_beside, record_key
 from spark_streams.model.numbers import parse_number
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending.poison_state import PoisonState
+from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 
 
@@ -90,16 +91,23 @@ def note_attempt(server: Server, key: bytes, token: str, query: str, batch: str)
 
 
 def is_done_in_sink(server: Server, end: Offset) -> bool:
-    """Whether an exactly-once sink on this server has completed the batch that ends here. If so, the run has died
-    between the sink and Spark's commit log, and not of an entry. False if that is unknown: another sink or server."""
+    """Whether an exactly-once sink on this server has completed the batch that ends here, or has begun to, which it
+    does when all tasks have succeeded. If so, the run has died between the tasks and Spark's commit log, and not of an
+    entry. False if that is unknown: another sink or server."""
     note = server.execute("GET", attempt_key_of(end))
     token, _, spark_batch = (note or b"").decode("utf-8", "replace").partition(" ")
     batch, _, query = spark_batch.partition(" ")
-    if token != end.token or not query:
+    number = parse_number(batch)
+    if token != end.token or not query or number is None:
         return False
-    [reply] = server.pipeline([("HGET", record_key(query), CLOSED)])  # an error if the sink's keys are forbidden to us
-    closed, number = parse_number(reply) if isinstance(reply, bytes) else None, parse_number(batch)
-    return closed is not None and number is not None and closed >= number
+    [reply] = server.pipeline([("HGETALL", record_key(query))])  # an error if the sink's keys are forbidden to us
+    record = {} if isinstance(reply, ReplyError) else dict(zip(reply[0::2], reply[1::2], strict=True))
+    closed = parse_number(record.pop(CLOSED, b""))
+    if closed is not None and closed >= number:
+        return True
+    written = [stream for stream, named in record.items() if parse_number(named) == number]
+    done = server.pipeline([("HGET", head_key(stream, query), DONE) for stream in written])
+    return any(isinstance(reply, bytes) and parse_number(reply) == number for reply in done)
 
 
 def attempt_key_of(end: Offset) -> bytes:

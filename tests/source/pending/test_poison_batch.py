@@ -400,6 +400,30 @@ def test_the_sinks_record_tells_whether_it_has_completed_a_batch(
         assert is_done_in_sink(there, end) == is_done
 
 
+@pytest.mark.parametrize(
+    ("record", "done", "is_done"),
+    [
+        ({"": "2", "out": "3"}, "3", True),  # the driver was killed before it wrote into the record that 3 is closed
+        ({"": "2", "other": "3", "out": "3"}, "3", True),
+        ({"": "2", "out": "3"}, None, False),
+        ({"": "2", "out": "3"}, "2", False),
+        ({"": "2", "out": "2"}, "3", False),
+        ({"out": "9" * 5000}, "3", False),
+    ],
+)
+def test_a_batch_that_the_sink_has_begun_to_complete_has_killed_nobody(
+    server: Server, client: redis.Redis, record: dict[str, str], done: str | None, is_done: bool
+) -> None:
+    new = Range("s", MIN_ID, StreamId(5, 0), 2)
+    end = Offset("g", "spark", {"s": StreamOffset(StreamId(5, 0), 1, "t")}, {"s": new}, token="t")
+    client.set(attempt_key_of(end), "t 3 q")
+    client.hset("rstream:sink:q", mapping=record)
+    if done is not None:
+        client.hset("rstream:sink:{out}:q", "done", done)
+    with Connection(Address.parse(server.url)) as there:
+        assert is_done_in_sink(there, end) == is_done
+
+
 @pytest.mark.parametrize("count", [32, 300])
 def test_a_limit_that_is_set_after_the_batch_has_killed_the_query_finds_the_entry(
     server: Server, client: redis.Redis, count: int

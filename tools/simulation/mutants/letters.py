@@ -110,4 +110,11 @@ LETTERS = (
         "void |= page.keys() - {BATCH}",
         "A replay deletes the notes of the run before.",
     ),
+    Mutant(
+        "notes-of-what-is-set-aside-stay",
+        "source/task/notes.py",
+        "return bool(within) if holder == consumer",
+        "return True if holder == consumer",
+        "A replay keeps the notes on entries that were set aside for batches of their own.",
+    ),
 )

@@ -303,4 +303,32 @@ TRIGGER = (
         "fitting[stream] = allowed[stream]",
         "maxBytesPerTrigger limits nothing.",
     ),
+    Mutant(
+        "one-mark-commits-all-streams",
+        "source/trigger/acknowledge.py",
+        "return bool(start.taken_from) and all(",
+        "return bool(start.taken_from) and any(",
+        "A batch counts as committed if the mark of one of its streams says so.",
+    ),
+    Mutant(
+        "knows-all-beside-a-missing-stream",
+        "source/trigger/batch_stream.py",
+        "            return run.unknown()\n        prefetched",
+        "            return run\n        prefetched",
+        "After a job has failed, because a stream is missing, the run trusts what it knew, and does not look again.",
+    ),
+    Mutant(
+        "passes-over-an-empty-step",
+        "source/trigger/reserve.py",
+        "        if part.count:\n            self.before = after\n            self.parts.append(part)",
+        "        self.before = after\n        if part.count:\n            self.parts.append(part)",
+        "The next range does not have the IDs of a step that seems to have delivered nothing.",
+    ),
+    Mutant(
+        "a-shared-count-is-ours",
+        "source/group/compare.py",
+        "group.last_delivered == mark.id and not group.others",
+        "group.last_delivered == mark.id",
+        "After a move the server's count of a shared group is taken as the query's own.",
+    ),
 )
