@@ -256,11 +256,17 @@ class ContentsChooser:
         parts = [part for part in reserved.parts if part.stream not in doubtful - kept]
         return parts + [Part(entries, PENDING) for entries in found if entries.stream not in kept]
 
-    def plan_prefetch(self, state: QueryState, contents: BatchContents, request: BatchRequest) -> Prefetch | None:
+    def plan_prefetch(
+        self,
+        state: QueryState,
+        contents: BatchContents,
+        request: BatchRequest,
+        positions: Mapping[str, StreamId],
+    ) -> Prefetch | None:
         """What follows the batch, if that is much (Limits.prefetch_entries). Not if others are in the groups: they
         could read it meanwhile. Not if entries were released: the next batch begins with them. Not while pieces wait:
         they take turns with new entries. Not if the limit of the next batch depends on the time of this one
-        (targetBatchTime). request: for the next batch."""
+        (targetBatchTime). request: for the next batch; positions: where the batch leaves the groups."""
         options, admission = self._options, state.run.admission
         if options.claim_idle is not None or options.target_batch_time is not None:
             return None
@@ -275,7 +281,8 @@ class ContentsChooser:
         if any(entries is None for entries in read.values()):
             return None
         known = {stream: (entries or 0) + taken[stream] for stream, entries in read.items()}
-        return Prefetch(self.delivery, admission, known, request.quota, request.turn, state.heads)
+        left = {stream: positions[stream] for stream in known}
+        return Prefetch(self.delivery, admission, known, left, request.quota, request.turn, state.heads)
 
 
 def _are_all(parts: Sequence[Part], position: StreamId) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_streams.model.ids import StreamId
 from spark_streams.source.group.compare import lost_above
 from spark_streams.source.group.state import GroupState, Reserved, fetch_state
 from spark_streams.source.quota import BatchQuota
@@ -24,11 +25,12 @@ from spark_streams.wire.replies.xinfo import StreamState
 @dataclass(frozen=True)
 class Prefetch:
     """A reservation for the next batch. read: how many entries of each stream were read up to the end of the present
-    batch; turn: of the next batch; heads: the streams at the last trigger."""
+    batch; positions: where that leaves the groups; turn: of the next batch; heads: the streams at the last trigger."""
 
     delivery: Delivery
     admission: Admission
     read: Mapping[str, int]
+    positions: Mapping[str, StreamId]
     quota: BatchQuota
     turn: int
     heads: Mapping[str, StreamState]
@@ -38,7 +40,7 @@ class Prefetch:
         delivery, admission = self.delivery, self.admission
         heads, groups = fetch_state(server, delivery.member, list(self.read), self.heads)
         states = {s: state for s, state in groups.items() if state is not None and state.is_alone}
-        if len(states) < len(groups) or any(self._is_trimmed(s, heads[s], state) for s, state in states.items()):
+        if len(states) < len(groups) or any(self._is_other(s, heads[s], state) for s, state in states.items()):
             return None
         backlog = admission.backlog(heads, states)
         if not delivery.takes_long(admission, backlog, self.quota):
@@ -46,6 +48,8 @@ class Prefetch:
         reserved = delivery.new_entries(server, admission, heads, states, backlog, self.quota, self.turn)
         return reserved if reserved.parts else None
 
-    def _is_trimmed(self, stream: str, head: StreamState, state: GroupState) -> bool:
-        """Whether the stream may have lost entries that the group has not delivered yet."""
-        return (lost_above(head, state.last_delivered, self.read[stream]) or 0) != 0
+    def _is_other(self, stream: str, head: StreamState, state: GroupState) -> bool:
+        """Whether the group is not where the batch leaves it (it was moved, or the server has returned to an older
+        state), or the stream may have lost entries that the group has not delivered yet."""
+        is_moved = state.last_delivered != self.positions[stream]
+        return is_moved or (lost_above(head, state.last_delivered, self.read[stream]) or 0) != 0

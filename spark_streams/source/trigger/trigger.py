@@ -143,8 +143,10 @@ class Trigger:
         if not state.is_settled:
             acknowledged, jobs = self._acknowledging.in_background(server, state.start, contents.run)
             contents = replace(contents, run=acknowledged)
-        prefetch = self._contents.plan_prefetch(state, contents, replace(request, turn=request.turn + 1))
-        return TriggerResult(end, self._run_after(state, contents, True), contents.parts, jobs, prefetch)
+        run = self._run_after(state, contents, True)
+        next_request = replace(request, turn=request.turn + 1)
+        prefetch = self._contents.plan_prefetch(state, contents, next_request, run.positions)
+        return TriggerResult(end, run, contents.parts, jobs, prefetch)
 
     def _settled_if_needed(self, server: Server, state: QueryState) -> QueryState:
         """Acknowledge the batch up to `start` now if entries of the second backlog may follow it, or if the batch has
