@@ -30,6 +30,12 @@ KNOWN: dict[str, str] = {
     r"^named again \| DataLossError: .* at least # .* after (.*\+)?deleted\b.*(others read|entries taken from us)": (
         "an XDEL above the position of a shared group"
     ),
+    r"^(silent|uncounted) \| passed over \| .*server set back.*maxDeliveries": (
+        "entries that were set aside after the state to which the server has returned"
+    ),
+    r"^uncounted \| passed over \| .*checkpoint set back.*maxDeliveries": (
+        "an older copy of the checkpoint does not know which entries were set aside"
+    ),
     r"^reordered .*(checkpoint set back|server set back)": "batches are planned again after a set-back",
 }
 

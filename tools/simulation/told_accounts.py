@@ -67,6 +67,15 @@ ACCOUNTS: Mapping[str, Told] = {
         "trigger", Step("kill"), Step("seek", how=0.99), more(2), "trigger", Step("kill"), "trigger", streams=TWO,
         never=ERROR,
     ),
+    "put back under a query that reserves ahead": told(
+        (), "trigger", Step("backup"), "trigger", Step("import_backup", how=0.3), "trigger", "trigger",
+        maxEntriesPerTrigger="1", ahead=1,
+    ),
+    "one stream and the dead letters put back": told(
+        ("XADD dead", "import_backup", "XADD dead"), "trigger", more_of_the_second(1), "misfit", "trigger",
+        Step("backup"), "trigger", Step("kill"), Step("import_backup", how=0.3), "trigger", "trigger", streams=TWO,
+        mode="DEADLETTER", deadLetterStream="dead",
+    ),
     "set back below a deleted entry": told(
         "is at 0-0, below the checkpoint", "trigger", "trigger", Step("delete", amount=0.99, how=0.76), Step("setid"),
         "trigger",

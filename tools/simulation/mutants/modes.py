@@ -127,8 +127,8 @@ MODES = (
     Mutant(
         "done-in-the-sink-is-cut",
         "source/pending/poison_record.py",
-        "return closed is not None and number is not None and closed >= number",
-        "return False",
+        "if closed is not None and closed >= number:",
+        "if False:",
         "A batch that the sink has completed is cut.",
     ),
     Mutant(
@@ -200,5 +200,12 @@ MODES = (
         "return max(by_run.values(), default=0)",
         "return sum(by_run.values())",
         "What two runs of a batch have found missing is added up.",
+    ),
+    Mutant(
+        "closing-counts-as-a-death",
+        "source/pending/poison_record.py",
+        "return any(isinstance(reply, bytes) and parse_number(reply) == number for reply in done)",
+        "return False",
+        "A query that is killed while its sink closes a batch has died of the batch.",
     ),
 )

@@ -190,8 +190,8 @@ TRIGGER = (
     Mutant(
         "reserves-ahead-of-a-loss",
         "source/trigger/prefetch.py",
-        "return (lost_above(head, state.last_delivered, self.read[stream]) or 0) != 0",
-        "return False",
+        "return is_moved or (lost_above(head, state.last_delivered, self.read[stream]) or 0) != 0",
+        "return is_moved",
         "The reservation of the next batch passes over trimmed entries.",
     ),
     Mutant(
@@ -311,24 +311,10 @@ TRIGGER = (
         "A batch counts as committed if the mark of one of its streams says so.",
     ),
     Mutant(
-        "knows-all-beside-a-missing-stream",
-        "source/trigger/batch_stream.py",
-        "            return run.unknown()\n        prefetched",
-        "            return run\n        prefetched",
-        "After a job has failed, because a stream is missing, the run trusts what it knew, and does not look again.",
-    ),
-    Mutant(
-        "passes-over-an-empty-step",
-        "source/trigger/reserve.py",
-        "        if part.count:\n            self.before = after\n            self.parts.append(part)",
-        "        self.before = after\n        if part.count:\n            self.parts.append(part)",
-        "The next range does not have the IDs of a step that seems to have delivered nothing.",
-    ),
-    Mutant(
-        "a-shared-count-is-ours",
-        "source/group/compare.py",
-        "group.last_delivered == mark.id and not group.others",
-        "group.last_delivered == mark.id",
-        "After a move the server's count of a shared group is taken as the query's own.",
+        "reserves-ahead-anywhere",
+        "source/trigger/prefetch.py",
+        "is_moved = state.last_delivered != self.positions[stream]",
+        "is_moved = False",
+        "Entries are reserved ahead also if the group is not where the batch leaves it.",
     ),
 )
