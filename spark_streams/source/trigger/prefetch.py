@@ -38,8 +38,8 @@ class Prefetch:
     def work(self, server: Server) -> Reserved | None:
         """Reserve entries, unless the next trigger must look at the streams first. Raises as `reserve` does."""
         delivery, admission = self.delivery, self.admission
-        heads, groups = fetch_state(server, delivery.member, list(self.read), self.heads)
-        states = {s: state for s, state in groups.items() if state is not None and state.is_alone}
+        heads, groups = fetch_state(server, delivery.member, list(self.read), self.heads, if_alone=True)
+        states = {stream: state for stream, state in groups.items() if state is not None}
         if len(states) < len(groups) or any(self._is_other(s, heads[s], state) for s, state in states.items()):
             return None
         backlog = admission.backlog(heads, states)

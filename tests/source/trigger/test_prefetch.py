@@ -119,9 +119,9 @@ def test_entries_that_are_trimmed_before_the_group_comes_to_them_are_noticed(
     start = one.initialOffset()
     trimmed = prefetch.fetch_state
 
-    def trimming(*given: Any) -> Any:
+    def trimming(*given: Any, **named: Any) -> Any:
         client.xtrim("s", minid=ids[25], approximate=False)
-        return trimmed(*given)
+        return trimmed(*given, **named)
 
     monkeypatch.setattr(prefetch, "fetch_state", trimming)
     first = one.latestOffset(start, TEN)

@@ -127,8 +127,8 @@ MODES = (
     Mutant(
         "done-in-the-sink-is-cut",
         "source/pending/poison_record.py",
-        "if closed is not None and closed >= number:",
-        "if False:",
+        "if token != end.token or not query or number is None:",
+        "if True:",
         "A batch that the sink has completed is cut.",
     ),
     Mutant(

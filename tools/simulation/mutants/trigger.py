@@ -195,13 +195,6 @@ TRIGGER = (
         "The reservation of the next batch passes over trimmed entries.",
     ),
     Mutant(
-        "reserves-ahead-of-others",
-        "source/trigger/prefetch.py",
-        "if state is not None and state.is_alone}",
-        "if state is not None}",
-        "The next batch is reserved ahead although another consumer has joined the group.",
-    ),
-    Mutant(
         "others-read-nothing-of-a-range",
         "source/trigger/reserve.py",
         "and after.entries_read - before.entries_read == count",
