@@ -17,7 +17,7 @@ source.pending.poison_state finds entries that kill queries. Reading counts no d
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,7 +35,7 @@ from spark_streams.source.group.state import GroupState, OtherConsumer, read_gro
 from spark_streams.source.group.stream_set import StreamSet
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending.dead_entries import DeadEntries
+from spark_streams.source.pending.dead_entries import DeadEntries, DeadLetters
 from spark_streams.source.pending_list import pending_ids, pending_page
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.range import Range
@@ -64,7 +64,7 @@ class Holder:
 
 
 class Claims:
-    """The claims of one query. dead_letter: receives entries that were delivered too often or are fatal."""
+    """The claims of one query. dead_letters: of entries that were delivered too often or are fatal."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Claims:
         stream_set: StreamSet,
         losses: DataLoss,
         counters: RunCounters,
-        dead_letter: Callable[[DeadEntries], None],
+        dead_letters: DeadLetters,
         limits: Limits,
     ) -> None:
         self._idle = options.claim_idle
@@ -80,7 +80,7 @@ class Claims:
         self._stream_set = stream_set
         self._losses = losses
         self._counters = counters
-        self._dead_letter = None if options.dead_letter_stream is None else dead_letter
+        self._dead_letters = None if options.dead_letter_stream is None else dead_letters
         self._limits = limits
         self._reported_fatal: set[tuple[str, StreamId, int]] = set()
 
@@ -156,7 +156,10 @@ class Claims:
                 break
             dead_groups, count, packed = _separate_dead(stream, holder, page, self._max_deliveries)
             for dead in dead_groups:
-                (self._dead_letter or self._warn_of_fatal)(dead)
+                if self._dead_letters is None:
+                    self._warn_of_fatal(dead)
+                else:
+                    self._dead_letters.write(server, dead)
             if count:
                 _send_claim(server, member, stream, holder, count, packed)
                 ids.append(packed)

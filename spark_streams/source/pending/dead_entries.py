@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import PageSize
 from spark_streams.deadletter.retry.returned_entry import ReturnedEntry
 from spark_streams.deadletter.write.failed_entry import FailedEntry, now
 from spark_streams.deadletter.write.post import post
+from spark_streams.model.counters import DEAD
 from spark_streams.model.ids import StreamId
-from spark_streams.model.keys import is_returned
+from spark_streams.model.keys import is_returned, origin_of
+from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.group.findings import Finding, Kind
+from spark_streams.source.group.remedies import DataLoss
+from spark_streams.source.limits import Limits
+from spark_streams.source.run_counters import RunCounters
 from spark_streams.wire.connection.server import Server
 
 _FIRST_PAGE = 20  # entries of the first page; their sizes determine the size of the next pages
@@ -33,6 +39,36 @@ class DeadEntries:
     reason: str = "deliveries"
     error: str = ""
     message: str = ""
+
+
+class DeadLetters:
+    """The dead letters that the driver of one query writes. written: called after those of a stream."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        losses: DataLoss,
+        counters: RunCounters,
+        limits: Limits,
+        written: Callable[[Server, str], None],
+    ) -> None:
+        self._group, self._to = options.group, options.dead_letter_stream
+        self._losses = losses
+        self._counters = counters
+        self._limits = limits.dead_letters
+        self._written = written
+
+    def write(self, server: Server, dead: DeadEntries) -> None:
+        """Write entries to the dead-letter stream, and count them."""
+        assert self._to is not None  # maxDeliveries needs it
+        posted, deleted = dead_letter(server, self._group, dead, self._to, self._limits)
+        self._written(server, dead.stream)
+        self._counters.entries(DEAD)[origin_of(dead.stream)] += posted
+        if deleted:
+            above = min(dead.ids).previous()
+            finding = Finding(Kind.ENTRIES_LOST, dead.stream, above=above, lost=deleted, is_harmless=True)
+            # They cannot become dead letters any more, and are acknowledged.
+            self._losses.report(replace(finding, detail="before they became dead letters"))
 
 
 def dead_letter(

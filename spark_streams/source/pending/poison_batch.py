@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.model.ids import MIN_ID, StreamId
@@ -32,7 +32,7 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.source.part import Part, entries_per_stream, pending_parts
-from spark_streams.source.pending.dead_entries import DeadEntries
+from spark_streams.source.pending.dead_entries import DeadEntries, DeadLetters
 from spark_streams.source.pending.poison_record import (
     CachedPoisonState,
     PoisonRecord,
@@ -56,7 +56,7 @@ _PAGE = 10_000  # IDs per round trip
 class PoisonBatch:
     """One query's attempts at its batches.
 
-    max_deaths: runs that an unchanged batch may kill, None: unlimited; run_name: of this run; dead_letter: receives
+    max_deaths: runs that an unchanged batch may kill, None: unlimited; run_name: of this run; dead_letters: of
     entries that are given up; losses: reports entries that are missing from pieces. Methods take the run's copy of the
     state and return the new one.
     """
@@ -66,13 +66,13 @@ class PoisonBatch:
         max_deaths: int | None,
         member: Membership,
         run_name: str,
-        dead_letter: Callable[[DeadEntries], None],
+        dead_letters: DeadLetters,
         losses: DataLoss,
         limits: Limits,
     ) -> None:
         self._max_deaths = max_deaths
         self._member = member
-        self._dead_letter = dead_letter
+        self._dead_letters = dead_letters
         self._losses = losses
         self._limits = limits
         self._run = run_name
@@ -295,7 +295,7 @@ class PoisonBatch:
                     "stream %r: entry %s kills the query and is given up: %s", stream, entry, printable(message)
                 )
                 dead = DeadEntries(stream, consumer, [entry], [deliveries], "query", "poison", piece.error, message)
-                self._dead_letter(dead)
+                self._dead_letters.write(server, dead)
         return state.without(name)
 
     # -- losses --------------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ seconds: it lowers the limit to a half at most, and as soon as there is another 
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 FIRST = 1_000  # most entries of the first batch of a run
@@ -25,6 +26,7 @@ _WINDOW = 3  # batches
 _ALIKE = 0.75  # of the entries of the last batch: batches of about its size have at least so many
 _SHORTEST = 0.001  # seconds
 _TOO_LONG = 1.5  # times the target
+_log = logging.getLogger("spark_streams.source")
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,42 @@ class BatchPace:
         if last.is_first:
             by_rate = max(by_rate, last.entries // 2)
         return min(by_rate, GROWTH * max(batch.entries for batch in self.timed))
+
+
+class Pacing:
+    """The pace of the batches of one run. target: milliseconds (targetBatchTime), None: nothing is limited; now: a
+    monotonic clock, in seconds."""
+
+    def __init__(self, target: int | None, now: Callable[[], float]) -> None:
+        self._pace = None if target is None else BatchPace(target / 1000)
+        self._now = now
+        self._began = 0.0  # the last trigger
+        self._has_warned = False  # that batches do not take the target
+
+    def called(self) -> None:
+        """Spark asks for the next batch: the batch that was running has ended."""
+        if self._pace is not None:
+            self._pace = self._pace.called(self._now())
+
+    def limit(self, before: int, most: int | None) -> int | None:
+        """Begin a trigger. Return its limit; see BatchPace.limited for the parameters."""
+        if self._pace is None:
+            return most
+        self._began = self._now()
+        pace = self._pace = self._pace.limited(before, most)
+        if not self._has_warned and (problem := pace.problem()) is not None:
+            self._has_warned = True
+            _log.warning("%s", problem)
+        return pace.limit
+
+    def planned(self, entries: int) -> None:
+        """The trigger has planned a batch of so many entries."""
+        if self._pace is not None:
+            self._pace = self._pace.planned(entries, self._began)
+
+    def to_json(self) -> dict[str, int]:
+        """Return the last limit as the query's progress shows it."""
+        return {} if self._pace is None else self._pace.to_json()
 
 
 def _rate(batches: Sequence[TimedBatch]) -> float:

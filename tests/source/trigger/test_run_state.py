@@ -39,7 +39,7 @@ def offset(state: QueryState, contents: BatchContents) -> Offset:
 
 
 def run_state(one: StreamReader) -> RunState:
-    return one.batches._run
+    return one.batches._steps.run
 
 
 def test_nothing_is_known_before_the_first_trigger_and_the_groups_after_it(server: Server, client: redis.Redis) -> None:

@@ -189,7 +189,7 @@ MODES = (
     ),
     Mutant(
         "earlier-notes-are-dropped",
-        "source/query/batch_stream.py",
+        "source/query/planning.py",
         "if batch.is_cut:  # what the pieces of it lack is counted with them",
         "if True:",
         "A replay forgets which entries tasks of the run before have found missing.",

@@ -49,9 +49,9 @@ TRIGGER = (
     ),
     Mutant(
         "knows-all-after-a-break",
-        "source/query/batch_stream.py",
-        "run, self._run = self._run, self._run.unknown()",
-        "run = self._run",
+        "source/query/steps.py",
+        "run, self.run = self.run, self.run.unknown()",
+        "run = self.run",
         "After a broken connection the run trusts what it knew, and does not look again.",
     ),
     Mutant(
@@ -256,7 +256,7 @@ TRIGGER = (
     ),
     Mutant(
         "commit-forgets-the-worker",
-        "source/query/batch_stream.py",
+        "source/query/triggering.py",
         "        run = self._settled(run)\n        with collection_paused():",
         "        with collection_paused():",
         "A trigger does not wait for the background worker.",
