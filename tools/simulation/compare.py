@@ -374,7 +374,7 @@ class Outcome:
         return sum(finding.lost for finding in self.findings)
 
 
-def outcome_of(world: World, lenient: bool, logged: StreamOffset, told: StreamId = MIN_ID) -> Outcome:
+def outcome_of(world: World, lenient: bool, logged: StreamOffset, reported_deletion: StreamId = MIN_ID) -> Outcome:
     """Compare and repair, as a trigger does, until nothing is found or a strict query stops."""
     outcome = Outcome(logged)
     for _ in range(_MOST_REPAIRS):
@@ -386,8 +386,9 @@ def outcome_of(world: World, lenient: bool, logged: StreamOffset, told: StreamId
             look = world.look_of(outcome.at)
         outcome.at = at_end(outcome.at, look)
         finding = compare("s", outcome.at, look, world.above(outcome.at))
-        is_told = finding is not None and finding.kind is Kind.ENTRIES_LOST and told == look.head.deleted > MIN_ID
-        if finding is None or is_told:
+        is_loss = finding is not None and finding.kind is Kind.ENTRIES_LOST
+        is_reported = is_loss and reported_deletion == look.head.deleted > MIN_ID
+        if finding is None or is_reported:
             return outcome
         finding = _proved(world, finding, outcome.at, look)
         outcome.findings.append(finding)
@@ -395,7 +396,7 @@ def outcome_of(world: World, lenient: bool, logged: StreamOffset, told: StreamId
             return replace(outcome, stops=finding)
         repair = repaired(finding, outcome.at, look, logged)
         world.carry_out(repair)
-        outcome.at, told = repair.at, max(told, repair.told)
+        outcome.at, reported_deletion = repair.at, max(reported_deletion, repair.reported_deletion)
     return replace(outcome, ends=False)
 
 

@@ -194,14 +194,14 @@ def has_forgotten(at: StreamOffset, look: Look) -> bool:
 @dataclass(frozen=True)
 class Repair:
     """What a lenient query does about a finding. at: where it goes on; command: CREATE or SETID, "": the group stays;
-    makes_stream: the look has shown that the stream is missing; creates_consumer: in an existing group; told: the
-    highest XDEL that is reported and that `at` does not count."""
+    makes_stream: the look has shown that the stream is missing; creates_consumer: in an existing group;
+    reported_deletion: the highest XDEL that is reported and that `at` does not count."""
 
     at: StreamOffset
     command: str = ""
     makes_stream: bool = False
     creates_consumer: bool = False
-    told: StreamId = MIN_ID
+    reported_deletion: StreamId = MIN_ID
 
     @property
     def start(self) -> Start:
@@ -220,7 +220,7 @@ def repaired(finding: Finding, at: StreamOffset, look: Look, logged: StreamOffse
     is_alone = finding.group_use is GroupUse.ALONE
     added = head.added or 0
     if kind is Kind.ENTRIES_LOST and finding.is_exact and not is_alone and at.read is not None:
-        return Repair(at._replace(read=min(at.read + finding.lost, added)), told=head.deleted)
+        return Repair(at._replace(read=min(at.read + finding.lost, added)), reported_deletion=head.deleted)
     if kind is Kind.ENTRIES_LOST:
         return _without_lost(finding.lost, at, look, is_alone)
     if kind in (Kind.STREAM_MISSING, Kind.STREAM_REPLACED):
@@ -251,7 +251,7 @@ def _without_lost(lost: int, at: StreamOffset, look: Look, is_alone: bool) -> Re
     added = head.added or 0
     is_at_position = group.last_delivered == at.position
     if not is_alone and lost_above(head, group.last_delivered, read_in_shared_group(at, look)) is None:
-        return Repair(at, told=head.deleted)
+        return Repair(at, reported_deletion=head.deleted)
     if at.read is not None and (is_alone or is_at_position):
         return Repair(at._replace(read=min(at.read + lost, added)))
     return Repair(at._replace(missed=at.missed + lost))

@@ -9,7 +9,7 @@ holds until the query's first batch there.
     any other, or none                 any, or none               at it, or at the group   counted
 
 Entries of the group that are pending for the query above its position were reserved by a run that was killed before an
-offset. Those at or below it (second backlog) were left by an earlier checkpoint. What an earlier checkpoint has read
+offset. Those at or below it (old entries) were left by an earlier checkpoint. What an earlier checkpoint has read
 may be acknowledged in part, also out of order (dead letters), and its mark shows that only afterwards. So what is not
 pending up to the group's position is acknowledged, or was lost before this checkpoint began.
 """

@@ -1,6 +1,6 @@
 """Claims: taking over pending entries of dead consumers of the group, and released entries (XPENDING … IDLE, XCLAIM).
 
-Claimed entries become pending for the query's own consumer. Those at or below its position are its second backlog, like
+Claimed entries become pending for the query's own consumer. Those at or below its position are old entries, like
 entries that another client hands over: the next batch takes them. Those above it are taken like reserved entries. So a
 run that dies between a claim and its offset loses no entry and reads none twice. Only a report is missing then: of
 entries that were deleted before the claim, which XCLAIM drops.

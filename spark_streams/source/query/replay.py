@@ -51,7 +51,7 @@ class Replay:
         self.losses.report(*findings)
 
     def parts(self, end: Offset) -> list[Part]:
-        """Return what tasks read of the batch that ends here, the second backlog first. Raises DataLossError."""
+        """Return what tasks read of the batch that ends here, old entries first. Raises DataLossError."""
         old = [entries for stream in end.taken_from for entries in end.old.get(stream, ())]
         new = [end.new[stream] for stream in end.taken_from if stream in end.new]
         return [*self._pending(old), *(part for entries in new for part in self._new(entries, end))]

@@ -46,7 +46,7 @@ class Triggering:
         self, server: Server, checkpoint: Offset, limit: int | None, run: RunState
     ) -> tuple[TriggerResult, RunState]:
         """Run a trigger, and start its background jobs."""
-        run = self._settled(run)
+        run = self._after_jobs(run)
         with collection_paused():
             opened = self.opened(server, checkpoint, run)
             result = self._trigger.next(server, opened, limit, run)
@@ -72,12 +72,12 @@ class Triggering:
 
     def commit(self, server: Server, end: Offset, run: RunState) -> tuple[None, RunState]:
         """Acknowledge the batch that ends here, without another trigger."""
-        run = self._settled(run)
-        settled, _ = self._acknowledging.acknowledge(server, end, run)
+        run = self._after_jobs(run)
+        acknowledged, _ = self._acknowledging.acknowledge(server, end, run)
         # The next trigger finds what was reserved ahead in the pending list.
-        return None, settled if run.prefetched is None else run.unknown()
+        return None, acknowledged if run.prefetched is None else run.unknown()
 
-    def _settled(self, run: RunState) -> RunState:
+    def _after_jobs(self, run: RunState) -> RunState:
         """Wait for the background jobs. Return what this run knows then."""
         reserving, self._prefetching = self._prefetching, None
         try:

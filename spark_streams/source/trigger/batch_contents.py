@@ -3,8 +3,8 @@
 The batch takes entries from these sources, in this order:
 
 1. a piece of a batch that killed its query: a batch of its own (pending.poison_batch)
-2. the second backlog: entries at or below the position that are pending for the query, because it has claimed them, or
-   another client has handed them over. Only if the batch before is acknowledged
+2. old entries: at or below the position, and pending for the query, because it has claimed them, or another client has
+   handed them over. Only if the batch before is acknowledged
 3. reserved entries that no offset names yet: reserved ahead by this run (prefetch), or by an interrupted attempt (a
    crash, a broken connection); in the second case the batch takes no new entries
 4. new entries, and entries that were returned for a retry: they are in streams like any other
@@ -32,14 +32,14 @@ from spark_streams.source.trigger.prefetch import Prefetch
 from spark_streams.source.trigger.run_state import QueryState, RunState
 from spark_streams.wire.connection.server import Server
 
-_OLD_PAGE = 10_000  # entries of one range of the second backlog
+_OLD_PAGE = 10_000  # entries of one range of old entries
 
 
 @dataclass(frozen=True)
 class BatchContents:
     """Entries chosen so far.
 
-    old: ranges of the second backlog, or of one piece, per stream; new: ranges above the position, per stream; parts:
+    old: ranges of old entries, or of one piece, per stream; new: ranges above the position, per stream; parts:
     all entries, for tasks; fresh: those that this trigger has reserved; after: the groups that they were reserved from,
     after that; takes_no_more: the batch takes nothing more; run: what the run knows now."""
 
@@ -94,7 +94,7 @@ class ContentsChooser:
         """Return the request with the sizes of entries, if bytes are limited and there may be entries to read."""
         if request.quota.size is None:
             return request
-        has_some = state.above or state.second or state.has_others or state.run.poison.may_hold
+        has_some = state.above or state.old or state.has_others or state.run.poison.may_hold
         if not (has_some or state.run.admission.backlog(state.heads, state.groups)):
             return request
         sizes = average_sizes(server, {stream: state.start[stream] for stream in state.groups}, self._limits)
@@ -112,8 +112,8 @@ class ContentsChooser:
             contents = self._piece(server, state, contents)
             if contents:
                 return replace(contents, takes_no_more=True)
-        if state.is_settled and state.second:
-            contents, quota = self._second_backlog(server, state, contents, quota)
+        if state.is_settled and state.old:
+            contents, quota = self._old(server, state, contents, quota)
         contents, quota = self._reserved(server, state, contents, quota, request.turn)
         if not contents.takes_no_more:
             contents = self._new(server, state, contents, replace(request, quota=quota))
@@ -131,14 +131,14 @@ class ContentsChooser:
         old, parts, cache = self._poison.next_piece(server, list(state.groups), state.start, run.poison)
         return replace(contents, old=old, parts=parts, run=replace(run, poison=cache))
 
-    def _second_backlog(
+    def _old(
         self, server: Server, state: QueryState, contents: BatchContents, quota: BatchQuota
     ) -> tuple[BatchContents, BatchQuota]:
         """Take entries at or below the positions, around the pieces of batches that killed the query."""
         old: dict[str, tuple[Range, ...]] = {}
         parts: list[Part] = []
         pieces = contents.run.poison.state if self._options.max_deliveries is not None else None
-        for stream in state.second:
+        for stream in state.old:
             ranges: list[Range] = []
             for pending in self._around(pieces.set_aside_in(stream) if pieces is not None else [], stream, state):
                 limit = quota.limit_of(stream)

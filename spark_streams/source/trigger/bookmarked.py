@@ -63,7 +63,7 @@ class Bookmarked(Delivery):
         """Return the position of the last commit."""
         return start[stream] if run.settled is None else run.settled[stream]
 
-    def second_backlog(self, server: Server, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
+    def old_entries(self, server: Server, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
         """Acknowledge what a run without noAck has reserved above the position: this run reads it from the stream.
         Raises StreamStateError if other entries are pending."""
         reserved = [Range(stream, start[stream], MAX_ID) for stream in pending]

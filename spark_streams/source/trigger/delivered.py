@@ -56,7 +56,7 @@ class Delivered(Delivery):
         """Return up to where the group has delivered."""
         return run.positions.get(stream, start[stream])
 
-    def second_backlog(self, server: Server, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
+    def old_entries(self, server: Server, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
         """Return these entries: they were claimed or handed over, or an earlier checkpoint has left them."""
         return pending
 

@@ -3,7 +3,7 @@
                         Delivered (delivered.py)               Bookmarked (bookmarked.py, noAck)
 the group is            where it has delivered up to           where the query has committed up to
 above the position      entries are pending for the query      nothing is pending
-at or below it          pending entries: the second backlog    pending entries: an error
+at or below it          pending entries: old entries           pending entries: an error
 a commit                XACK, then the commit mark             sets the group, with the commit mark
 new entries             the group delivers them (reserve.py)   all of a range, whose end a scratch group finds
 """
@@ -52,7 +52,7 @@ class Delivery(ABC):
         """Return where this run has left the group of a stream. start: where its last batch ends."""
 
     @abstractmethod
-    def second_backlog(self, server: Server, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
+    def old_entries(self, server: Server, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
         """Return how many entries the next batches read first. pending: how many entries are pending besides those
         that `look` has listed, and those of the last batch. Raises StreamStateError, ServerError."""
 
@@ -90,8 +90,8 @@ class Delivery(ABC):
     @abstractmethod
     def commit(self, server: Server, ranges: Sequence[Range], committed: Offset, settled: Offset | None) -> int:
         """Acknowledge these ranges. Then record on the server that the batch that ends at `committed` is committed, in
-        each stream of it. Return how many entries were acknowledged. settled: the last offset that was recorded, None:
-        unknown. Raises GroupMissingError, DataLossError, ServerError."""
+        each stream of it. Return how many entries were acknowledged. settled: the last offset for which this was done,
+        None: unknown. Raises GroupMissingError, DataLossError, ServerError."""
 
     @abstractmethod
     def token_of(self, batch: str) -> str:

@@ -142,7 +142,12 @@ class Observer:
             for stream, group in groups.items()
         }
         change_groups(server, self._member, consumers)
-        run = replace(run, start=start, positions=positions_of(groups), told=_of_streams(groups, run.told))
+        run = replace(
+            run,
+            start=start,
+            positions=positions_of(groups),
+            reported_deletions=_of_streams(groups, run.reported_deletions),
+        )
         states: dict[str, GroupState] = {}
         pending: dict[str, int] = {}
         for stream, group in groups.items():
@@ -157,25 +162,25 @@ class Observer:
             is_settled,
             {stream: seen.looks[stream].time for stream in states},
             {stream: ranges for stream, ranges in seen.above.items() if ranges},
-            self._delivery.second_backlog(server, start, pending),
+            self._delivery.old_entries(server, start, pending),
             run,
         )
 
     def looked_again(self, server: Server, state: QueryState, streams: Sequence[str]) -> QueryState:
         """Return the state after entries of these streams were claimed. Everything up to `start` is acknowledged."""
         seen = self._look(server, state.start, streams)
-        groups, times, above, second = dict(state.groups), dict(state.times), dict(state.above), dict(state.second)
+        groups, times, above, old = dict(state.groups), dict(state.times), dict(state.above), dict(state.old)
         for stream, look in seen.looks.items():
-            for known in (groups, times, above, second):
+            for known in (groups, times, above, old):
                 known.pop(stream, None)
             if look.group is None:
                 continue  # the next trigger finds it
             groups[stream], times[stream] = look.group, look.time
             if stream in seen.above:
                 above[stream] = seen.above[stream]
-            second[stream] = look.group.ours - seen.ours_above(stream)
+            old[stream] = look.group.ours - seen.ours_above(stream)
         run = replace(state.run, prefetched=None)
-        return replace(state, groups=groups, times=times, above=above, second=second, run=run)
+        return replace(state, groups=groups, times=times, above=above, old=old, run=run)
 
     def _look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
         return self._delivery.look(server, start, streams)
@@ -200,9 +205,9 @@ class Observer:
             if mark != look.mark:
                 joined[stream] = mark
         start = replace(start, at={**start.at, **begun})
-        told = {stream: seen.looks[stream].head.deleted for stream in begun}  # deleted before the query began
+        deletions = {stream: seen.looks[stream].head.deleted for stream in begun}  # deleted before the query began
         settled = None if run.settled is None else replace(run.settled, at={**begun, **run.settled.at})
-        run = replace(run, settled=settled, told={**told, **run.told})
+        run = replace(run, settled=settled, reported_deletions={**deletions, **run.reported_deletions})
         if joined:
             # If a group lacks the consumer later, it was created again.
             joining = {stream: GroupChange(consumer=True, mark=mark) for stream, mark in joined.items()}
@@ -264,8 +269,8 @@ class Observer:
             finding = compare(stream, at, look, above, _closed(server, stream, at, look, above))
             if finding is None:
                 continue
-            is_told = finding.kind is Kind.ENTRIES_LOST and finding.group_use is GroupUse.SHARED
-            if is_told and run.told.get(stream) == look.head.deleted and look.head.deleted > MIN_ID:
+            is_reported = run.reported_deletions.get(stream) == look.head.deleted > MIN_ID
+            if is_reported and finding.kind is Kind.ENTRIES_LOST and finding.group_use is GroupUse.SHARED:
                 group = look.group
                 if group is not None and lost_above(look.head, group.last_delivered, group.entries_read) is None:
                     continue
@@ -313,7 +318,7 @@ class Observer:
         marks = {stream: seen.looks[stream].mark for stream in repairs}
         there = carry_out(server, self._member, repairs, marks)
         repairs = {stream: repair for stream, repair in repairs.items() if stream not in there}
-        told = {stream: repair.told for stream, repair in repairs.items() if repair.told > MIN_ID}
+        deletions = {s: repair.reported_deletion for s, repair in repairs.items() if repair.reported_deletion > MIN_ID}
         corrected, before = {stream: repair.at for stream, repair in repairs.items()}, start
         moved = [stream for stream in repairs if findings[stream].kind is not Kind.ENTRIES_LOST]
         start = _without_ranges(replace(start, at={**start.at, **corrected}), moved)
@@ -323,7 +328,7 @@ class Observer:
             start = start.without(gone)
         if gone or any(repair.at != before.at.get(stream) for stream, repair in repairs.items()):
             run = replace(run, is_corrected=True)
-        run = replace(run, start=start, told={**run.told, **told})
+        run = replace(run, start=start, reported_deletions={**run.reported_deletions, **deletions})
         return start, run, [stream for stream in streams if stream not in gone]
 
     def _streams_to_settle(self, start: Offset, seen: Looks) -> set[str]:

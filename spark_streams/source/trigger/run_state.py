@@ -22,10 +22,11 @@ class RunState:
 
     heads: the streams at the last trigger; positions: where this run has left the groups; settled: the last offset
     that is or is being acknowledged (a job that fails makes the run `unknown()`, which drops it); start: the
-    checkpoint with what this run knows better; is_corrected: an offset must keep that (failOnDataLoss=false); told:
-    per stream, the highest XDEL in a shared group that was reported; prefetched: what is reserved for the next batch;
-    others_have_pending: other consumers of the groups have pending entries; removes: committed entries leave some
-    stream; knows_fields: a batch of this run has been checked for columns that are fields of no entry."""
+    checkpoint with what this run knows better; is_corrected: an offset must keep that (failOnDataLoss=false);
+    reported_deletions: per stream, the highest XDEL in a shared group that was reported; prefetched: what is reserved
+    for the next batch; others_have_pending: other consumers of the groups have pending entries; removes: committed
+    entries leave some stream; knows_fields: a batch of this run has been checked for columns that are fields of no
+    entry."""
 
     is_known: bool = True
     heads: Mapping[str, StreamState] = field(default_factory=dict)
@@ -33,7 +34,7 @@ class RunState:
     settled: Offset | None = None
     start: Offset | None = None
     is_corrected: bool = False
-    told: Mapping[str, StreamId] = field(default_factory=dict)
+    reported_deletions: Mapping[str, StreamId] = field(default_factory=dict)
     prefetched: Reserved | None = None
     poison: CachedPoisonState = field(default_factory=CachedPoisonState)
     admission: Admission = field(default_factory=Admission)
@@ -49,7 +50,7 @@ class RunState:
             False,
             start=self.start,
             is_corrected=self.is_corrected,
-            told=self.told,
+            reported_deletions=self.reported_deletions,
             admission=self.admission,
             turn=self.turn,
             removes=self.removes,
@@ -73,8 +74,8 @@ class QueryState:
     start: Spark's checkpoint, corrected, without streams that are no longer read, and with every stream of the
     trigger; heads, groups: per stream; is_settled: the batch up to `start` is or is being acknowledged; times: of the
     looks, in milliseconds of the server's clock; above: entries that are pending for the query above its position, per
-    stream; second: how many entries are pending for it besides those and the batch up to `start`, per stream; run: what
-    the run knows now."""
+    stream; old: how many old entries it has, per stream: those that are pending at or below its position, without the
+    batch up to `start`; run: what the run knows now."""
 
     start: Offset
     heads: Mapping[str, StreamState]
@@ -82,7 +83,7 @@ class QueryState:
     is_settled: bool
     times: Mapping[str, int] = field(default_factory=dict)
     above: Mapping[str, list[Range]] = field(default_factory=dict)
-    second: Mapping[str, int] = field(default_factory=dict)
+    old: Mapping[str, int] = field(default_factory=dict)
     run: RunState = field(default_factory=RunState)
 
     @property

@@ -14,9 +14,9 @@ A normal trigger (`latestOffset`) of a query without noAck, and the commands tha
    reserves the next batch first. Then: XACK of the batch up to `start`, the commit marks, removal of entries that leave
    their streams.
 
-If there is nothing to read, the trigger acknowledges the batch itself. If entries of the second backlog, or entries to
-claim, may be in the next batch, or with maxDeliveries, it does so before it chooses. If the groups are not as this run
-has left them, or nothing is known yet, see observe.py.
+If there is nothing to read, the trigger acknowledges the batch itself. If old entries, or entries to claim, may be in
+the next batch, or with maxDeliveries, it does so before it chooses. If the groups are not as this run has left them, or
+nothing is known yet, see observe.py.
 
 Each write of the driver, by the commands of its request and the kind of key (docs/reference/keys.md), and Spark's two
 logs, in about the order of a query's life. Commands joined by `+` are in one transaction, but XACK + SET committed are
@@ -38,7 +38,7 @@ SET attempts                             counts one more run that the batch has 
 SET tried                                (a task) asks the sink whether that batch is complete
 SET delays                               sets the delays again
 XREADGROUP                               finds the entries pending above the position: the next batch
-XCLAIM                                   finds them pending: at or below the position as the second backlog, above it as
+XCLAIM                                   finds them pending: at or below the position as old entries, above it as
                                          the next batch
 SET committed                            (mark `<checkpoint>-first`, when the first batch is planned) knows that Spark's
                                          log has a batch that begins where the mark says
@@ -149,10 +149,10 @@ class Trigger:
         return TriggerResult(end, run, contents.parts, jobs, prefetch)
 
     def _settled_if_needed(self, server: Server, state: QueryState) -> QueryState:
-        """Acknowledge the batch up to `start` now if entries of the second backlog may follow it, or if the batch has
-        some. With maxDeliveries, no batch is acknowledged in the background."""
+        """Acknowledge the batch up to `start` now if old entries may follow it, or if the batch has some. With
+        maxDeliveries, no batch is acknowledged in the background."""
         start = state.start
-        may_wait = not (start.old or start.record or state.second or self._may_claim(state))
+        may_wait = not (start.old or start.record or state.old or self._may_claim(state))
         if may_wait or state.is_settled:
             return state
         run, entries = self._acknowledging.acknowledge(server, start, state.run)

@@ -253,7 +253,7 @@ def test_the_pieces_of_a_cut_batch_are_read_without_a_limit_too(
     again = reader(server, **options)
     assert read(again, *offsets) == []
     add(client, 3, first=32)
-    assert drain(again, start=offsets[-1]) == [list(range(35))]  # ordinary entries of the second backlog, and new ones
+    assert drain(again, start=offsets[-1]) == [list(range(35))]  # ordinary old entries, and new ones
     assert json.loads(client.get(RECORD) or "{}")["pieces"] == {}
     assert consumers(client) == {"spark": 0}
 

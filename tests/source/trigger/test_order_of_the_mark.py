@@ -20,7 +20,7 @@ MARK = committed_key("s", "g", "spark")
 def test_a_replica_without_the_last_xack_has_no_mark_of_that_batch(
     server: Server, client: redis.Redis, has_mark: bool
 ) -> None:
-    """The mark that is missing makes the run acknowledge the batch again. With it, the batch is a second backlog."""
+    """The mark that is missing makes the run acknowledge the batch again. With it, they would be old entries."""
     add(client, 6)
     query = reader(server, limits=NEVER_AHEAD)
     two = ReadMaxRows(2)

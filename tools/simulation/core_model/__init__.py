@@ -38,12 +38,12 @@ Rules:
 2. Alone in the group, the checkpoint decides. Otherwise the group decides.
 3. The `start` of latestOffset and partitions is committed: acknowledge its ranges and `owed`, nothing else. If the mark
    is older than it can be, the server was restored: then all of ours between mark and position, delivered by `until`.
-4. The second backlog (pending at or below the position) and claims come when `start` is acknowledged.
+4. Old entries (pending at or below the position) and claims come when `start` is acknowledged.
 5. First the entries that are pending in (position, D]; if there is none, XREADGROUP.
 6. A task that finds another number of entries than `count` fails, or counts (failOnDataLoss=false).
 7. A correction without entries is logged as an empty batch: otherwise a strict query stops again.
    A batch that runs again only reads; the trigger after it acknowledges and repairs.
-8. A new checkpoint begins where the group stands, and numbers go on. What is pending up to there is its second backlog,
+8. A new checkpoint begins where the group stands, and numbers go on. Pending entries up to there are old entries,
    everything else is acknowledged, or was lost before. It begins at the mark only if that is of a begin without a
    logged batch, and entries are reserved above it. Its first batch runs again by its end alone, whatever the mark says.
 
@@ -53,7 +53,7 @@ Limits:
 2. A shared group that is set forward looks as if another consumer had read the entries.
 3. Entries that are removed unread from a shared group are not noticed if a consumer reads past them before the next
    look, or if the server does not know entries-read.
-4. Entries of the second backlog that no batch has yet vanish silently if another client acknowledges them, or with the
+4. Old entries that no batch has yet vanish silently if another client acknowledges them, or with the
    consumer or the group.
 5. Shared group, entries-read unknown, XDEL above D: a strict query stops again at each start until the group has read
    past the entry.

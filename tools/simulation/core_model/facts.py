@@ -97,7 +97,7 @@ class Offset:
     position: the batch ends here; read: entries ever added up to `position`, None if the group is shared; missed:
     entries lost in a shared group, which some servers never add to entries-read; added: entries ever added to the
     stream; number, token: name of the batch; new: its entries above the previous position; old: its entries at or
-    below it (second backlog); owed: `new` of the batch before, if that was not acknowledged when this offset was made;
+    below it; owed: `new` of the batch before, if that was not acknowledged when this offset was made;
     guarded: maxDeliveries is set, so only the record proves that the batch was read; checkpoint: its name, "": Spark
     has logged no batch, and number and token are those of the mark at which the query begins."""
 
@@ -234,7 +234,7 @@ def lost_above(look: Look, position: Id, ordinal: int | None) -> int | None:
 
 
 def runs_of(ids: list[Id], suspects: list[Range], until: int) -> list[Range]:
-    """Ranges of the second backlog: from the lowest ID on, divided at ranges under suspicion."""
+    """Ranges of old entries: from the lowest ID on, divided at ranges under suspicion."""
     runs: list[Range] = []
     after = ZERO
     for entry_id in ids:

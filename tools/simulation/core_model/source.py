@@ -95,7 +95,7 @@ class Source:
         missing, with our consumer and the mark in one MULTI.
 
         The mark of a query of which no batch was logged keeps the account. Otherwise it begins anew: what is pending up
-        to the position is the second backlog, everything else is acknowledged, or was lost before."""
+        to the position are old entries, everything else is acknowledged, or was lost before."""
         look = self._look()
         mark = look.mark
         member = ["XGROUP", "CREATECONSUMER", self._key, self._group, self._us]
@@ -139,8 +139,8 @@ class Source:
         # Of a query that begins, nothing is to be acknowledged. The server may have been restored.
         is_settled = not start.checkpoint or (self._settled == start.token and look.mark == start.mark())
         expected = len(above) + (start.new.count if start.new and not is_settled else 0)
-        has_second = look.ours > expected or bool(self._to_claim(look))
-        may_wait = self._live == start.token and not (start.old or start.guarded or has_second)
+        has_old = look.ours > expected or bool(self._to_claim(look))
+        may_wait = self._live == start.token and not (start.old or start.guarded or has_old)
         if not is_settled and not may_wait:
             self._acknowledge_now(start, look.mark)
             is_settled = True
@@ -292,7 +292,7 @@ class Source:
         return [name for name, pending in look.others if pending and self._claims(name)] + [""] * bool(look.released)
 
     def _claim(self, consumers: list[str]) -> None:
-        """Claim for our own consumer. Below the position they are the second backlog, above it they are as reserved:
+        """Claim for our own consumer. Below the position they are old entries, above it they are as reserved:
         a crash after XCLAIM changes nothing. Removed entries are reported before XCLAIM drops them from the list."""
         for consumer in consumers:
             rows = self._do(["XPENDING", self._key, self._group, "-", "+", MANY])[0]
@@ -312,8 +312,8 @@ class Source:
 
     def _acknowledge(self, start: Offset, mark: Mark | None) -> Iterator[None]:
         """Acknowledge a committed batch in pages, then set the mark. After a crash all ranges are listed again: what
-        was acknowledged is no longer in the list. A batch that the record does not prove read stays in the second
-        backlog: better read again than acknowledged unread. Before the first batch of a checkpoint, nothing is
+        was acknowledged is no longer in the list. A batch that the record does not prove read stays pending:
+        better read again than acknowledged unread. Before the first batch of a checkpoint, nothing is
         committed.
         """
         if not start.checkpoint:

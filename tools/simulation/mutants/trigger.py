@@ -97,9 +97,9 @@ TRIGGER = (
         "The numbers of missing entries stay after they were reported, and a later run reports them again.",
     ),
     Mutant(
-        "second-backlog-is-forgotten",
+        "old-entries-are-forgotten",
         "source/trigger/batch_contents.py",
-        "if state.is_settled and state.second:",
+        "if state.is_settled and state.old:",
         "if False:",
         "Entries at or below the position that are pending for the query are not read.",
     ),
@@ -125,11 +125,11 @@ TRIGGER = (
         "What others hand over or read while a batch is reserved is not looked up.",
     ),
     Mutant(
-        "no-xack-before-the-second-backlog",
+        "no-xack-before-old-entries",
         "source/trigger/trigger.py",
-        "may_wait = not (start.old or start.record or state.second or self._may_claim(state))",
+        "may_wait = not (start.old or start.record or state.old or self._may_claim(state))",
         "may_wait = True",
-        "The second backlog is chosen before the last batch is acknowledged.",
+        "Old entries are chosen before the last batch is acknowledged.",
     ),
     Mutant(
         "short-look-sees-no-loss",
@@ -257,7 +257,7 @@ TRIGGER = (
     Mutant(
         "commit-forgets-the-worker",
         "source/query/triggering.py",
-        "        run = self._settled(run)\n        with collection_paused():",
+        "        run = self._after_jobs(run)\n        with collection_paused():",
         "        with collection_paused():",
         "A trigger does not wait for the background worker.",
     ),
