@@ -5,7 +5,7 @@ source.offset). With noAck it is the range itself. Spark calls `next(start)` onl
 (docs/internals/facts.md, S4). So the query may acknowledge entries up to there.
 
     next      a trigger makes a batch (triggering.py, trigger.trigger), or waits for entries (idle.py)
-    plan      the tasks of a batch (planning.py, replay.py)
+    plan      the tasks of a batch (planning.py, replayed_batch.py)
 
 State in this process (steps.py) only saves work: the offset and the server have all that a restart needs.
 """
@@ -84,11 +84,11 @@ class MicroBatchStream:
         removing = self._removing = Removing(options, streams.retries, now, limits)
         dead_letters = DeadLetters(options, losses, self.counters, limits, removing.dead_lettered)
         poison = PoisonBatch(options.max_deliveries, self.member, self.run_name, dead_letters, losses, limits)
-        delivery = Bookmarked(options, limits) if options.no_ack else Delivered(options, limits)
-        acks = Acknowledging(options, losses, self.counters, removing, poison, delivery)
+        role = Bookmarked(options, limits) if options.no_ack else Delivered(options, limits)
+        acks = Acknowledging(options, losses, self.counters, removing, poison, role)
         claims = Claims(options, streams, losses, self.counters, dead_letters, limits)
-        contents = ContentsChooser(options, poison, delivery)
-        observer = Observer(delivery, streams, losses, acks)
+        contents = ContentsChooser(options, poison, role)
+        observer = Observer(role, streams, losses, acks)
         trigger = Trigger(options, observer, contents, claims, acks, now)
         self._triggering = Triggering(self._opening, streams, trigger, acks, self.worker)
         self._idle = Idle(options.address, now, limits)

@@ -1,7 +1,7 @@
 """The plan of a batch: which entries its tasks read. Spark asks for it after it has logged the batch's offset, and
 again for each action on the batch.
 
-A batch that this run has made is known. For one that an earlier run has made, the server is asked (replay.py).
+A batch that this run has made is known. For one that an earlier run has made, the server is asked (replayed_batch.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_streams.source.part import Part
 from spark_streams.source.partitioning import Plan, divide_into_tasks
 from spark_streams.source.pending.poison_batch import PoisonBatch
 from spark_streams.source.pending.poison_record import CachedPoisonState
-from spark_streams.source.query.replay import Replay
+from spark_streams.source.query.replayed_batch import ReplayedBatch
 from spark_streams.source.query.steps import Steps
 from spark_streams.source.task.missing_entries import delete_missing
 from spark_streams.source.task.notes import keep_due_notes, open_notes
@@ -121,7 +121,7 @@ class Planning:
         """Return a batch that an earlier run has created, with what its tasks read."""
         end = batch.end
         self._streams.hold(server, end.streams)
-        replay = Replay(server, self._member, self._losses, self._steps.run.admission.size, self._limits)
+        replay = ReplayedBatch(server, self._member, self._losses, self._steps.run.admission.size, self._limits)
         replay.require_newest(begin, end)
         parts = [] if batch.is_cut else replay.parts(end)
         noted = keep_due_notes(server, self._member, end, parts, self._limits)

@@ -34,7 +34,7 @@ from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task.missing_entries import delete_missing, fetch_missing
 from spark_streams.source.task.notes import LetterDestination, collect, noted_streams
 from spark_streams.source.trigger.background import Job
-from spark_streams.source.trigger.delivery import Delivery
+from spark_streams.source.trigger.group_role import GroupRole
 from spark_streams.source.trigger.remove import Removing
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.wire.connection.server import Server
@@ -57,15 +57,15 @@ class Acknowledging:
         counters: RunCounters,
         removing: Removing,
         poison: PoisonBatch,
-        delivery: Delivery,
+        role: GroupRole,
     ) -> None:
         self._options = options
-        self._delivery = delivery
-        self._member = delivery.member
+        self._role = role
+        self._member = role.member
         self._losses = losses
         self._removing = removing
         self._poison = poison
-        self._limits = delivery.limits
+        self._limits = role.limits
         self._noted = options.mode == "DEADLETTER"
         self._retries = len(options.retry_delay or ())
         self._removes = options.on_commit != "keep" or self._retries > 0
@@ -108,7 +108,7 @@ class Acknowledging:
         removes, due = self._due(start, run)
 
         def settle(server: Server) -> int:
-            return posted + self._delivery.commit(server, ranges, committed, settled)
+            return posted + self._role.commit(server, ranges, committed, settled)
 
         jobs: list[Job] = [lambda server: self._removing.sweep(server, start, due)] if due else []
         knows_fields = run.knows_fields or (run.settled is not None and bool(start.taken_from))

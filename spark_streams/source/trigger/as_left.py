@@ -13,39 +13,37 @@ from spark_streams.source.group.state import GroupState, fetch_state
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.part import by_stream
 from spark_streams.source.range import Range
-from spark_streams.source.trigger.delivery import Delivery
+from spark_streams.source.trigger.group_role import GroupRole
 from spark_streams.source.trigger.run_state import QueryState, RunState, positions_of
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
 
 
-def as_left(
-    server: Server, delivery: Delivery, start: Offset, streams: Sequence[str], run: RunState
-) -> QueryState | None:
+def as_left(server: Server, role: GroupRole, start: Offset, streams: Sequence[str], run: RunState) -> QueryState | None:
     """Return the state if every group is as this run has left it and nothing is lost; None: look closer."""
     if any(stream not in start.at for stream in streams):
         return None
     if any(start.at[stream].read is None for stream in streams):
         return None  # others read from the group
-    heads, groups = fetch_state(server, delivery.member, streams, run.heads, if_alone=True)
+    heads, groups = fetch_state(server, role.member, streams, run.heads, if_alone=True)
     above = {} if run.prefetched is None else by_stream(part.range for part in run.prefetched.parts)
     states: dict[str, GroupState] = {}
     for stream, group in groups.items():
-        expected = _expected(delivery, stream, start, above.get(stream, []), run)
+        expected = _expected(role, stream, start, above.get(stream, []), run)
         if group is None or not _is_quiet(start.at[stream], heads[stream], group, *expected):
             return None
-        states[stream] = delivery.at_query(start.at[stream], group)
+        states[stream] = role.at_query(start.at[stream], group)
     run = replace(run, positions=positions_of(groups))
     return QueryState(start, heads, states, run.has_settled(start), above=above, run=run)
 
 
 def _expected(
-    delivery: Delivery, stream: str, start: Offset, above: Sequence[Range], run: RunState
+    role: GroupRole, stream: str, start: Offset, above: Sequence[Range], run: RunState
 ) -> tuple[StreamId, int, int, int]:
     """Return where the group must be, how many entries are pending for us, how many of them are above the position,
     and how many entries of the stream were read up to there."""
     at, count = start.at[stream], sum(entries.count for entries in above)
-    position = above[-1].last if above else delivery.position(stream, start, run)
+    position = above[-1].last if above else role.position(stream, start, run)
     unsettled = 0 if run.has_settled(start) else sum(part.count for part in start.pending(stream))
     return position, unsettled + count, count, at.read or 0
 

@@ -27,7 +27,7 @@ from spark_streams.source.pending_list import NO_LIMIT, pending_ranges
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.range import Range
 from spark_streams.source.sampled_size import average_sizes
-from spark_streams.source.trigger.delivery import Delivery
+from spark_streams.source.trigger.group_role import GroupRole
 from spark_streams.source.trigger.prefetch import Prefetch
 from spark_streams.source.trigger.run_state import QueryState, RunState
 from spark_streams.wire.connection.server import Server
@@ -83,12 +83,12 @@ class BatchRequest:
 class ContentsChooser:
     """Chooses what a batch holds."""
 
-    def __init__(self, options: SourceOptions, poison: PoisonBatch, delivery: Delivery) -> None:
+    def __init__(self, options: SourceOptions, poison: PoisonBatch, role: GroupRole) -> None:
         self._options = options
         self._poison = poison
-        self.delivery = delivery
-        self._member = delivery.member
-        self._limits = delivery.limits
+        self.role = role
+        self._member = role.member
+        self._limits = role.limits
 
     def with_sizes(self, server: Server, state: QueryState, request: BatchRequest) -> BatchRequest:
         """Return the request with the sizes of entries, if bytes are limited and there may be entries to read."""
@@ -215,7 +215,7 @@ class ContentsChooser:
             quota = quota.with_entries(self._poison.share_of(waiting, quota.entries))
         after: dict[str, GroupState] = {}
         while backlog:
-            reserved = self.delivery.new_entries(server, admission, state.heads, groups, backlog, quota, request.turn)
+            reserved = self.role.new_entries(server, admission, state.heads, groups, backlog, quota, request.turn)
             after |= reserved.states
             parts = self._listed(server, state, contents, reserved)
             if parts:
@@ -274,7 +274,7 @@ class ContentsChooser:
             return None
         remaining = Counter(admission.backlog(state.heads, state.groups))
         remaining.subtract(entries_per_stream(contents.fresh))
-        if not self.delivery.takes_long(admission, remaining, request.quota):
+        if not self.role.takes_long(admission, remaining, request.quota):
             return None
         taken = entries_per_stream(contents.parts)
         read = {stream: state.start.at[stream].read for stream in state.groups}
@@ -282,7 +282,7 @@ class ContentsChooser:
             return None
         known = {stream: (entries or 0) + taken[stream] for stream, entries in read.items()}
         left = {stream: positions[stream] for stream in known}
-        return Prefetch(self.delivery, admission, known, left, request.quota, request.turn, state.heads)
+        return Prefetch(self.role, admission, known, left, request.quota, request.turn, state.heads)
 
 
 def _are_all(parts: Sequence[Part], position: StreamId) -> bool:

@@ -32,13 +32,13 @@ from spark_streams.source.pending_list import acknowledge
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.range import Range
 from spark_streams.source.trigger.admission import ENDLESS, Admission
-from spark_streams.source.trigger.delivery import Delivery
+from spark_streams.source.trigger.group_role import GroupRole
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.source.trigger.scratch_group import exact_ranges
 from spark_streams.wire.connection.server import Server
 
 
-class Bookmarked(Delivery):
+class Bookmarked(GroupRole):
     """A query whose group is a bookmark."""
 
     no_ack = True

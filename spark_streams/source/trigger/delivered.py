@@ -16,14 +16,14 @@ from spark_streams.source.pending_list import acknowledge, pending_ranges
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.range import Range
 from spark_streams.source.trigger.admission import Admission
-from spark_streams.source.trigger.delivery import Delivery
+from spark_streams.source.trigger.group_role import GroupRole
 from spark_streams.source.trigger.reserve import reserve
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.wire.connection.connection import pack
 from spark_streams.wire.connection.server import Server
 
 
-class Delivered(Delivery):
+class Delivered(GroupRole):
     """A query whose group delivers."""
 
     no_ack = False

@@ -49,7 +49,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.as_left import as_left
-from spark_streams.source.trigger.delivery import Delivery
+from spark_streams.source.trigger.group_role import GroupRole
 from spark_streams.source.trigger.run_state import QueryState, RunState, positions_of
 from spark_streams.source.trigger.scratch_group import destroy_scratch_groups
 from spark_streams.wire.connection.server import Server
@@ -62,12 +62,12 @@ class Observer:
 
     def __init__(
         self,
-        delivery: Delivery,
+        role: GroupRole,
         stream_set: StreamSet,
         losses: DataLoss,
         acknowledging: Acknowledging,
     ) -> None:
-        self._delivery = delivery
+        self._role = role
         self._stream_set = stream_set
         self._losses = losses
         self._acknowledging = acknowledging
@@ -79,7 +79,7 @@ class Observer:
     def state_at(self, server: Server, opened: Opened, run: RunState) -> QueryState:
         """Return the query at a trigger that begins there. Raises StreamStateError, ServerError."""
         if run.is_known:
-            state = as_left(server, self._delivery, opened.start, opened.streams, run)
+            state = as_left(server, self._role, opened.start, opened.streams, run)
             if state is not None:
                 return state
         return self._compared(server, opened, run)
@@ -154,7 +154,7 @@ class Observer:
             known = seen.ours_above(stream) + unsettled.get(stream, 0)
             if group.ours > known:
                 pending[stream] = group.ours - known
-            states[stream] = self._delivery.at_query(start.at[stream], group._replace(has_consumer=True))
+            states[stream] = self._role.at_query(start.at[stream], group._replace(has_consumer=True))
         return QueryState(
             start,
             {stream: seen.looks[stream].head for stream in states},
@@ -162,7 +162,7 @@ class Observer:
             is_settled,
             {stream: seen.looks[stream].time for stream in states},
             {stream: ranges for stream, ranges in seen.above.items() if ranges},
-            self._delivery.old_entries(server, start, pending),
+            self._role.old_entries(server, start, pending),
             run,
         )
 
@@ -183,7 +183,7 @@ class Observer:
         return replace(state, groups=groups, times=times, above=above, old=old, run=run)
 
     def _look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
-        return self._delivery.look(server, start, streams)
+        return self._role.look(server, start, streams)
 
     def _begin_new_streams(
         self, server: Server, start: Offset, streams: Sequence[str], run: RunState

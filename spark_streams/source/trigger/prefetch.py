@@ -17,7 +17,7 @@ from spark_streams.source.group.compare import lost_above
 from spark_streams.source.group.state import GroupState, Reserved, fetch_state
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.trigger.admission import Admission
-from spark_streams.source.trigger.delivery import Delivery
+from spark_streams.source.trigger.group_role import GroupRole
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
 
@@ -27,7 +27,7 @@ class Prefetch:
     """A reservation for the next batch. read: how many entries of each stream were read up to the end of the present
     batch; positions: where that leaves the groups; turn: of the next batch; heads: the streams at the last trigger."""
 
-    delivery: Delivery
+    role: GroupRole
     admission: Admission
     read: Mapping[str, int]
     positions: Mapping[str, StreamId]
@@ -37,15 +37,15 @@ class Prefetch:
 
     def work(self, server: Server) -> Reserved | None:
         """Reserve entries, unless the next trigger must look at the streams first. Raises as `reserve` does."""
-        delivery, admission = self.delivery, self.admission
-        heads, groups = fetch_state(server, delivery.member, list(self.read), self.heads, if_alone=True)
+        role, admission = self.role, self.admission
+        heads, groups = fetch_state(server, role.member, list(self.read), self.heads, if_alone=True)
         states = {stream: state for stream, state in groups.items() if state is not None}
         if len(states) < len(groups) or any(self._is_other(s, heads[s], state) for s, state in states.items()):
             return None
         backlog = admission.backlog(heads, states)
-        if not delivery.takes_long(admission, backlog, self.quota):
+        if not role.takes_long(admission, backlog, self.quota):
             return None
-        reserved = delivery.new_entries(server, admission, heads, states, backlog, self.quota, self.turn)
+        reserved = role.new_entries(server, admission, heads, states, backlog, self.quota, self.turn)
         return reserved if reserved.parts else None
 
     def _is_other(self, stream: str, head: StreamState, state: GroupState) -> bool:

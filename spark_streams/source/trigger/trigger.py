@@ -44,7 +44,7 @@ SET committed                            (mark `<checkpoint>-first`, when the fi
                                          log has a batch that begins where the mark says
 XGROUP SETID + SET committed             a repair: follows the mark to where the group is, with a batch without entries.
                                          onNewCheckpoint=restart, and no batch yet: does so again
-offset log                               reads the batch again by its ranges (query/replay.py). The trigger after its
+offset log                               reads the batch again by its ranges (query.replayed_batch). The trigger after its
                                          commit acknowledges it and the batch before (`owed`)
 commit log                               acknowledges this batch, and the one before if it is owed, then plans
 XACK                                     acknowledges the same ranges again
@@ -79,7 +79,7 @@ from spark_streams.source.quota import BatchQuota
 from spark_streams.source.trigger.acknowledge import Acknowledging
 from spark_streams.source.trigger.background import Job
 from spark_streams.source.trigger.batch_contents import BatchContents, BatchRequest, ContentsChooser
-from spark_streams.source.trigger.delivery import Delivery
+from spark_streams.source.trigger.group_role import GroupRole
 from spark_streams.source.trigger.observe import Observer
 from spark_streams.source.trigger.prefetch import Prefetch
 from spark_streams.source.trigger.run_state import QueryState, RunState
@@ -189,7 +189,7 @@ class Trigger:
         return TriggerResult(self._end(state, contents, token), self._run_after(state, contents, True))
 
     def _end(self, state: QueryState, contents: BatchContents, token: str) -> Offset:
-        return end_of_batch(state, contents, token, self._options, self._contents.delivery)
+        return end_of_batch(state, contents, token, self._options, self._contents.role)
 
     def _run_after(self, state: QueryState, contents: BatchContents, is_batch: bool) -> RunState:
         """Return what the run knows after the trigger. is_batch: it has made a batch, also one without entries."""
@@ -215,7 +215,7 @@ def _positions_after(contents: BatchContents) -> dict[str, StreamId]:
 
 
 def end_of_batch(
-    state: QueryState, contents: BatchContents, token: str, options: SourceOptions, delivery: Delivery
+    state: QueryState, contents: BatchContents, token: str, options: SourceOptions, role: GroupRole
 ) -> Offset:
     """Return the offset at the end of a batch, which names all entries of the batch. Pure."""
     start = state.start
@@ -226,7 +226,7 @@ def end_of_batch(
     for stream, before in state.groups.items():
         group = contents.after.get(stream, before)
         if stream in contents.new or stream in contents.old:
-            at[stream] = _after_batch(at[stream], contents, stream, group, delivery.token_of(token))
+            at[stream] = _after_batch(at[stream], contents, stream, group, role.token_of(token))
         elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
             at[stream] = at[stream]._replace(read=None, group_read=(group.entries_read or 0) + at[stream].missed)
     is_settled = state.is_settled or not start.token
@@ -238,7 +238,7 @@ def end_of_batch(
         contents.old,
         owed={} if is_settled else start.delivered,
         token=token,
-        no_ack=delivery.no_ack,
+        no_ack=role.no_ack,
         notes=bool(contents) and options.mode == "DEADLETTER",
         record=_record_stream(start, at) if options.max_deliveries is not None else "",
     )

@@ -99,8 +99,8 @@ LETTERS = (
     Mutant(
         "no-look-after-dead-letters",
         "source/trigger/acknowledge.py",
-        "return posted + self._delivery.commit(",
-        "return self._delivery.commit(",
+        "return posted + self._role.commit(",
+        "return self._role.commit(",
         "The group is not looked at again after entries became dead letters.",
     ),
     Mutant(

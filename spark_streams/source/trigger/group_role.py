@@ -1,4 +1,5 @@
-"""How a query gets the entries of a batch from its group. One of two, chosen once for a run (query/batch_stream.py):
+"""What the group is to its query: it delivers the entries of a batch, or it is a bookmark. One of two roles, chosen
+once for a run (query/batch_stream.py):
 
                         Delivered (delivered.py)               Bookmarked (bookmarked.py, noAck)
 the group is            where it has delivered up to           where the query has committed up to
@@ -29,8 +30,8 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState
 
 
-class Delivery(ABC):
-    """What a trigger asks and does, of one query and its group."""
+class GroupRole(ABC):
+    """What a trigger asks the group of one query, and does with it."""
 
     no_ack: ClassVar[bool]  # as its offsets say
 

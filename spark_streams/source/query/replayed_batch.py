@@ -20,7 +20,7 @@ from spark_streams.wire.connection.server import Server
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayedBatch:
     """size: entries a task, for a batch of so many."""
 
     server: Server
