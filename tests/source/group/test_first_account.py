@@ -13,7 +13,7 @@ import redis
 from spark_streams.errors import DataLossError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
-from tests.source.test_retries import LETTERS, TEXTS, dead
+from tests.source.group.test_retries import LETTERS, TEXTS, dead
 from tools.driving import ALL, LOOK_EACH_TIME, add, begin, drain, pending_count, read, reader, rows, stop_all
 from tools.machine_time import machine_seconds
 from tools.sending import KilledError, dying_at

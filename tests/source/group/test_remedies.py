@@ -10,7 +10,7 @@ import redis
 
 from spark_streams.errors import RStreamError
 from tests.remedies import carry_out
-from tests.source.group.test_operators import TEN, batches
+from tests.source.trigger.test_observe import TEN, batches
 from tools.driving import ALL, NEVER_AHEAD, add, another_reader, drain, pending_count, read, reader, stop_all
 from tools.servers.server import Server
 

@@ -17,7 +17,7 @@ from spark_streams.errors import RStreamError
 from spark_streams.model.keys import returned_stream
 from spark_streams.source.stream_reader import StreamReader
 from tests.seeds import seeds
-from tests.source.test_retries import TEXTS, TOLD
+from tests.source.group.test_retries import TEXTS, TOLD
 from tools.driving import ALL, another_reader, forget_all, pending_count, rows
 from tools.machine_time import machine_seconds
 from tools.sending import KilledError, dying_at
