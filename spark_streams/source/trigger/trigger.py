@@ -44,8 +44,8 @@ SET committed                            (mark `<checkpoint>-first`, when the fi
                                          log has a batch that begins where the mark says
 XGROUP SETID + SET committed             a repair: follows the mark to where the group is, with a batch without entries.
                                          onNewCheckpoint=restart, and no batch yet: does so again
-offset log                               reads the batch again by its ranges (query.replayed_batch). The trigger after its
-                                         commit acknowledges it and the batch before (`owed`)
+offset log                               reads the batch again by its ranges (query.replayed_batch). The trigger after
+                                         its commit acknowledges it and the batch before (`owed`)
 commit log                               acknowledges this batch, and the one before if it is owed, then plans
 XACK                                     acknowledges the same ranges again
 XACK + SET committed                     the last page: finds the mark, and may acknowledge the same ranges again
