@@ -121,9 +121,10 @@ class Planning:
         """Return a batch that an earlier run has created, with what its tasks read."""
         end = batch.end
         self._streams.hold(server, end.streams)
-        replay = ReplayedBatch(server, self._member, self._losses, self._steps.run.admission.size, self._limits)
-        replay.require_newest(begin, end)
-        parts = [] if batch.is_cut else replay.parts(end)
+        size = self._steps.run.admission.size
+        replayed = ReplayedBatch(server, self._member, not self._losses.allowed, size, self._limits)
+        parts, findings = replayed.read(begin, end, batch.is_cut)
+        self._losses.report(*findings)
         noted = keep_due_notes(server, self._member, end, parts, self._limits)
         if batch.is_cut:  # what the pieces of it lack is counted with them
             delete_missing(server, self._member, end.streams)

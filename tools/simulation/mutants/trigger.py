@@ -211,8 +211,8 @@ TRIGGER = (
     Mutant(
         "replay-of-an-older-checkpoint",
         "source/query/replayed_batch.py",
-        "        self.losses.report(*findings)",
-        "        pass",
+        "        return findings\n",
+        "        return []\n",
         "The unfinished batch of an older checkpoint is read again without a report.",
     ),
     Mutant(
@@ -232,8 +232,8 @@ TRIGGER = (
     Mutant(
         "replay-trusts-the-pending-list",
         "source/query/replayed_batch.py",
-        "return pending_parts(found)\n        return [Part(entries, ALL)]",
-        "return pending_parts(found)\n        return pending_parts(found)",
+        "return pending_parts(found), None\n        return [Part(entries, ALL)], None",
+        "return pending_parts(found), None\n        return pending_parts(found), None",
         "A batch that was reserved alone lacks what is no longer pending.",
     ),
     Mutant(
