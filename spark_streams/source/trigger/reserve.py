@@ -119,29 +119,28 @@ def reserve(
     wanted stream, read just before; step: entries of one command at most.
     Raises GroupMissingError, DataLossError, ServerError.
     """
-    reserving = [_Reserving(entries, states[entries.stream]) for entries in wanted]
+    walks = [_Reserving(entries, states[entries.stream]) for entries in wanted]
     times: dict[str, int] = {}
-    for unfinished, sent in in_rounds(server, reserving, step, limits.reserve_round, partial(_step, member)):
+    for unfinished, sent in in_rounds(server, walks, step, limits.reserve_round, partial(_step, member)):
         read_to_the_end: set[str] = set()  # of this round
-        for stream, lone, replies in _taken(member, sent, times):
-            name = stream.stream
-            if name in read_to_the_end:
+        for walk, lone, replies in _taken(member, sent, times):
+            if walk.stream in read_to_the_end:
                 continue
             if lone is not None:
                 after = lone
             elif replies is not None:
-                after = read_group_state(server, member, name, *replies)
+                after = read_group_state(server, member, walk.stream, *replies)
             else:  # another client has joined the group: all steps of this round are one range
-                after = read_group_now(server, member, name)
-                read_to_the_end.add(name)
-            stream.delivered(_part(name, stream.before, after), after)
-        for stream in unfinished:
-            if stream.is_finished and stream.got_nothing:
-                part, after, times[stream.stream] = _read_one_with_reply(server, member, stream.stream, stream.before)
-                stream.delivered(part, after)
+                after = read_group_now(server, member, walk.stream)
+                read_to_the_end.add(walk.stream)
+            walk.delivered(_part(walk.stream, walk.before, after), after)
+        for walk in unfinished:
+            if walk.is_finished and walk.got_nothing:
+                part, after, times[walk.stream] = _read_one_with_reply(server, member, walk.stream, walk.before)
+                walk.delivered(part, after)
     return Reserved(
-        [part for stream in reserving for part in stream.parts],
-        {stream.stream: stream.now for stream in reserving},
+        [part for walk in walks for part in walk.parts],
+        {walk.stream: walk.now for walk in walks},
         times,
     )
 
@@ -156,13 +155,13 @@ def _taken(
     Replies are parsed as they arrive, while the server executes the next steps. All are read before any error of the
     server is raised. times: gets the server's time after the last step of each stream."""
     taken: list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]] = []
-    for reserving, _, connection in sent:
+    for walk, _, connection in sent:
         groups = connection.next_reply()
-        if reserving.now.is_alone:
-            taken.append((reserving, read_lone_group(member, groups), None))
+        if walk.now.is_alone:
+            taken.append((walk, read_lone_group(member, groups), None))
         else:
-            taken.append((reserving, None, (groups, connection.next_reply())))
-        times[reserving.stream] = milliseconds(connection.next_reply())
+            taken.append((walk, None, (groups, connection.next_reply())))
+        times[walk.stream] = milliseconds(connection.next_reply())
     return taken
 
 
@@ -207,10 +206,10 @@ def silent_step(member: Membership, stream: str, count: int, *options: str) -> b
     return SKIP + pack(*xreadgroup(member, stream, count, *options)) + pack("XINFO", "GROUPS", stream)
 
 
-def _step(member: Membership, reserving: _Reserving, count: int) -> bytes:
-    stream = reserving.stream
+def _step(member: Membership, walk: _Reserving, count: int) -> bytes:
+    stream = walk.stream
     commands = silent_step(member, stream, count)
-    if not reserving.now.is_alone:
+    if not walk.now.is_alone:
         commands += pack("XINFO", "CONSUMERS", stream, member.group)
     return commands + _TIME
 

@@ -204,7 +204,8 @@ TRIGGER = (
     Mutant(
         "another-client-joins-unseen",
         "source/trigger/reserve.py",
-        "                after = read_group_now(server, member, name)\n                read_to_the_end.add(name)",
+        "                after = read_group_now(server, member, walk.stream)\n"
+        "                read_to_the_end.add(walk.stream)",
         "                continue",
         "If another client joins the group while a batch is reserved, the steps of that round are dropped.",
     ),
