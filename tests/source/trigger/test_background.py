@@ -121,6 +121,7 @@ def test_the_first_job_uses_a_connection_that_is_older_than_the_look_of_the_driv
     client: redis.Redis, worker: BackgroundWorker
 ) -> None:
     """Another server may have taken over since the driver has looked."""
+    client.client_kill_filter(_type="normal", skipme=True)  # those of tests before
     worker.wait()
     assert client.client_kill_filter(_type="normal", skipme=True) == 1
     worker.submit(settling(Range("s", MIN_ID, MAX_ID)))

@@ -142,7 +142,7 @@ def test_a_commit_by_a_run_that_knows_nothing_leaves_what_was_handed_over(
     at, end = end, one.latestOffset(end, ALL)
     found += read(one, at, end)
     client.xclaim("s", "g", "spark", 0, [entry for entry, _ in bobs])
-    monkeypatch.setattr(one.batches, "_run", run_state(one).unknown())
+    monkeypatch.setattr(one.batches._steps, "run", run_state(one).unknown())
     one.commit(end)
     found += [n for batch in drain(one, start=end) for n in batch]
     assert sorted(found) == list(range(10))
