@@ -18,11 +18,12 @@ _COUNTED = 1  # a lag that the server does not know is not counted: it stays unk
 
 
 def find_held(server: Server, streams: Sequence[str], groups: Sequence[str], exact: bool, idle_ms: int) -> list[Held]:
-    """Return the groups that hold entries back and whose consumers are all idle for this time. groups: names or
-    patterns, empty for all; exact: all are names. Raises ServerError."""
+    """Return the groups that hold entries back and whose consumers are all idle for this time. A group behind which no
+    entry is left holds none: to forget it would only stop its query. groups: names or patterns, empty for all; exact:
+    all are names. Raises ServerError."""
     found = fetch_held(server, survey(server, streams, _COUNTED), idle_ms, measured=None)
     # A name that is not UTF-8 has another text, and cannot be named on a command line.
-    idle = [held for held in found if name_text(held.group) == held.group]
+    idle = [held for held in found if held.entries != 0 and name_text(held.group) == held.group]
     wanted = NamesAndPatterns.divide(groups, {*groups} if exact else {held.group for held in idle})
     return [held for held in idle if not groups or wanted.selects(held.group)]
 

@@ -145,7 +145,7 @@ def copied_key(stream: str, group: bytes) -> bytes:
 
 
 def forgotten_key(stream: str | bytes, group: str) -> bytes:
-    """Return the key with the record of a group that no longer holds entries back (forgetGroups)."""
+    """Return the key with the record of a group that no longer holds entries back (retention.forgotten)."""
     return key_beside(stream, "forgotten", group)
 
 

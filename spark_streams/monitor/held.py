@@ -122,6 +122,8 @@ def _bytes(entries: int | None, stream_bytes: int | None, length: int) -> int | 
 
 def _entries(own: ReadingGroup, ahead: ReadingGroup, stream: StreamSummary) -> int | None:
     """Return about how many entries are below what the other group needs, and not below what this one needs."""
+    if not stream.length:
+        return 0
     less = _behind(ahead)
     if stream.first and own.needed <= StreamId.parse(stream.first):  # also entries between its pending ones
         return None if less is None else max(stream.length - less, 0)

@@ -99,6 +99,15 @@ def test_a_consumer_that_works_again_is_waited_for(
     assert forget(wire) == {"slow": 4}
 
 
+def test_a_group_behind_which_nothing_is_left_is_not_forgotten_again(
+    client: redis.Redis, wire: Wire, ids_of_forgotten: list[str]
+) -> None:
+    """A command that runs each day neither lists it nor writes another record."""
+    record = client.get(KEY)
+    assert forget(wire) == {}
+    assert client.get(KEY) == record
+
+
 def test_a_group_without_consumers_is_never_forgotten(client: redis.Redis, wire: Wire, ids: list[str]) -> None:
     client.xgroup_create("s", "unused", ids[4])
     forget(wire)
