@@ -68,6 +68,7 @@ class Letters:
         self._world = world
         self.all: dict[str, Letter] = {}
         self._sources: dict[int, Letter] = {}  # by the number of the entry that was made of it
+        self._forgotten = set[int]()  # of these, what a server that was set back has not: it may give their IDs again
 
     def observe(self) -> None:
         """Look at the dead-letter stream. Called before and after anything that moves dead letters."""
@@ -91,7 +92,7 @@ class Letters:
         for name in world.names():
             for entry_id, fields in self._entries(name):
                 known = world.model.entry_at(name, entry_id)
-                if _MARK in fields and (known is None or known.n not in self._sources):
+                if _MARK in fields and (known is None or known.n not in self._sources or known.n in self._forgotten):
                     self._sent_back(name, entry_id, fields, is_changed)
                     found += 1
         for entry_id, fields in self._entries(DEAD + PARKED):
@@ -111,6 +112,7 @@ class Letters:
     def set_back(self) -> None:
         """The server has another state now: what it holds is what counts. Redrives that run lose their connections."""
         self._world.redrives.cut()
+        self._forgotten = {n for n in self._sources if not self._exists(self._world.model.entries[n])}
         before, self.all = self.all, {}
         for entry_id, fields in self._entries(DEAD):
             letter = before.get(entry_id)
