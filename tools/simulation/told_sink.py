@@ -90,6 +90,10 @@ SINK: Mapping[str, Told] = {
         "keeping 5 rows of entries that were lost since", *NAMES_ITS_STREAM_LATER, at(f"WATCH {RECORD}", "wake"),
         "trigger", more(1), "trigger", "trigger", sink="once", never="RSTREAM_LEDGER", **LENIENT,
     ),
+    "killed while its batch is closed": told(
+        (), more(2), Step("crash"), "trigger", at(f"WATCH {RECORD}", "kill"), "trigger", "trigger", "trigger",
+        "trigger", sink="once", **POISON,
+    ),
     "a batch that was cut has no record": told(
         (), more(2), Step("crash"), Step("crash"), "trigger", "trigger", deleted(RECORD), "trigger", "trigger",
         "trigger", "trigger", sink="once", entriesPerPartition="2", **POISON,

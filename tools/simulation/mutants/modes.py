@@ -132,6 +132,13 @@ MODES = (
         "A batch that the sink has completed is cut.",
     ),
     Mutant(
+        "half-done-in-the-sink-is-cut",
+        "source/pending/poison_record.py",
+        "return any(isinstance(reply, bytes) and parse_number(reply) == number for reply in done)",
+        "return False",
+        "A batch that the sink has completed in its streams, and not in its record, is cut.",
+    ),
+    Mutant(
         "pieces-above-an-older-copy",
         "source/pending/poison_batch.py",
         "elif above := [name for name, piece in last.pieces.items() if _is_above(piece, begin)]:",
