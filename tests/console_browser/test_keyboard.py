@@ -116,10 +116,11 @@ def test_log_in_by_oidc(
     tab_to(page, "link", f"Log in by {provider.issuer.removeprefix('http://')}")
     page.page.keyboard.press("Enter")
     page.page.wait_for_url(page.url + "/")  # a cookie that is SameSite=Strict has come with it
-    page.page.get_by_text("oidc:ann has the role view").wait_for()
+    user = f"oidc:ann (sub u1 at {provider.issuer})"
+    page.page.get_by_text(f"{user} has the role view").wait_for()
     page.expect("request to localhost")
     check(page, "oidc-overview")
-    tab_to(page, "button", "Log out oidc:ann")
+    tab_to(page, "button", f"Log out {user}")
     page.page.keyboard.press("Enter")
     page.page.wait_for_url("**/login")
     page.open("/streams")
