@@ -27,6 +27,7 @@ from spark_streams.commands.look.streams import streams
 from spark_streams.commands.look.tail import tail
 from spark_streams.commands.look.top import top
 from spark_streams.commands.look.wait import wait
+from spark_streams.commands.look.where import where
 from spark_streams.commands.run import run
 from spark_streams.commands.serve import serve
 from spark_streams.commands.shards import shards
@@ -50,6 +51,7 @@ def main() -> None:
     Examples:
       rstream streams                   list the streams
       rstream show orders --last 3      show the last 3 entries
+      rstream where orders 1795163834542-0   tell what became of an entry
       rstream tail orders -f            follow new entries
       rstream top                       watch rates and lag live
       rstream lag orders --group etl --max 10000       exit code 3 if the group is too far behind, or missing
@@ -77,6 +79,7 @@ for _command in (
         streams,
         shards,
         show,
+        where,
         tail,
         groups,
         replay,

@@ -161,7 +161,7 @@ DECODE_OPTIONS = (
 # The pages of commands: the end of the name of a page and its block, the commands of `rstream` in it. The last block is
 # on docs/reference/commands.md itself.
 COMMAND_PAGES = {
-    "look": ("streams", "shards", "show", "tail", "lag", "pending", "wait", "top", "exporter", "console"),
+    "look": ("streams", "shards", "show", "where", "tail", "lag", "pending", "wait", "top", "exporter", "console"),
     "groups": ("groups", "replay"),
     "entries": ("add", "trim", "copy", "export", "import"),
     "dead-letters": ("dead",),

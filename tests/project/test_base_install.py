@@ -55,6 +55,7 @@ LINES = {
             "import {0}/o.jsonl other",
             "init etl --stream orders -o {0}/x",
         ),
+        "where orders 1-1",
         *("dead list", "dead show orders:dead", "dead export orders:dead", "dead purge orders:dead --yes"),
         *("dead redrive orders:dead", "exporter --once"),
     ],

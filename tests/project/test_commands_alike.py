@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from spark_streams.cli import main
 
 LOOK = {
-    *("streams", "show", "tail", "groups list", "lag", "pending", "wait", "top", "exporter", "doctor"),
+    *("streams", "show", "where", "tail", "groups list", "lag", "pending", "wait", "top", "exporter", "doctor"),
     *("dead list", "dead show", "url", "serve", "console", "help"),
 }
 WRITE_NEW_DATA_OR_A_FILE = {"add", "export", "dead export", "init", "run"}

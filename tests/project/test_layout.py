@@ -45,6 +45,7 @@ BELOW = {
         "wire",
     },
     "groups": {"errors", "model", "monitor", "options", "retention", "source", "wire"},
+    "journey": {"deadletter", "errors", "model", "monitor", "source", "wire"},
     "transfer": {"deadletter", "errors", "groups", "model", "shards", "source", "wire"},
     "datasource": {"errors", "options", "sink", "source", "spark", "wire"},
     # They read and write streams by format("rstream"): source and sink are not among these.
@@ -63,7 +64,8 @@ BELOW = {
         *("_version", "deadletter", "errors", "groups", "model", "monitor", "schemas", "shards", "transfer", "wire"),
     },
     "commands": {
-        *("console", "deadletter", "doctor", "engine", "errors", "groups", "jobs", "model", "monitor", "options"),
+        *("console", "deadletter", "doctor", "engine", "errors", "groups", "jobs", "journey", "model", "monitor"),
+        "options",
         *("schemas", "shards", "spark", "transfer", "wire"),
     },
     "cli": {"_version", "commands"},

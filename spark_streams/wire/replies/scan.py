@@ -69,7 +69,7 @@ def streams_if_few(server: Server) -> list[str] | None:
     return sorted(name.decode("utf-8", "replace") for name in names)
 
 
-def matching_strings(server: Server, pattern: str) -> list[bytes]:
+def matching_strings(server: Server, pattern: str | bytes) -> list[bytes]:
     """Return the keys of strings that match a Redis pattern, sorted."""
     return sorted(_scan(server, "MATCH", pattern, kind="string"))
 

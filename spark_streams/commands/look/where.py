@@ -1,0 +1,91 @@
+"""`rstream where`: the journey of entries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_streams.commands.entry import parse_id
+from spark_streams.commands.names import require_existing, streams_by_word
+from spark_streams.commands.shared import address_of, json_option, print_json, print_table, say, url_option
+
+if TYPE_CHECKING:
+    from spark_streams.journey.journey import Journey
+    from spark_streams.model.ids import StreamId
+
+_LIMIT = 100_000  # entries of a stream that are read or counted by default
+
+
+@click.command(short_help="Tell the journey of an entry, from XADD to its dead letter.")
+@click.argument("stream")
+@click.argument("entries", metavar="ID...", nargs=-1, required=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=_LIMIT,
+    show_default=True,
+    metavar="N",
+    help="Entries that are read or counted in each stream.",
+)
+@url_option
+@json_option
+def where(stream: str, entries: tuple[str, ...], limit: int, url: str, as_json: bool) -> None:
+    """Tell where each entry ID of STREAM is, and what became of it. STREAM may also be a stream of dead letters.
+
+    \b
+    added      when, by its ID; how many repeated adds the stream refused
+    groups     not delivered (how many before it), pending (consumer, deliveries), acknowledged, or never delivered
+    retries    in which stream it waits, and for which attempt
+    dead       in which stream, under which ID, why, and whether its fields are the same
+    sent back  as which entry, by which redrive; the journey of that entry follows
+    removed    trimmed, deleted or expired, as far as the server records it
+
+    Each line is exact, or says why it is not known. The command reads streams of dead letters and of retries, and for a
+    dead letter the streams that it may have been sent back to. No group changes.
+
+    \b
+    Examples:
+      rstream where orders 1795163834542-0
+      rstream where orders:dead 1795163901007-0
+      rstream where orders 1795163834542-0 1795163834542-1 --json
+    """
+    from spark_streams.journey.journey import journeys
+    from spark_streams.wire.session import Session
+
+    ids = [_complete(text) for text in entries]
+    told: list[Journey] = []
+    with Session(address_of(url)) as session:
+        server = session.get()
+        names = streams_by_word(server, [stream], exact=True)[stream][0]
+        for entry in dict.fromkeys(ids):
+            of_names = [journeys(session, name, entry, limit) for name in names]
+            known = [of_name for of_name in of_names if any(journey.is_present for journey in of_name)] or of_names
+            told += [journey for of_name in known for journey in of_name]
+        if not any(journey.is_known for journey in told):
+            require_existing(session.get(), names)
+    if as_json:
+        print_json([journey.as_json() for journey in told])
+        return
+    _print(told)
+
+
+def _complete(text: str) -> StreamId:
+    """Return the ID. Raises UsageError if it is not complete."""
+    first, last = parse_id(text)
+    if first != last:
+        raise click.UsageError(f"{text} names a millisecond; write the complete ID, such as {text}-0")
+    return first
+
+
+def _print(told: Sequence[Journey]) -> None:
+    from spark_streams.journey.line import time_text
+    from spark_streams.model.printable import name_text
+
+    for index, journey in enumerate(told):
+        click.echo("", nl=index > 0)
+        say(f"{name_text(journey.stream)} {journey.id}")
+        rows = [(time_text(line.at), line.event, line.group or "-", line.text, line.known, line.source) for line in
+                journey.lines]  # fmt: skip
+        print_table(("time", "event", "group", "what", "known", "source"), rows)
