@@ -232,8 +232,8 @@ def test_a_user_who_may_only_look_is_told_what_stays_unknown(redis_server: Serve
         client.set(str(committed_key("orders", "etl", "spark"), "ascii"), f"{entry} 1.a-b")
         client.execute_command("ACL", "SETUSER", "look", "reset", "on", ">p", "~*", *[f"+{right}" for right in rights])
         client.execute_command("ACL", "SETUSER", "look", "+client", "+ping", "+info", "+select")
-        words = ["where", "orders", entry, "--json", "--url", redis_server.url, "--user", "look"]
-        ran = CliRunner().invoke(main, words, env={"RSTREAM_PASSWORD": "p"})
+        words = ["where", "orders", entry, "--json", "--url", redis_server.url]
+        ran = CliRunner().invoke(main, words, env={"RSTREAM_USERNAME": "look", "RSTREAM_PASSWORD": "p"})
         client.execute_command("ACL", "DELUSER", "look")
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.output)[0]["lines"]
