@@ -84,7 +84,8 @@ def _print(told: Sequence[Journey]) -> None:
     from spark_streams.model.printable import name_text
 
     for index, journey in enumerate(told):
-        click.echo("", nl=index > 0)
+        if index:
+            say("")
         say(f"{name_text(journey.stream)} {journey.id}")
         rows = [(time_text(line.at), line.event, line.group or "-", line.text, line.known, line.source) for line in
                 journey.lines]  # fmt: skip
