@@ -10,6 +10,7 @@ from spark_streams.deadletter.envelope import is_dead_letter, text
 from spark_streams.deadletter.inspect.listing import dead_letter_streams
 from spark_streams.deadletter.redrive.destinations import PARKED
 from spark_streams.deadletter.redrive.redrive_state import RedriveState, redrive_key
+from spark_streams.journey.batches import Checkpoint, batch_lines, ledger_lines
 from spark_streams.journey.copies import Copy, Found, find_copies, of_dead_letter, of_entry
 from spark_streams.journey.copy_lines import (
     CopyFacts,
@@ -24,9 +25,10 @@ from spark_streams.journey.group_line import group_line
 from spark_streams.journey.line import Line, in_order
 from spark_streams.journey.presence import is_never_added, presence_lines
 from spark_streams.model.ids import StreamId
-from spark_streams.model.keys import delays_key, origins_key, read_retry_stream
+from spark_streams.model.keys import delays_key, is_returned, origins_key, read_retry_stream, record_key
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.printable import name_text
+from spark_streams.sink.ledger.ledger import QueryRecord
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.scan import list_streams
@@ -52,20 +54,24 @@ class Journey:
         return {"stream": name_text(self.stream), "id": str(self.id), "lines": lines}
 
 
-def journeys(session: Session, stream: Name, entry: StreamId, limit: int) -> list[Journey]:
+def journeys(
+    session: Session, stream: Name, entry: StreamId, limit: int, checkpoints: Sequence[Checkpoint] = ()
+) -> list[Journey]:
     """Return the journey of an entry, and the journeys of what it was sent back as. limit: of entries that are read of
-    each stream. Raises WrongKeyTypeError, ServerError."""
+    each stream; checkpoints: of queries whose batches are told. Raises WrongKeyTypeError, ServerError."""
     told: dict[tuple[bytes, StreamId], Journey] = {}
     waiting: list[tuple[Name, StreamId]] = [(stream, entry)]
     while waiting and len(told) < _MOST_SENT_BACK:
         name, entry_id = waiting.pop(0)
         if (key := (_raw(name), entry_id)) not in told:
-            told[key], sent_back = _journey(session, name, entry_id, limit)
+            told[key], sent_back = _journey(session, name, entry_id, limit, checkpoints)
             waiting += [(_name(copy.stream), copy.id) for copy in sent_back]
     return list(told.values())
 
 
-def _journey(session: Session, stream: Name, entry: StreamId, limit: int) -> tuple[Journey, Sequence[Copy]]:
+def _journey(
+    session: Session, stream: Name, entry: StreamId, limit: int, checkpoints: Sequence[Checkpoint]
+) -> tuple[Journey, Sequence[Copy]]:
     facts = session.run(lambda server: fetch_facts(server, stream, entry, limit))
     dead, retries = _copies(session, _raw(stream), entry, limit)
     copies = [*dead.copies, *retries.copies]
@@ -79,6 +85,8 @@ def _journey(session: Session, stream: Name, entry: StreamId, limit: int) -> tup
             lines += _returned_lines(session, copy, limit)
         if was_delivered and not dead.copies:
             lines += no_dead_letter_lines(dead)
+        for checkpoint in checkpoints:
+            lines += _batch_lines(session, facts, retries.copies, checkpoint)
     sent_back, found = _sent_back(session, facts, limit)
     lines += sent_back
     is_present = facts.fields is not None or facts.is_pending or bool(copies) or bool(found)
@@ -106,6 +114,17 @@ def _returned_lines(session: Session, copy: Copy, limit: int) -> list[Line]:
         return []
     facts = session.run(lambda server: fetch_facts(server, text(copy.stream), copy.id, limit))
     return [group_line(facts, group) for group in facts.groups if text(group.info.name) == retry.group]
+
+
+def _batch_lines(session: Session, facts: EntryFacts, copies: Sequence[Copy], checkpoint: Checkpoint) -> list[Line]:
+    """Return the batches of a query that read the entry or its returned copies, and what the sink has of them."""
+    read = [(text(_raw(facts.stream)), facts.id)]
+    read += [(text(copy.stream), copy.id) for copy in copies if is_returned(text(copy.stream))]
+    lines = [line for of in read for line in batch_lines(facts, *of, checkpoint)]
+    flat = session.run(lambda server: server.pipeline([("HGETALL", record_key(checkpoint.query))])[0])
+    if isinstance(flat, ReplyError) or not flat or not checkpoint.query:
+        return lines  # the query has another sink, or the user may not read the ledger
+    return [*lines, *ledger_lines(lines, QueryRecord.read(flat))]
 
 
 def _sent_back(session: Session, facts: EntryFacts, limit: int) -> tuple[list[Line], Sequence[Copy]]:

@@ -45,7 +45,7 @@ BELOW = {
         "wire",
     },
     "groups": {"errors", "model", "monitor", "options", "retention", "source", "wire"},
-    "journey": {"deadletter", "errors", "model", "monitor", "source", "wire"},
+    "journey": {"deadletter", "errors", "model", "monitor", "sink", "source", "wire"},
     "transfer": {"deadletter", "errors", "groups", "model", "shards", "source", "wire"},
     "datasource": {"errors", "options", "sink", "source", "spark", "wire"},
     # They read and write streams by format("rstream"): source and sink are not among these.
