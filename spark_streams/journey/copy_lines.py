@@ -117,7 +117,7 @@ def origin_lines(facts: EntryFacts) -> list[Line]:
         shown = f"sent back from dead letter {mark.previous}, redrive {mark.redrives}"
         values: dict[str, object] = {"previous": mark.previous, "redrive": mark.redrives}
         at = facts.id.ms if is_time(facts.id, facts.now) else None
-        lines.append(Line("sent back", shown, "its field dl.redriven", at, "", "", values))
+        lines.append(Line("sent back from", shown, "its field dl.redriven", at, "", "", values))
     return lines
 
 

@@ -188,7 +188,9 @@ def test_a_dead_letter_is_followed_to_the_entry_that_it_was_sent_back_as(
     [sent] = [line for line in first["lines"] if line["event"] == "sent back"]
     assert (sent["id"], sent["stream"], sent["redrive"], sent["exact"]) == (back, "orders", 1, True)
     assert (second["stream"], second["id"]) == ("orders", back)
-    assert [line["previous"] for line in second["lines"] if line["event"] == "sent back"] == [f"orders:dead/{letter}"]
+    assert [line["previous"] for line in second["lines"] if line["event"] == "sent back from"] == [
+        f"orders:dead/{letter}"
+    ]
     # From the first entry nothing leads to the new one: it names the dead letter, and that is gone.
     origin = {line["event"]: line for line in lines(server, "orders", orders[4])}
     assert origin["no dead letter"]["exact"]
