@@ -67,12 +67,12 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 def _batch(number: int, text: str, is_committed: bool) -> Batch:
     _, _, body = text.partition("\n")
     parsed = [_object(line) for line in body.splitlines()]
-    at = next((one["batchTimestampMs"] for one in parsed if isinstance(one.get("batchTimestampMs"), int)), None)
+    times = [value for one in parsed if isinstance(value := one.get("batchTimestampMs"), int)]
     try:
         offsets = [Offset.from_json(one) for one in parsed if {"format", "group", "streams"} <= one.keys()]
     except OffsetError:
         offsets = []
-    return Batch(number, at, offsets or None, is_committed)
+    return Batch(number, times[0] if times else None, offsets or None, is_committed)
 
 
 def _object(line: str) -> Mapping[str, object]:
