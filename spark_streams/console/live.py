@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_streams.console.charts.history import LagHistory
-from spark_streams.console.merged_shards import merge_held, merge_shards, stream_of
+from spark_streams.console.merged_shards import merge_held, merge_margins, merge_shards, stream_of
 from spark_streams.console.short_names import is_short, with_short_names
 from spark_streams.deadletter.retry.waiting_entries import WaitingEntries
 from spark_streams.errors import RStreamError
@@ -20,6 +20,7 @@ from spark_streams.monitor.exporter.snapshot import Snapshot
 from spark_streams.monitor.exporter.snapshot_cache import SnapshotCache
 from spark_streams.monitor.held import Held, unused
 from spark_streams.monitor.lag_survey import Survey
+from spark_streams.monitor.margin.margin import Margin
 
 _LOOKED_AT = 15.0  # seconds after a request during which snapshots go on
 _SHARE = 4  # a snapshot begins this many durations of the last one after its end, at least
@@ -30,8 +31,8 @@ class View:
     """What is known of the server. number: of the attempt; survey: the last snapshot, shards as one stream, at_ms=0 if
     there is none yet; stream_bytes: memory by stream; reasons, uncounted: of dead letters; failure: why the last
     attempt failed, since failing_since_ms; rights: that the user lacks; left_out: streams beyond the maximum;
-    too_long: streams, groups and consumers whose names are too long; held: unused groups that hold entries back, by
-    stream and group."""
+    too_long: streams, groups and consumers whose names are too long; held: unused groups that hold entries back, and
+    margins: of all groups, by stream and group."""
 
     number: int = 0
     survey: Survey = field(default_factory=lambda: Survey(0, (), ()))
@@ -45,6 +46,7 @@ class View:
     left_out: int = 0
     too_long: int = 0
     held: Mapping[tuple[str, str], Held] = field(default_factory=dict)
+    margins: Mapping[tuple[str, str], Margin] = field(default_factory=dict)
     history: LagHistory = field(default_factory=LagHistory)
 
 
@@ -134,6 +136,7 @@ class Live:
             left_out=self._snapshots.stream_filter.left_out,
             too_long=too_long,
             held={(held.stream, held.group): held for held in unused(merge_held(snapshot.held))},
+            margins=merge_margins(snapshot.margins),
             history=before.history,
         )
 

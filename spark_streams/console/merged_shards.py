@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.model.ids import StreamId
 from spark_streams.monitor.held import Held
 from spark_streams.monitor.lag_survey import ConsumerLag, GroupLag, StreamSummary, Survey
+from spark_streams.monitor.margin.margin import Margin, order
 from spark_streams.shards.names import Shard
 
 
@@ -53,6 +54,14 @@ def _joined_held(first: Held, second: Held) -> Held:
     )
 
 
+def merge_margins(margins: Mapping[tuple[str, str], Margin]) -> dict[tuple[str, str], Margin]:
+    """Return the margin of each group; of a stream with shards: that of the shard whose margin ends first."""
+    by_group: dict[tuple[str, str], list[Margin]] = {}
+    for (stream, group), margin in margins.items():
+        by_group.setdefault((stream_of(stream), group), []).append(margin)
+    return {key: min(of_group, key=order) for key, of_group in by_group.items()}
+
+
 def _joined(first: StreamSummary, second: StreamSummary) -> StreamSummary:
     added = None if first.added is None or second.added is None else first.added + second.added
     return replace(
@@ -63,6 +72,7 @@ def _joined(first: StreamSummary, second: StreamSummary) -> StreamSummary:
         first=min(filter(None, (first.first, second.first)), key=StreamId.parse, default=""),
         has_dead_letters=first.has_dead_letters or second.has_dead_letters,
         end_bytes=first.end_bytes + second.end_bytes,
+        entry_bytes=max(first.entry_bytes, second.entry_bytes),
     )
 
 

@@ -1,9 +1,11 @@
-"""Check for groups that hold many entries back, and that no client and no query uses. Nothing on the server changes."""
+"""Checks of all streams and groups: groups that hold many entries back and that no client and no query uses, and large
+entries. Nothing on the server changes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spark_streams.doctor import large_entries
 from spark_streams.doctor.finding import Finding, Level
 from spark_streams.errors import RStreamError
 from spark_streams.model.keys import PREFIX, key_beside
@@ -39,7 +41,7 @@ def check(server: Server, streams: Sequence[str], used_memory: int) -> list[Find
     try:
         seen = survey(server, list(dict.fromkeys(streams)) or list_streams(server), _COUNTED, refused=lambda _: None)
         large = [held for held in fetch_held(server, seen) if _is_large(held)]
-        return judge(_without_running(server, large), used_memory)
+        return [*judge(_without_running(server, large), used_memory), *large_entries.judge(seen.streams)]
     except RStreamError as error:  # the check of rights names what the user lacks
         return [_unchecked(error)]
 

@@ -4,12 +4,14 @@ docs/reference/metrics.md is printed from the tables (`python -m tools.reference
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_streams.deadletter.retry.waiting_entries import WaitingEntries
 from spark_streams.model.printable import label_text
 from spark_streams.monitor.lag_survey import GroupLag
+from spark_streams.monitor.margin.margin import Margin
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -71,8 +73,17 @@ _WAITING = Table(
         Family("rstream_waiting_seconds", "Seconds until the first of these is due."),
     ),
 )
+_MARGIN = Table(
+    (*OF_GROUPS, "rule"),
+    (
+        Family(
+            "rstream_margin_seconds",
+            "Seconds until this rule trims an entry that the group needs; NaN: not known.",
+        ),
+    ),
+)
 _SERVER = Table((), (Family("rstream_server_up", "1 if the stream server answers."),))
-TABLES = (_SERVER, _GROUP, _WAITING)
+TABLES = (_SERVER, _GROUP, _MARGIN, _WAITING)
 
 
 def group_metrics(groups: Iterable[GroupLag]) -> Iterable[Metric]:
@@ -88,6 +99,14 @@ def _of_group(group: GroupLag) -> Sample:
         group.pending,
         (group.oldest_idle_ms or 0) / 1000,
         group.released,
+    )
+
+
+def margin_metrics(margins: Mapping[tuple[str, str], Margin]) -> Iterable[Metric]:
+    """Return the metric of the margins. margins: by stream and group."""
+    return metrics(
+        _MARGIN,
+        (((*key, one.rule), (math.nan if one.seconds is None else one.seconds,)) for key, one in margins.items()),
     )
 
 

@@ -86,8 +86,8 @@ class GroupLag:
 class StreamSummary:
     """A stream. length: number of entries; added: entries ever added, None before Redis 7; last: last generated ID;
     first: ID of the oldest entry, empty if there is none; has_dead_letters: the first or the last entry is a dead
-    letter; end_bytes: size of these two entries, which XINFO STREAM returns; idempotent: adds with XADD IDMP, None if
-    there were none."""
+    letter; end_bytes: size of these two entries, which XINFO STREAM returns; entry_bytes: of the larger one of them;
+    idempotent: adds with XADD IDMP, None if there were none."""
 
     stream: str
     length: int
@@ -96,6 +96,7 @@ class StreamSummary:
     first: str = ""
     has_dead_letters: bool = False
     end_bytes: int = 0
+    entry_bytes: int = 0
     idempotent: IdempotentAdds | None = None
 
 
@@ -210,12 +211,13 @@ def _stream_summary(key: str | bytes, reply: Reply) -> tuple[StreamSummary, Stre
     if ends is None:
         return state_without_ends, MIN_ID
     end_pairs = (ends.first[1], ends.last[1])
-    has_dead_letters, end_bytes = (
-        any(map(names_origin, end_pairs)),
-        sum(len(word) for fields in end_pairs for word in fields),
-    )
+    sizes = [sum(map(len, fields)) for fields in end_pairs]
     state_with_ends = replace(
-        state_without_ends, first=str(ends.first[0]), has_dead_letters=has_dead_letters, end_bytes=end_bytes
+        state_without_ends,
+        first=str(ends.first[0]),
+        has_dead_letters=any(map(names_origin, end_pairs)),
+        end_bytes=sum(sizes),
+        entry_bytes=max(sizes),
     )
     return state_with_ends, ends.first[0]
 

@@ -68,7 +68,7 @@ def test_only_metrics_that_there_are_are_asked_for(server: Server, snapshots: Sn
 def test_what_both_pages_say_they_say_in_the_same_words(server: Server, snapshots: SnapshotCache) -> None:
     ours, theirs = metrics(Exposition(Collector(snapshots)).text()), of_queries(server)
     shared = ours.keys() & theirs.keys()
-    assert len(shared) == 8
+    assert len(shared) == 9
     assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
 
 

@@ -107,7 +107,7 @@ def test_a_new_counter_is_a_metric_and_a_row_of_the_reference_if_it_has_a_name_t
     pytest.importorskip("prometheus_client")
     query = Query("q", "q1")
     query.progressed(progressed(counted().to_json()))
-    lags: Any = SimpleNamespace(fetch=lambda keys: {}, waiting=lambda keys: {}, answers=True)
+    lags: Any = SimpleNamespace(fetch=lambda keys: {}, margins=lambda keys: {}, waiting=lambda keys: {}, answers=True)
     samples = {
         (sample.name, sample.labels.get("column")): sample.value
         for metric in Collector(lambda: [query], lags).collect()

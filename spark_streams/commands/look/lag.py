@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from spark_streams.commands.names import named_streams, streams_by_word
-from spark_streams.commands.shared import connect, json_option, print_json, print_table, say, url_option
+from spark_streams.commands.shared import (
+    connect,
+    json_option,
+    milliseconds,
+    print_json,
+    print_table,
+    say,
+    url_option,
+)
 from spark_streams.errors import StreamStateError
+from spark_streams.model.printable import name_text
 
 if TYPE_CHECKING:
     from spark_streams.monitor.held import Held
-    from spark_streams.monitor.lag_survey import GroupLag
+    from spark_streams.monitor.lag_survey import GroupLag, Survey
+    from spark_streams.monitor.margin.margin import Margin
+    from spark_streams.wire.connection.server import Server
+
+
+_LOOKS = 5  # within --over
+
+Key = tuple[str, str]  # stream, group
 
 
 @click.command(short_help="Show or check how far each group is behind.")
@@ -22,6 +40,13 @@ if TYPE_CHECKING:
 @click.option("--group", help="Only this group.")
 @click.option("--max", "max_entries", type=click.IntRange(0), help="Fail if the lag of a group exceeds this.")
 @click.option("--max-seconds", type=click.FloatRange(0), help="Fail if an unacknowledged entry is older than this.")
+@click.option(
+    "--over",
+    "over_ms",
+    metavar="TIME",
+    callback=milliseconds,
+    help="Look during this time (1m), for margin.",
+)
 @url_option
 @json_option
 def lag(
@@ -29,6 +54,7 @@ def lag(
     group: str | None,
     max_entries: int | None,
     max_seconds: float | None,
+    over_ms: int | None,
     url: str,
     as_json: bool,
 ) -> None:
@@ -45,6 +71,7 @@ def lag(
     pending   entries delivered and not acknowledged
     released  pending entries that a consumer released (XNACK): the group's next reader takes them
     oldest    how long the oldest pending entry has been pending
+    margin    time until trimming removes an unacknowledged entry (--over); ? if not known
 
     A last line names the group that holds most entries back, of those that rstream groups prune --hold --idle 1d lists.
     --json has all (held).
@@ -60,12 +87,17 @@ def lag(
     Examples:
       rstream lag
       rstream lag orders --group billing --json
+      rstream lag orders --over 1m
       rstream lag orders --group billing --max 10000 --max-seconds 60 || send-alert
     """
     from spark_streams.commands.look.lag_check import LagCheck, find_missing
     from spark_streams.monitor.held import fetch_held, unused
     from spark_streams.monitor.lag_survey import survey
 
+    if over_ms is not None and (max_entries is not None or max_seconds is not None):
+        raise click.UsageError(
+            "--over shows margins, which --max and --max-seconds do not check: leave one of them out"
+        )
     check = None if max_entries is None and max_seconds is None else LagCheck(max_entries, max_seconds)
     missing: list[str] = []
     with connect(url) as server:
@@ -81,14 +113,26 @@ def lag(
         if check is not None:
             missing = find_missing(snapshot, by_word, group, address)
         held = fetch_held(server, snapshot) if as_json or check is None else []
+        margins: dict[Key, Margin] = {}
+        if check is None:
+            snapshot, margins = _with_margins(server, streams, snapshot, over_ms or 0)
     groups = [group_lag for group_lag in snapshot.groups if group is None or group_lag.group == group]
     if check is None and group is not None and not groups:
         raise StreamStateError(f"no group {group!r} at {address} reads from these streams; rstream groups lists them")
     if as_json:
         held_by = {(one.stream, one.group): {"entries": one.entries, "bytes": one.bytes} for one in held}
-        print_json([{**asdict(one), "held": held_by.get((one.stream, one.group))} for one in groups])
+        print_json(
+            [
+                {
+                    **asdict(one),
+                    "held": held_by.get((one.stream, one.group)),
+                    "margin": margins[one.stream, one.group].as_json() if margins else None,
+                }
+                for one in groups
+            ]
+        )
     elif check is None:
-        _print(groups, [one for one in unused(held) if group in (None, one.group)])
+        _print(groups, margins, [one for one in unused(held) if group in (None, one.group)])
     if check is not None:
         verdict = check.verdict(groups, missing)
         if verdict.code or not as_json:
@@ -96,11 +140,35 @@ def lag(
         sys.exit(verdict.code)
 
 
-def _print(groups: list[GroupLag], held: list[Held]) -> None:
+def _with_margins(
+    server: Server, streams: Sequence[str | bytes], seen: Survey, over_ms: int
+) -> tuple[Survey, dict[Key, Margin]]:
+    """Return the last survey of those that are taken during this time, and the margin of each of its groups."""
+    from spark_streams.monitor.lag_survey import survey
+    from spark_streams.monitor.margin.window import MarginWindow
+    from spark_streams.monitor.node_memory import node_memories
+    from spark_streams.monitor.stream_sizes import stream_sizes
+
+    window = MarginWindow(apart_ms=0)
+    for look in range(_LOOKS + 1 if over_ms else 1):
+        if look:
+            time.sleep(over_ms / 1000 / _LOOKS)
+            seen = survey(server, streams)
+        existing = {stream.stream for stream in seen.streams}
+        known = [stream for stream in streams if over_ms and name_text(stream) in existing]
+        window.add(seen, stream_sizes(server, known, refused=lambda _: None) if known else {})
+        window.add_memory(node_memories(server, refused=lambda _: None), seen.at_ms)
+    return seen, window.margins((group.stream, group.group) for group in seen.groups)
+
+
+def _print(groups: list[GroupLag], margins: Mapping[Key, Margin], held: list[Held]) -> None:
     from spark_streams.monitor.terminal.units import count, duration
 
     print_table(
-        ("stream", "group", "lag ", "behind ", "pending ", "released ", "oldest ", "consumers ", "last delivered"),
+        (
+            *("stream", "group", "lag ", "behind ", "pending ", "released ", "oldest ", "margin ", "consumers "),
+            "last delivered",
+        ),
         [
             (
                 group_lag.stream,
@@ -110,6 +178,7 @@ def _print(groups: list[GroupLag], held: list[Held]) -> None:
                 group_lag.pending,
                 group_lag.released,
                 "-" if group_lag.oldest_idle_ms is None else duration(group_lag.oldest_idle_ms),
+                str(margins[group_lag.stream, group_lag.group]),
                 len(group_lag.consumers),
                 group_lag.last_delivered,
             )

@@ -75,6 +75,7 @@ async def group(site: Site, request: Request) -> Response:
         details=details,
         lag=lag,
         held=view.held.get(key),
+        margin=view.margins.get(key),
         rates=view.history.rates.get(key, UNKNOWN),
         charts=view.history.charts([key]) if ended > began else [],
         began=began,

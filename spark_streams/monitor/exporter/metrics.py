@@ -14,6 +14,7 @@ from spark_streams.monitor.group_metrics import (
     Sample,
     Table,
     group_metrics,
+    margin_metrics,
     metrics,
     server_up,
     waiting_metrics,
@@ -60,6 +61,10 @@ _STREAM = Table(
     (
         Family("rstream_stream_entries", "Entries in the stream."),
         Family("rstream_added_entries", "Entries added to the stream since it was created.", counts=True),
+        Family(
+            "rstream_end_entry_bytes",
+            "Size of the first or last entry, the larger one.",
+        ),
         Family("rstream_stream_memory_bytes", "Memory of the stream, as the server estimates it (MEMORY USAGE)."),
         Family(
             "rstream_idempotent_adds",
@@ -101,6 +106,7 @@ class Collector:
         yield from metrics(_RIGHTS, (((right,), (1,)) for right in self._snapshots.rights))
         yield from metrics(_NODE, (((memory.node,), (memory.used, memory.limit or None)) for memory in snapshot.nodes))
         yield from group_metrics(snapshot.groups)
+        yield from margin_metrics(snapshot.margins)
         held = {(one.stream, one.group): one for one in snapshot.held}
         of_groups = (_of_group(group, held.get((group.stream, group.group))) for group in snapshot.groups)
         yield from metrics(_GROUP, of_groups)
@@ -119,7 +125,7 @@ def _of_group(group: GroupLag, held: Held | None) -> Sample:
 def _of_stream(stream: StreamSummary, sizes: Mapping[str, int]) -> Sample:
     adds = stream.idempotent
     of_adds = (None, None) if adds is None else (adds.added, adds.duplicates)
-    return (stream.stream,), (stream.length, stream.added, sizes.get(stream.stream), *of_adds)
+    return (stream.stream,), (stream.length, stream.added, stream.entry_bytes, sizes.get(stream.stream), *of_adds)
 
 
 def _of_reason(reason: Reason) -> Sample:

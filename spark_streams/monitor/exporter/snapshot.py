@@ -7,38 +7,30 @@ entries, and it can stop when its time is over.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
 from spark_streams.deadletter.retry.waiting_entries import WaitingEntries, waiting_entries, waiting_of
 from spark_streams.errors import NotPermittedError, RStreamError, ServerError
-from spark_streams.model.numbers import parse_number
 from spark_streams.model.printable import name_text
 from spark_streams.monitor.exporter.dead_letters import DeadLetters, Reason
 from spark_streams.monitor.held import Held, held_in
 from spark_streams.monitor.lag_survey import GroupLag, StreamSummary, survey
+from spark_streams.monitor.margin.margin import Margin
+from spark_streams.monitor.margin.window import MarginWindow
+from spark_streams.monitor.node_memory import NodeMemory, node_memories
 from spark_streams.monitor.stream_sizes import stream_sizes
-from spark_streams.wire.connection.connection import Connection, ReplyError
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.replies import info
 
 Refused = Callable[[RStreamError], None]
 
 
 @dataclass(frozen=True)
-class NodeMemory:
-    """A server's memory in bytes. node: `host:port`; limit: maxmemory, 0 if there is no limit."""
-
-    node: str
-    used: int
-    limit: int
-
-
-@dataclass(frozen=True)
 class Snapshot:
     """streams, groups: as in a survey; stream_bytes: by stream; reasons, uncounted: of dead letters; waiting: entries
-    that wait for a retry; seconds: that the snapshot took; groups_left_out: groups beyond the maximum."""
+    that wait for a retry; seconds: that the snapshot took; margins: by stream and group; groups_left_out: groups beyond
+    the maximum."""
 
     streams: tuple[StreamSummary, ...]
     groups: tuple[GroupLag, ...]
@@ -48,6 +40,7 @@ class Snapshot:
     uncounted: dict[str, int]
     waiting: tuple[WaitingEntries, ...]
     seconds: float
+    margins: Mapping[tuple[str, str], Margin]
     groups_left_out: int = 0
 
     @property
@@ -60,20 +53,21 @@ def take_snapshot(
     server: Server,
     names: Sequence[str | bytes],
     dead_letters: DeadLetters,
+    margins: MarginWindow,
     refused: Refused,
     max_seconds: float,
     max_groups: int,
     now: Callable[[], float] = time.monotonic,
 ) -> Snapshot:
-    """Return a snapshot of these streams; missing streams are left out. refused: receives an error for each missing
-    right; max_groups: of all streams together, the others are only counted. Raises ServerError, also if the snapshot
-    takes longer than `max_seconds`.
+    """Return a snapshot of these streams; missing streams are left out. margins: what earlier snapshots saw, to which
+    this one is added; refused: receives an error for each missing right; max_groups: of all streams together, the
+    others are only counted. Raises ServerError, also if the snapshot takes longer than `max_seconds`.
     """
     began = now()
     streams: list[StreamSummary] = []
     groups: list[GroupLag] = []
     sizes: dict[str, int] = {}
-    size, done, left_out = PageSize(first=FIRST_LOOK), 0, 0
+    size, done, left_out, at_ms = PageSize(first=FIRST_LOOK), 0, 0, 0
     for keys in pages_of(names, size):
         if now() - began > max_seconds:
             raise ServerError(
@@ -88,7 +82,12 @@ def take_snapshot(
         existing = {stream.stream for stream in seen.streams}
         size.learn(len(keys), sum(stream.end_bytes for stream in seen.streams), len(keys))
         sizes.update(stream_sizes(server, [key for key in keys if name_text(key) in existing], refused))
-    nodes = [memory for node in server.nodes() for memory in _memory(node, refused)]
+        margins.add(seen, sizes)
+        at_ms = seen.at_ms
+    nodes = node_memories(server, refused)
+    if at_ms:  # there are streams
+        margins.add_memory(nodes, at_ms)
+    margins.keep(stream.stream for stream in streams)
     dead_letters.refresh(server, streams, {name_text(key): key for key in names}, refused)
     return Snapshot(
         tuple(streams),
@@ -99,6 +98,7 @@ def take_snapshot(
         dead_letters.uncounted,
         _waiting(server, names, groups, refused),
         now() - began,
+        margins.margins((group.stream, group.group) for group in groups),
         left_out,
     )
 
@@ -117,16 +117,3 @@ def _waiting(
         refused(error)
         return ()
     return tuple({entries.waits_in: entries for entries in waiting}.values())
-
-
-def _memory(node: Connection, refused: Refused) -> list[NodeMemory]:
-    [reply] = node.pipeline([("INFO", "memory")])
-    if isinstance(reply, ReplyError):
-        refused(node.error_of(reply, ("INFO", "memory")))
-        return []
-    memory = info(reply)
-    if "used_memory" not in memory:
-        return []
-    nodes = node.node_address.nodes
-    name = f"{nodes[0][0]}:{nodes[0][1]}" if nodes else str(node.node_address)
-    return [NodeMemory(name, parse_number(memory["used_memory"]) or 0, parse_number(memory.get("maxmemory", "")) or 0)]

@@ -13,6 +13,7 @@ from spark_streams.monitor.exporter.dead_letters import SECONDS, DeadLetters
 from spark_streams.monitor.exporter.snapshot import Snapshot, take_snapshot
 from spark_streams.monitor.exporter.stream_filter import StreamFilter
 from spark_streams.monitor.kept_connection import KeptConnection
+from spark_streams.monitor.margin.window import MarginWindow
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
 
@@ -45,6 +46,7 @@ class SnapshotCache:
         self._tell, self._now = tell, now
         self._connection = KeptConnection(address, lambda error: tell(str(error)))
         self._dead_letters = DeadLetters(seconds=dead_letter_seconds, now=now)
+        self._margins = MarginWindow()
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
         self._until = float("-inf")
@@ -84,7 +86,14 @@ class SnapshotCache:
         self._rights.clear()
         names = self.stream_filter.streams(server)
         self._last = take_snapshot(
-            server, names, self._dead_letters, self._is_refused, self._max_seconds, self._max_groups, self._now
+            server,
+            names,
+            self._dead_letters,
+            self._margins,
+            self._is_refused,
+            self._max_seconds,
+            self._max_groups,
+            self._now,
         )
         existing = {stream.stream for stream in self._last.streams}
         missing = sorted({*map(name_text, self.stream_filter.names)} - existing)

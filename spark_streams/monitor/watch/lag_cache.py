@@ -12,6 +12,9 @@ from spark_streams.model.keys import is_returned
 from spark_streams.model.printable import name_text
 from spark_streams.monitor.kept_connection import KeptConnection
 from spark_streams.monitor.lag_survey import GroupLag, survey
+from spark_streams.monitor.margin.margin import Margin
+from spark_streams.monitor.margin.window import MarginWindow
+from spark_streams.monitor.node_memory import node_memories
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
 
@@ -32,6 +35,7 @@ class LagCache:
         self._now = now
         self._lock = threading.Lock()
         self._lags: dict[Key, GroupLag] = {}
+        self._margins = MarginWindow()
         self._read_at: dict[str, float] = {}  # time of the last read, by stream
 
     @property
@@ -50,6 +54,12 @@ class LagCache:
                 return {}
             as_shown = {key: (name_text(key[0]), name_text(key[1])) for key in group_keys}
             return {key: self._lags[shown] for key, shown in as_shown.items() if shown in self._lags}
+
+    def margins(self, keys: Iterable[Key]) -> dict[Key, Margin]:
+        """Return the margins of these groups by what was read so far. Groups that were never read are left out."""
+        as_shown = {(name_text(stream), name_text(group)): (stream, group) for stream, group in keys}
+        with self._lock:
+            return {as_shown[shown]: margin for shown, margin in sorted(self._margins.margins(as_shown).items())}
 
     def waiting(self, keys: Iterable[Key]) -> list[WaitingEntries]:
         """Return the entries of these groups that wait for a retry; none if the server does not answer."""
@@ -79,6 +89,8 @@ class LagCache:
     def _refresh(self, streams: list[str]) -> bool:
         def fetch_lags(server: Server) -> None:
             snapshot = survey(server, streams)
+            self._margins.add(snapshot)
+            self._margins.add_memory(node_memories(server, refused=lambda _: None), snapshot.at_ms)
             now = self._now()
             refreshed = {*map(name_text, streams)}
             for key in [key for key in self._lags if key[0] in refreshed]:

@@ -13,6 +13,7 @@ from spark_streams.monitor.group_metrics import (
     Sample,
     Table,
     group_metrics,
+    margin_metrics,
     metrics,
     server_up,
     waiting_metrics,
@@ -44,6 +45,7 @@ class Collector:
         keys = {key for query in queries for key in query.groups}
         group_lags = self._lags.fetch(keys)
         yield from group_metrics(group_lags[key] for key in sorted(group_lags))
+        yield from margin_metrics(self._lags.margins(group_lags))
         yield from waiting_metrics(self._lags.waiting(keys))
         yield from server_up(self._lags.answers)
 
