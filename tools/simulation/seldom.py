@@ -81,7 +81,11 @@ def _with_successors(chance: random.Random, plan: Plan) -> Plan:
             if chance.random() < 0.5:
                 others = with_option(options, "entriesPerPartition", chance.choice(VALUES["entriesPerPartition"]))
                 kill = replace(kill, kind="restart", options=tuple(others.items()))
-            block += [kill, Step("trigger"), Step("trigger")]
+            fail = [_step(chance, "fail", chance.randint(20, 120))] if chance.random() < 0.5 else []
+            if fail and chance.random() < 0.5:  # amid the chunks of the sink's tasks, in both runs
+                kill = replace(kill, delay=chance.randint(2, 4), at="HLEN")
+                fail = [replace(fail[0], delay=chance.randint(1, 4), at="HLEN")]
+            block += [kill, Step("trigger"), *fail, Step("trigger")]
         steps[place:place] = block
     options = with_option(options, "entriesPerPartition", chance.choice(VALUES["entriesPerPartition"]))
     setup = replace(plan.setup, sink="once", before=chance.choice([12, 20]), options=options)
@@ -166,6 +170,40 @@ def _with_a_part_put_back(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, steps=tuple(steps))
 
 
+def _with_handovers(chance: random.Random, plan: Plan) -> Plan:
+    """Entries that another consumer has read are handed over one after the other, when the query is above them: those
+    of one batch of the second backlog, and more of them before that is acknowledged."""
+
+    def changed(options: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in options.items() if name != "noAck"}  # it refuses other consumers
+
+    steps = [replace(step, options=tuple(changed(dict(step.options)).items())) for step in plan.steps]
+    for _ in range(chance.choice([1, 1, 2])):
+        place, choice = chance.randint(0, len(steps)), chance.random()  # of one stream
+        read = Step("read", 0, choice, 0.9)
+        block = [Step("trigger"), Step("add", 0, choice, 0.6), read, Step("add", 0, choice, 0.1), Step("trigger")]
+        for _ in range(chance.choice([2, 3, 4])):
+            give = _step(chance, "give", chance.choice([0, chance.randint(1, 40)]))
+            block += [replace(give, choice=choice, amount=0.3 * give.amount), Step("trigger")]
+        steps[place:place] = [*block, Step("trigger")]
+    return replace(plan, setup=replace(plan.setup, options=changed(plan.setup.options)), steps=tuple(steps))
+
+
+def _with_a_strict_successor(chance: random.Random, plan: Plan) -> Plan:
+    """Entries leave a batch that a lenient query reads. Then it is killed, and its successor is strict."""
+    strict = {name: value for name, value in plan.setup.options.items() if name != "failOnDataLoss"}
+    steps = [*plan.steps]
+    for _ in range(chance.choice([1, 2])):
+        place = chance.randint(0, len(steps))
+        lenient = with_option(strict, "failOnDataLoss", "false")
+        block = [Step("restart", options=tuple(lenient.items())), Step("trigger"), _step(chance, "add", 0)]
+        delete = replace(_step(chance, "delete", chance.randint(1, 3)), at="XRANGE", amount=round(chance.random(), 3))
+        block += [delete, Step("trigger")]
+        delay = chance.choice([0, chance.randint(1, 20)])
+        steps[place:place] = [*block, Step("restart", delay, options=tuple(strict.items())), *[Step("trigger")] * 2]
+    return replace(plan, steps=tuple(steps))
+
+
 def _step(chance: random.Random, kind: str, delay: int | None = None) -> Step:
     """Return a step with random numbers. delay: None: a random one."""
     delay = chance.choice([0, chance.randint(1, 60)]) if delay is None else delay
@@ -180,6 +218,8 @@ SELDOM: Mapping[str, tuple[float, Callable[[random.Random, Plan], Plan]]] = {
     "successors": (0.08, _with_successors),
     "other machines": (0.08, _with_other_machines),
     "a lag": (0.1, _with_a_lag),
+    "handovers": (0.08, _with_handovers),
+    "a strict successor": (0.06, _with_a_strict_successor),
     "deadly batches": (0.08, _with_deadly_batches),
     "a part put back": (0.06, _with_a_part_put_back),
     "archive": (0.06, _with_archive),  # the last one: it replaces all steps

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tools.simulation.histories import more
 from tools.simulation.step import Step
-from tools.simulation.told_plan import Told, told
+from tools.simulation.told_plan import Told, at, told
 
 BOB_READS_ONE = Step("read")
 BOB_READS_ALL = Step("read", amount=0.9)
@@ -66,6 +66,11 @@ ACCOUNTS: Mapping[str, Told] = {
         (), more_of_the_second(2), "trigger", more_of_the_second(2), "trigger", more_of_the_second(2), "trigger",
         "trigger", Step("kill"), Step("seek", how=0.99), more(2), "trigger", Step("kill"), "trigger", streams=TWO,
         never=ERROR,
+    ),
+    "handed over below a batch of the second backlog": told(
+        ("batch 2: 8", "batch 3: 6"), "trigger", more(3), BOB_READS_ALL, more(1), "trigger",
+        Step("give", amount=0.01, how=0.9), "trigger", at("EXISTS rstream:notes", "give", amount=0.01), "trigger",
+        "trigger", "trigger",
     ),
     "put back under a query that reserves ahead": told(
         (), "trigger", Step("backup"), "trigger", Step("import_backup", how=0.3), "trigger", "trigger",

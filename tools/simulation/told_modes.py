@@ -32,6 +32,10 @@ MODES: Mapping[str, Told] = {
         (), more(2), CRASH, CRASH, "trigger", "trigger", "trigger", "trigger", "trigger", "trigger", sink="once",
         entriesPerPartition="2", **POISON,
     ),
+    "missed by a lenient run before a strict one": told(
+        "counted: 1", "trigger", more(5), DELETED_BEFORE_ITS_TASK, "trigger",
+        Step("restart", options=(("streams", "s:0"),)), "trigger", "trigger", **LENIENT,
+    ),
     "entries that do not fit in a batch that kills": told(
         ("It is read as 3 pieces", "XADD dead"), "trigger", more(2), "misfit", CRASH, CRASH, "trigger",
         "trigger", "trigger", "trigger", "trigger", "trigger", **LETTERS, maxDeliveries="2",

@@ -41,6 +41,10 @@ NAMES_ITS_STREAM_LATER = (
 )
 
 SINK: Mapping[str, Told] = {
+    "a second attempt in a run after a killed one": told(
+        ("killed", "batch 1: 6"), "trigger", more(5), at(A_CHUNK, "kill", 3), "trigger", at(A_CHUNK, "fail", 3),
+        "trigger", "trigger", sink="once",
+    ),
     "a retry with fewer rows": told(
         "in an earlier attempt that this one does not have", "trigger", more(5), at(A_CHUNK, "fail", 3),
         one_pending_deleted(3, MIDDLE), deleted_at(KIND, f"HMGET {KIND}"), "trigger", "trigger", sink="once", **LENIENT,

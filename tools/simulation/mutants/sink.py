@@ -253,4 +253,11 @@ LEASE = (
         "if False:",
         "A query that stood still takes its lease back from its successor.",
     ),
+    Mutant(
+        "claims-in-marks-are-passed-over",
+        "sink/ledger/ledger_view.py",
+        "hashes = np.concatenate(read_mark(mark))",
+        "hashes, _ = read_mark(mark)",
+        "A second attempt writes rows again that the first one had taken over from an earlier run.",
+    ),
 )

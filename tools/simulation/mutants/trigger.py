@@ -311,4 +311,18 @@ TRIGGER = (
         "is_moved = False",
         "Entries are reserved ahead also if the group is not where the batch leaves it.",
     ),
+    Mutant(
+        "second-backlog-whenever-delivered",
+        "source/trigger/batch_contents.py",
+        "around.append(Range(stream, after, state.start[stream], until=until))",
+        "around.append(Range(stream, after, state.start[stream]))",
+        "Entries that are handed over below a batch of the second backlog are acknowledged with it, unread.",
+    ),
+    Mutant(
+        "missing-entries-of-a-lenient-run",
+        "source/trigger/acknowledge.py",
+        "may_miss = self._losses.allowed or is_first",
+        "may_miss = self._losses.allowed",
+        "A strict query does not report what the tasks of a lenient run before it have missed.",
+    ),
 )
