@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from spark_streams.model.commit_mark import SEEK, committed_key
 from tools.chaos.history import id_key
 from tools.simulation.powers_others import NAMES
@@ -17,6 +19,7 @@ def give(world: World, step: Step) -> None:
     if theirs:
         first = int(step.how * len(theirs))
         ids = theirs[first : first + part(len(theirs), step.amount)]
+        time.sleep(0.001)  # of the plan's clock: no tasks read a batch in the millisecond in which it was made
         world.client.xclaim(name, GROUP, CONSUMER, 0, ids)
         entries = world.model.entries_of(name, ids)
         world.model.give_back(entries)
