@@ -38,7 +38,7 @@ class Life:
         self.random = random.Random(self.seed)
         self._next_batch, self._pace = 0.0, 1.0
 
-    def step(self, seconds: float = 0.2) -> None:
+    def step(self, seconds: float = 0.1) -> None:
         """Let time pass."""
         self.now_s += seconds
         self._pace = min(1.1, max(0.9, self._pace + self.random.uniform(-0.02, 0.02)))  # the rate drifts
