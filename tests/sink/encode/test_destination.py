@@ -128,7 +128,7 @@ def test_where_nothing_says_where_rows_go_the_message_names_both_options() -> No
 def test_a_column_that_is_not_there_or_no_string_is_named(option: str) -> None:
     assert refused("n, target", stream="out", **{option: "Traget"}) == (
         f"[RSTREAM_INVALID_OPTION] sink option {option}='Traget' names a column that the rows do not have. Did you "
-        "mean 'target'? They have n, target"
+        f"mean 'target'? They have n, target (rstream help options#{option})"
     )
     assert refused("n, target", stream="out", **{option: "n"}) == (
         f"[RSTREAM_SCHEMA] column 'n', which option {option} names, must be a string, not int32. Cast it"
