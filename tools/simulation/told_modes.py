@@ -40,10 +40,6 @@ MODES: Mapping[str, Told] = {
         ("It is read as 3 pieces", "XADD dead"), "trigger", more(2), "misfit", CRASH, CRASH, "trigger",
         "trigger", "trigger", "trigger", "trigger", "trigger", **LETTERS, maxDeliveries="2",
     ),
-    "killed while the sink closes": told(
-        (), "trigger", more(1), Step("kill", 64), "trigger", "trigger", "trigger", "trigger", "trigger", sink="once",
-        maxDeliveries="1", deadLetterStream="dead",
-    ),
     "killed after the sink": told(
         (), more(2), CRASH_AFTER_THE_SINK, CRASH_AFTER_THE_SINK, "trigger", "trigger", "trigger", "trigger",
         sink="once", **POISON,

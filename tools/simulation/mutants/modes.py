@@ -208,11 +208,4 @@ MODES = (
         "return sum(by_run.values())",
         "What two runs of a batch have found missing is added up.",
     ),
-    Mutant(
-        "closing-counts-as-a-death",
-        "source/pending/poison_record.py",
-        "return any(isinstance(reply, bytes) and parse_number(reply) == number for reply in done)",
-        "return False",
-        "A query that is killed while its sink closes a batch has died of the batch.",
-    ),
 )
