@@ -157,7 +157,8 @@ def _with_margins(
         existing = {stream.stream for stream in seen.streams}
         known = [stream for stream in streams if over_ms and name_text(stream) in existing]
         window.add(seen, stream_sizes(server, known, refused=lambda _: None) if known else {})
-        window.add_memory(node_memories(server, refused=lambda _: None), seen.at_ms)
+        if over_ms:  # one look shows no rate
+            window.add_memory(node_memories(server, refused=lambda _: None), seen.at_ms)
     return seen, window.margins((group.stream, group.group) for group in seen.groups)
 
 
