@@ -162,6 +162,7 @@ def watch(
     metrics_host: str = "127.0.0.1",
     metrics_file: str | Path | None = None,
     lineage: str | None = None,
+    unhealthy_after: str = "10m",
     options: Mapping[str, str] | None = None,
 ) -> Watch:
     """Watch every query of a session that reads streams. Call it before the queries start.
@@ -174,11 +175,14 @@ def watch(
         url: The server that the queries read from. Default: `$RSTREAM_URL`, else `embedded:`.
         log: Destination of a JSON line for each micro-batch: `"-"` (standard error), a file, which is appended to, or a
             logger (level INFO). `None`: no lines.
-        metrics_port: Serve Prometheus metrics on this port. `0`: any free port, see `metrics_port` of the result.
+        metrics_port: Serve Prometheus metrics and `/healthz` on this port. `0`: any free port, see `metrics_port` of
+            the result.
         metrics_host: Address for `metrics_port`.
         metrics_file: Write the metrics to this file at each micro-batch.
         lineage: Send OpenLineage events to the collector at this URL (`http://host:port`), or append them to this file.
             The events name what each query reads and writes.
+        unhealthy_after: `/healthz` answers 503 if no trigger of a query has ended for this long. Choose more than your
+            longest batch takes.
         options: Further options of the connection, the same as in the queries: `username`, `passwordFile`,
             `credentialProvider` …
 
@@ -193,7 +197,7 @@ def watch(
     from spark_streams.monitor.watch.listener import attach
 
     access_options = {**(options or {}), **({} if url is None else {"url": url})}
-    return attach(spark, access_options, log, metrics_port, metrics_host, metrics_file, lineage)
+    return attach(spark, access_options, log, metrics_port, metrics_host, metrics_file, lineage, unhealthy_after)
 
 
 def _check_for_java(name: str) -> None:

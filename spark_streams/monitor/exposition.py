@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,14 +25,15 @@ class Collects(Protocol):
 
 
 class Exposition:
-    """Serves the metrics over HTTP (`/metrics`), writes them to a file, or both.
+    """Serves the metrics over HTTP (`/metrics`), writes them to a file, or both. trouble: see metrics_server.serve.
 
     Raises UnsupportedError without prometheus_client, InvalidOptionError if the port or the file cannot be used.
     """
 
     def __init__(
-        self, collector: Collects, port: int | None = None, host: str = "127.0.0.1", file: Path | None = None
-    ) -> None:
+        self, collector: Collects, port: int | None = None, host: str = "127.0.0.1", file: Path | None = None,
+        trouble: Callable[[], str | None] | None = None,
+    ) -> None:  # fmt: skip
         try:
             from prometheus_client import CollectorRegistry
         except ImportError:
@@ -46,7 +47,7 @@ class Exposition:
         self._thread: threading.Thread | None = None
         if port is not None:
             try:
-                self._server, self._thread = serve(self._registry, host, port)
+                self._server, self._thread = serve(self._registry, host, port, trouble)
             except OSError as error:
                 raise InvalidOptionError(f"metrics cannot be served at {host}:{port}: {error}") from error
         if file is not None:

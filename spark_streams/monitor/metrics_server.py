@@ -1,5 +1,7 @@
 """The HTTP server of metrics: prometheus_client's pages, with bounds on what strangers can make it do.
 
+Of a query it also answers `/healthz`: 200, or 503 with the reason.
+
 At most `CONNECTIONS` requests are served at once. For another one, the oldest connection is closed whose request has
 not arrived; without one, the new connection is closed. So clients that only connect delay no scrape. A client that
 sends or reads nothing for `SECONDS` is closed, and any other after `MOST_SECONDS`.
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 CONNECTIONS = 32
 SECONDS = 10.0
 MOST_SECONDS = 60.0
+_TEXT = (("Content-Type", "text/plain; charset=utf-8"),)
 _HOST = re.compile(r"(?P<name>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?", re.ASCII)
 
 
@@ -128,8 +131,13 @@ def _shut_down(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def serve(registry: CollectorRegistry, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
-    """Serve the metrics of a registry in a daemon thread. Raises OSError."""
+def serve(
+    registry: CollectorRegistry, host: str, port: int, trouble: Callable[[], str | None] | None = None
+) -> tuple[WSGIServer, threading.Thread]:
+    """Serve the metrics of a registry in a daemon thread. Raises OSError.
+
+    trouble: returns what is wrong, None if nothing is, for `/healthz`.
+    """
     from prometheus_client import make_wsgi_app
 
     bare = host.strip("[]")
@@ -138,17 +146,23 @@ def serve(registry: CollectorRegistry, host: str, port: int) -> tuple[WSGIServer
     ]
     server = _Server((str(address[0]), port), family)
     is_local = ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
-    server.set_app(_guarded(make_wsgi_app(registry), is_local))
+    server.set_app(_guarded(make_wsgi_app(registry), is_local, trouble))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     return server, thread
 
 
-def _guarded(app: Callable[..., Any], is_local: bool) -> Callable[..., Iterable[bytes]]:
+def _guarded(
+    app: Callable[..., Any], is_local: bool, trouble: Callable[[], str | None] | None
+) -> Callable[..., Iterable[bytes]]:
     def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if not answers_to(environ.get("HTTP_HOST", ""), is_local):
-            start_response("421 Misdirected Request", [("Content-Type", "text/plain; charset=utf-8")])
+            start_response("421 Misdirected Request", [*_TEXT])
             return [b"Metrics on a loopback address are for this machine: use localhost or its IP address as host.\n"]
+        if trouble is not None and environ.get("PATH_INFO") == "/healthz":
+            reason = trouble()
+            start_response("200 OK" if reason is None else "503 Service Unavailable", [*_TEXT])
+            return [(reason or "ok\n").encode("utf-8", "backslashreplace")]
         answer: Iterable[bytes] = app(environ, start_response)
         return answer
 

@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.jobs.work import PATIENCE, ROOT, SUBMIT
-from tools.servers.server import Server
+from tools.servers.server import Server, free_port
 from tools.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -24,6 +25,8 @@ def test_sigterm_to_the_container_stops_the_query(engine_server: Server, tmp_pat
     text = config_map["data"]["aggregate.toml"].replace("/data/", f"{tmp_path}/")
     text = re.sub(r"(?m)^(username|passwordFile) = .*\n", "", text)
     text = re.sub(r'(?m)^url = ".*"', f'url = "{engine_server.url}"', text)
+    port = free_port()
+    text = text.replace("metrics_port = 9404", f"metrics_port = {port}")
     (tmp_path / "aggregate.toml").write_text(text, encoding="utf-8")
     with engine_server.client() as client:
         client.flushall()
@@ -53,6 +56,8 @@ def test_sigterm_to_the_container_stops_the_query(engine_server: Server, tmp_pat
                 alive=lambda: process.poll() is None,
                 log=said.read_text,
             )
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as reply:
+                assert reply.status == 200
             process.terminate()
             began = time.monotonic()
             grace = application["spec"]["driver"]["terminationGracePeriodSeconds"]

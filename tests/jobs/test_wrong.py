@@ -40,6 +40,13 @@ def work(tmp_path: Path, engine_server: Server) -> Work:
             "etl: [RSTREAM_CONFIG] job.trigger='10000 milliseconds' is more than a tenth of source.targetBatchTime",
         ),
         ("etl", ["job.stop_within=soon"], 2, "etl: [RSTREAM_CONFIG] job.stop_within must be a duration"),
+        ("etl", ["job.unhealthy_after=5s"], 2, "etl: [RSTREAM_CONFIG] job.unhealthy_after must be at least 30s"),
+        (
+            "etl",
+            ["job.metrics_host=::"],
+            2,
+            "etl: [RSTREAM_CONFIG] job.metrics_host has no effect without job.",
+        ),
         ("etl", ["source.mode=DEADLETTER"], 2, "etl: [RSTREAM_INVALID_OPTION] mode=DEADLETTER needs option deadLetter"),
         ("etl", ["columns.batch=INT"], 2, "etl: [RSTREAM_CONFIG] [columns] names 'batch': _…, dl.… and batch are"),
         (

@@ -70,6 +70,28 @@ def test_a_page_of_another_site_cannot_read_metrics(served: tuple[Up, int], host
     assert status(served[1], host) == 421
 
 
+def test_health_is_a_page_of_its_own() -> None:
+    """200, or 503 with the reason. It is for this machine, too, and the metrics stay where they are."""
+    reasons: list[str | None] = [None, "query '\ud800' hangs\n"]
+    page = Exposition(Up(), port=0, trouble=lambda: reasons.pop(0))  # type: ignore[arg-type]
+    assert page.port is not None
+    try:
+        found = [healthz(page.port), healthz(page.port), healthz(page.port, "evil.example")]
+        assert found[:2] == [(200, "ok\n"), (503, "query '\\ud800' hangs\n")]
+        assert found[2][0] == 421
+        assert status(page.port, "localhost") == 200
+    finally:
+        page.close()
+
+
+def healthz(port: int, host: str = "localhost") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("GET", "/healthz", headers={"Host": host})
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+
+
 def test_a_server_for_other_machines_answers_to_any_name() -> None:
     """Prometheus scrapes it by its name; only what is no name is refused."""
     hosts = ("metrics.internal:9405", "10.0.0.7", "[fd00::1]:9405", "", "a b", "x/y", "x:y")

@@ -35,6 +35,7 @@ from spark_streams.jobs.job import ACCESS_SHAPE
 from spark_streams.jobs.settings.config import load
 from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
 from spark_streams.model.times import duration
+from spark_streams.monitor.watch.health import limit_of
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
 from tools.servers.server import Server
@@ -82,7 +83,10 @@ def closed(schema: Any) -> Any:
 
 @functools.cache
 def validator(kind: str) -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(closed(OPERATOR[kind].model_json_schema(by_alias=True)))
+    schema = closed(OPERATOR[kind].model_json_schema(by_alias=True))
+    (number_or_name,) = [name for name in schema["$defs"] if name.endswith("IntOrString")]
+    schema["$defs"][number_or_name] = {"type": ["integer", "string"]}  # an object, in the models
+    return jsonschema.Draft202012Validator(schema)
 
 
 def check(manifest: Manifest) -> None:
@@ -205,6 +209,21 @@ def test_a_configuration_has_only_keys_and_options_of_the_product(name: str, tmp
 def test_a_driver_has_time_to_finish_its_batch(name: str) -> None:
     within = tomllib.loads(toml_of(ALL[name]))["job"]["stop_within"]
     assert spec_of(ALL[name])["driver"]["terminationGracePeriodSeconds"] >= duration(within) / 1000 + MARGIN
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_a_driver_is_asked_whether_its_query_lives(name: str) -> None:
+    """At the port of its metrics. If there is a template, only a label makes the operator's webhook add the rest."""
+    job = tomllib.loads(toml_of(ALL[name]))["job"]
+    driver = spec_of(ALL[name])["driver"]
+    (container,) = driver["template"]["spec"]["containers"]
+    assert container["name"] == "spark-kubernetes-driver"
+    assert driver["labels"] == {"sparkoperator.k8s.io/mutated-by-spark-operator": "true"}
+    assert container["ports"] == [{"name": "metrics", "containerPort": job["metrics_port"]}]
+    assert job["metrics_host"] == "0.0.0.0"
+    for probe in (container["startupProbe"], container["livenessProbe"]):
+        assert probe["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    assert limit_of(job["unhealthy_after"]) > 0
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)

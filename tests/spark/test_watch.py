@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
+import signal
 import socket
+import threading
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +29,7 @@ from spark_streams.monitor.watch.listener import Watch
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.spark.streams import read_stream, run_to_the_end, start
 from tests.spark.watching import attached
-from tools.servers.server import Server, engine_at_length, free_port
+from tools.servers.server import Server, engine_at_length, free_port, running_redis, serving, skip_without_redis
 from tools.waiting import until
 
 pytestmark = pytest.mark.spark
@@ -220,6 +226,77 @@ def test_a_query_that_waits_says_how_its_groups_stand(
     assert lines[-1]["event"] == "terminated"
 
 
+def health(watch: Watch) -> tuple[int, str]:
+    """Status and text of /healthz."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{watch.metrics_port}/healthz", timeout=60) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.fixture
+def short_limits(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An idle query reports ten times a second, and the limit of its silence may be short."""
+    monkeypatch.setattr("spark_streams.monitor.watch.health.LEAST", 0.0)
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
+    yield
+    spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+
+
+@pytest.mark.parametrize("kind", ["engine", "redis"])
+def test_an_idle_query_whose_server_stands_still_is_not_healthy(
+    kind: str, spark: SparkSession, watching: Callable[..., Watch], tmp_path: Path, short_limits: None
+) -> None:
+    if kind == "redis":
+        skip_without_redis()
+    with running_redis() if kind == "redis" else serving() as server:
+        with server.client() as client:
+            pid = int(client.info("server")["process_id"])
+            client.xadd("s", {"n": 1})
+        watch = watching(server.url, metrics_port=0, unhealthy_after="2s")
+        query = start(read_stream(spark, server, "n INT", streams="s"), tmp_path, once=False)
+        try:
+            until(lambda: any(one["event"] == "idle" for one in logged(tmp_path)), "the query logs no idle event", 60)
+            until(lambda: health(watch) == (200, "ok\n"), "the idle query is not healthy", 60)
+            os.kill(pid, signal.SIGSTOP)
+            until(lambda: health(watch)[0] == 503, "the query is healthy without a server", 40, interval=0.2)
+            status, reason = health(watch)
+            assert (status, "has ended no trigger since" in reason) == (503, True), reason
+            seen = r"\([2-9] s, unhealthy_after is 2 s\)\. Its last event is 'idle', and Spark says: "
+            assert re.search(seen, reason), reason
+            os.kill(pid, signal.SIGCONT)
+            until(lambda: health(watch)[0] == 200, "the query is not healthy again", 60)
+            assert query.isActive
+        finally:
+            os.kill(pid, signal.SIGCONT)
+            query.stop()
+
+
+def test_a_batch_that_hangs_is_not_healthy_and_a_long_interval_is(
+    spark: SparkSession, engine_server: Server, watching: Callable[..., Watch], tmp_path: Path, short_limits: None
+) -> None:
+    with engine_server.client() as client:
+        client.flushall()
+        client.xadd("s", {"n": 1})
+    watch = watching(engine_server.url, log=None, metrics_port=0, unhealthy_after="1s")
+    until(lambda: health(watch)[0] == 503, "a program without a query is healthy for ever")
+    assert health(watch)[1].startswith("no query runs since")
+    may_end = threading.Event()
+    rows = read_stream(spark, engine_server, "n INT", streams="s").writeStream.trigger(processingTime="1 hour")
+    rows = rows.option("checkpointLocation", str(tmp_path)).queryName("slow")
+    query = rows.foreachBatch(lambda frame, number: may_end.wait(60)).start()
+    try:
+        until(lambda: "query 'slow' has ended no trigger" in health(watch)[1], "a batch that hangs is healthy", 60)
+        may_end.set()
+        until(lambda: health(watch)[0] == 200, "the query is not healthy after its batch", 60)
+        time.sleep(1.5)  # the limit: no event comes until the next trigger
+        assert health(watch) == (200, "ok\n")
+    finally:
+        may_end.set()
+        query.stop()
+
+
 def test_what_cannot_be_opened_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidOptionError, match="nowhere"):
         spark_streams.watch(spark, "embedded:", log=tmp_path / "nowhere" / "log")
@@ -229,3 +306,5 @@ def test_what_cannot_be_opened_is_refused(spark: SparkSession, tmp_path: Path) -
             spark_streams.watch(spark, "embedded:", log=None, metrics_port=port)
     with pytest.raises(InvalidOptionError, match="metrics cannot be written"):
         spark_streams.watch(spark, "embedded:", log=None, metrics_file=tmp_path / "nowhere" / "metrics")
+    with pytest.raises(InvalidOptionError, match="unhealthy_after must be at least 30s"):
+        spark_streams.watch(spark, "embedded:", log=None, unhealthy_after="5s")

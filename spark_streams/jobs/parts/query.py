@@ -20,6 +20,7 @@ from spark_streams.jobs.part import Facts, Part, Written
 from spark_streams.jobs.parts.source import Source
 from spark_streams.model.times import duration
 from spark_streams.monitor.groups import StreamView, view_streams
+from spark_streams.monitor.watch.health import limit_of
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.running.ending import end_between_batches
@@ -60,6 +61,8 @@ class Query(Part):
             "stop_within": str,
             "log": str,
             "metrics_port": int,
+            "metrics_host": str,
+            "unhealthy_after": str,
             "metrics_file": str,
             "lineage": str,
         },
@@ -77,6 +80,13 @@ class Query(Part):
             self._patience = duration(job.get("job.stop_within", "30s")) / 1000
         except ValueError as error:
             raise ConfigError(f"job.stop_within {error}") from None
+        try:
+            limit_of(job.get("job.unhealthy_after", "10m"))
+        except ValueError as error:
+            raise ConfigError(f"job.unhealthy_after {error}") from None
+        for key in ("job.metrics_host", "job.unhealthy_after"):
+            if job.get(key) is not None and job.get("job.metrics_port") is None:
+                raise ConfigError(f"{key} has no effect without job.metrics_port: set both of them, or none")
         if not 0 <= job.get("job.metrics_port", 0) < 65536:
             raise ConfigError(f"job.metrics_port must be a port, not {job.get('job.metrics_port')}")
         if options.streams is None and options.streams_pattern is None:
@@ -156,6 +166,8 @@ class Query(Part):
             options=access_of(job.options("source")),
             log=job.get("job.log"),
             metrics_port=job.get("job.metrics_port"),
+            metrics_host=job.get("job.metrics_host", "127.0.0.1"),
+            unhealthy_after=job.get("job.unhealthy_after", "10m"),
             metrics_file=job.get("job.metrics_file"),
             lineage=job.get("job.lineage"),
         )

@@ -28,6 +28,7 @@ from spark_streams.model.untyped import Json
 from spark_streams.monitor.exposition import Exposition
 from spark_streams.monitor.watch import log_lines
 from spark_streams.monitor.watch.failure import failure_of, may_be_caused_by_entry
+from spark_streams.monitor.watch.health import Activity, Health, limit_of
 from spark_streams.monitor.watch.lag_cache import LagCache
 from spark_streams.monitor.watch.lineage.datasets import Dataset
 from spark_streams.monitor.watch.lineage.lineage import Lineage
@@ -66,8 +67,8 @@ class Watch(StreamingQueryListener):
     """
 
     def __init__(
-        self, spark: SparkSession, address: Address, write: Callable[[str], None] | None, host: str = "127.0.0.1",
-        port: int | None = None, file: Path | None = None, lineage: Lineage | None = None,
+        self, spark: SparkSession, address: Address, write: Callable[[str], None] | None, limit: float,
+        host: str = "127.0.0.1", port: int | None = None, file: Path | None = None, lineage: Lineage | None = None,
     ) -> None:  # fmt: skip
         self._spark = spark
         self._write = write
@@ -75,9 +76,11 @@ class Watch(StreamingQueryListener):
         self._lock = threading.Lock()
         self._queries: dict[str, Query] = {}
         self._handles: dict[str, StreamingQuery] = {}  # by run: after its end they return its offsets
+        self._health = Health(limit, self._activity)
         self._metrics: Exposition | None = None
         if port is not None or file is not None:
-            self._metrics = Exposition(Collector(self._watched_queries, self._lags), port, host, file)
+            collector = Collector(self._watched_queries, self._lags)
+            self._metrics = Exposition(collector, port, host, file, self._health.trouble)
         self.metrics_port = None if self._metrics is None else self._metrics.port
         self._lineage = lineage
         self._closed = False
@@ -150,6 +153,7 @@ class Watch(StreamingQueryListener):
         if self._is_deaf:
             return
         query_id, run = str(event.id), str(event.runId)
+        self._health.seen(run, event.name or query_id, "started")
         try:
             handle = self._spark.streams.get(query_id)
         except _GONE:
@@ -168,6 +172,7 @@ class Watch(StreamingQueryListener):
             return
         self._lags.forget()
         progress = read_progress(json.loads(event.progress.json))
+        self._health.seen(progress.run, progress.query, "progress")
         if not progress.sources:
             return
         with self._lock:
@@ -185,6 +190,7 @@ class Watch(StreamingQueryListener):
             return
         with self._lock:
             query = self._queries.get(str(event.id))
+        self._health.seen(str(event.runId), str(event.id) if query is None else query.name, "idle")
         if query is None or not query.sources:
             return
         if self._write is not None:
@@ -198,6 +204,7 @@ class Watch(StreamingQueryListener):
         if self._is_deaf:
             return
         query_id, run = str(event.id), str(event.runId)
+        self._health.ended(run)
         failure = None if event.exception is None else failure_of(event.exception)
         try:
             if failure is not None and event.exception is not None and may_be_caused_by_entry(event.exception):
@@ -236,6 +243,15 @@ class Watch(StreamingQueryListener):
                 continue  # written by a later version
             self._lags.use(lambda server, offset=offset_of: note_failure(server, offset, failure))  # type: ignore[misc]
 
+    def _activity(self, run: str) -> Activity | None:
+        with self._lock:
+            handle = self._handles.get(run)
+        try:
+            status = None if handle is None else handle.status
+        except _GONE:
+            status = None
+        return None if status is None else Activity(bool(status["isTriggerActive"]), str(status["message"]))
+
     def _tell(self, line: dict[str, object]) -> None:
         if self._write is not None:
             self._write(log_lines.text(line))
@@ -269,14 +285,17 @@ def attach(
     metrics_host: str,
     metrics_file: str | Path | None,
     lineage: str | None,
+    unhealthy_after: str,
 ) -> Watch:
     """See spark_streams.watch."""
+    try:
+        limit = limit_of(unhealthy_after)
+    except ValueError as error:
+        raise InvalidOptionError(f"unhealthy_after {error}") from None
     address = server_of(access, "watch")
     sent = None if lineage is None else Lineage(spark, address, lineage)
-    watch = Watch(
-        spark, address, _writer(log), metrics_host, metrics_port, None if metrics_file is None else Path(metrics_file),
-        sent,
-    )  # fmt: skip
+    file = None if metrics_file is None else Path(metrics_file)
+    watch = Watch(spark, address, _writer(log), limit, metrics_host, metrics_port, file, sent)
     _add(spark, watch)
     if sent is not None:
         sent.listen()
