@@ -21,9 +21,10 @@ from spark_streams.commands.shared import (
     url_option,
 )
 from spark_streams.errors import StreamStateError
-from spark_streams.model.printable import name_text
+from spark_streams.model.printable import name_text, printable
 
 if TYPE_CHECKING:
+    from spark_streams.monitor.group_totals import GroupTotal
     from spark_streams.monitor.held import Held
     from spark_streams.monitor.lag_survey import GroupLag, Survey
     from spark_streams.monitor.margin.margin import Margin
@@ -73,6 +74,8 @@ def lag(
     oldest    how long the oldest pending entry has been pending
     margin    time until trimming removes an unacknowledged entry (--over); ? if not known
 
+    A line below the table has the sums of a group that has several of these streams (--json: total).
+
     A last line names the group that holds most entries back, of those that rstream groups prune --hold --idle 1d lists.
     --json has all (held).
 
@@ -91,6 +94,7 @@ def lag(
       rstream lag orders --group billing --max 10000 --max-seconds 60 || send-alert
     """
     from spark_streams.commands.look.lag_check import LagCheck, find_missing
+    from spark_streams.monitor.group_totals import group_totals
     from spark_streams.monitor.held import fetch_held, unused
     from spark_streams.monitor.lag_survey import survey
 
@@ -119,6 +123,7 @@ def lag(
     groups = [group_lag for group_lag in snapshot.groups if group is None or group_lag.group == group]
     if check is None and group is not None and not groups:
         raise StreamStateError(f"no group {group!r} at {address} reads from these streams; rstream groups lists them")
+    totals = group_totals(groups)
     if as_json:
         held_by = {(one.stream, one.group): {"entries": one.entries, "bytes": one.bytes} for one in held}
         print_json(
@@ -127,12 +132,13 @@ def lag(
                     **asdict(one),
                     "held": held_by.get((one.stream, one.group)),
                     "margin": margins[one.stream, one.group].as_json() if margins else None,
+                    "total": asdict(totals[one.group]) if one.group in totals else None,
                 }
                 for one in groups
             ]
         )
     elif check is None:
-        _print(groups, margins, [one for one in unused(held) if group in (None, one.group)])
+        _print(groups, margins, totals, [one for one in unused(held) if group in (None, one.group)])
     if check is not None:
         verdict = check.verdict(groups, missing)
         if verdict.code or not as_json:
@@ -162,7 +168,9 @@ def _with_margins(
     return seen, window.margins((group.stream, group.group) for group in seen.groups)
 
 
-def _print(groups: list[GroupLag], margins: Mapping[Key, Margin], held: list[Held]) -> None:
+def _print(
+    groups: list[GroupLag], margins: Mapping[Key, Margin], totals: Mapping[str, GroupTotal], held: list[Held]
+) -> None:
     from spark_streams.monitor.terminal.units import count, duration
 
     print_table(
@@ -186,6 +194,12 @@ def _print(groups: list[GroupLag], margins: Mapping[Key, Margin], held: list[Hel
             for group_lag in sorted(groups, key=lambda group_lag: not group_lag.is_active)
         ],
     )
+    for name, total in totals.items():
+        oldest = "-" if total.oldest_idle_ms is None else duration(total.oldest_idle_ms)
+        say(
+            f"group {printable(name)}, {total.streams:,} streams: lag {count(total.lag, total.at_least)}, "
+            f"behind {duration(total.lag_ms)}, pending {total.pending:,}, released {total.released:,}, oldest {oldest}"
+        )
     if inactive := sum(not group_lag.is_active for group_lag in groups):
         nouns = "1 group has" if inactive == 1 else f"{inactive:,} groups have"
         say(f"{nouns} not been read from in the last day; rstream groups prune finds abandoned groups")
@@ -194,8 +208,6 @@ def _print(groups: list[GroupLag], margins: Mapping[Key, Margin], held: list[Hel
 
 
 def _of_held(held: list[Held]) -> str:
-    from spark_streams.model.printable import printable
-
     most = held[0]
     more = f" ({len(held) - 1:,} more of such groups)" if len(held) > 1 else ""
     return printable(
