@@ -20,6 +20,7 @@ from spark_streams.commands.shared import (
     say,
     url_option,
 )
+from spark_streams.deadletter.envelope import text
 from spark_streams.errors import ConfigError
 from spark_streams.model.extras import command_for
 
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
     from spark_streams.schemas.shown import FieldDecoders
 
 PORT = 9406
+
+
+def _names_of(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> frozenset[str]:
+    names = [name for text in texts for name in text.split(",")]
+    if "" in names:
+        raise click.BadParameter("a name is empty; write --mask card,email", context, option)
+    return frozenset(names)
 
 
 @click.command(short_help="Show streams, groups and dead letters in a browser.")
@@ -74,7 +82,7 @@ PORT = 9406
 @click.option(
     "--behind-proxy",
     is_flag=True,
-    help="A proxy serves HTTPS, and only the proxy reaches the console. It sets X-Forwarded-For and keeps Host.",
+    help="A proxy serves HTTPS, and only the proxy reaches the console. It appends to X-Forwarded-For and keeps Host.",
 )
 @click.option(
     "--log", "logs", metavar="FILE", multiple=True, help="Log of spark_streams.watch, for the page Queries; repeatable."
@@ -82,6 +90,16 @@ PORT = 9406
 @click.option(
     "--audit", metavar="FILE", help="Append a line for each login and change to FILE.  [default: standard error]"
 )
+@click.option(
+    "--mask",
+    "masked",
+    metavar="FIELD,...",
+    multiple=True,
+    callback=_names_of,
+    help="Show •••• for the values of these fields, also within JSON, to users with the role view; repeatable. "
+    "Without logins: to all.",
+)
+@click.option("--mask-all", is_flag=True, help="Mask the fields of --mask for users with the role write, too.")
 @click.option(
     "--every",
     "interval_ms",
@@ -109,6 +127,8 @@ def console(
     behind_proxy: bool,
     logs: tuple[str, ...],
     audit: str | None,
+    masked: frozenset[str],
+    mask_all: bool,
     interval_ms: int,
     max_streams: int,
     url: str,
@@ -117,10 +137,10 @@ def console(
     """Serve a web console: lag and throughput of all groups, entries of streams, pending entries, dead letters, and the
     findings of rstream doctor.
 
-    STREAM is a name, or a pattern with * ? []; default: all streams. By default the console answers only to browsers on
-    this machine, and changes nothing. With --write it sets positions, hands over and acknowledges entries, corrects
-    dead letters and sends them back, after a dry run. Each page shows the rstream command that does the same.
-    With --decode or --schema the pages of an entry and of a dead letter also show the decoded value of that field.
+    STREAM is a name, or a pattern with * ? []; default: all streams. With --write it sets positions, hands over and
+    acknowledges entries, corrects dead letters and sends them back, after a dry run. Each page shows the rstream
+    command that does the same. With --decode or --schema the pages of an entry and of a dead letter also show the
+    decoded value of that field.
 
     Needs the extra console (rstream help install). Ctrl-C and SIGTERM end the console with exit code 0.
 
@@ -130,6 +150,7 @@ def console(
       rstream console --write --log /var/log/billing.jsonl
       rstream console --users users.txt --add-user ann
       rstream console --write --oidc oidc.toml
+      rstream console --write --users users.txt --mask card,email
       rstream console --decode payload --registry https://registry.internal:8081
       rstream console --host 0.0.0.0 --allowed-host ops.internal --users users.txt --behind-proxy
     """
@@ -148,9 +169,12 @@ def console(
             f"--host {host} is reached from other machines, and without TLS passwords and pages are readable on the "
             "network; set --tls-certificate and --tls-key, or --behind-proxy if a proxy serves HTTPS"
         )
+    if mask_all and not masked:
+        raise click.UsageError("--mask-all does nothing without --mask FIELD,...; add it, or leave out --mask-all")
     try:
         from spark_streams.console.app import create_app
         from spark_streams.console.audit import open_audit
+        from spark_streams.console.mask import Mask
         from spark_streams.console.server import serve, site_of
     except ImportError as error:
         raise ConfigError(
@@ -174,6 +198,8 @@ def console(
         logs=tuple(Path(log) for log in logs),
         url="" if url == "embedded:" else str(address),
         decoders=decoders,
+        mask=Mask(masked, frozenset() if decoders is None else frozenset(map(text, decoders.fields))),
+        masks_all=mask_all,
         oidc=None if oidc_file is None else _oidc_of(oidc_file, is_https),
     )
     app = create_app(site, {host.strip("[]"), "localhost", "127.0.0.1", "::1", *allowed_hosts})

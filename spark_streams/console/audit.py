@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spark_streams.console.change import Change
+from spark_streams.console.mask import Mask
 from spark_streams.errors import ConfigError
 from spark_streams.model.printable import json_text
 from spark_streams.model.untyped import Json
@@ -39,10 +40,11 @@ def open_audit(path: Path) -> Callable[[str], None]:
 
 
 class Audit:
-    """write: receives each line. Each method raises ConfigError if it cannot be written."""
+    """write: receives each line; mask: of values, whoever makes a change. Each method raises ConfigError if the line
+    cannot be written."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
+    def __init__(self, write: Callable[[str], None], mask: Mask) -> None:
+        self._write, self._mask = write, mask
 
     def access(self, event: str, user: str, address: str, **more: Json) -> None:
         """Write the line of a login, a failed login, or a logout."""
@@ -50,10 +52,11 @@ class Audit:
 
     def begin(self, change: Change) -> None:
         """Write the first line of a change: when, who, what."""
-        self._add({"event": "change begins", **_named(change)})
+        self._add({"event": "change begins", **_named(self._mask.change(change))})
 
     def end(self, change: Change) -> None:
         """Write the last line of a change: its exit code, and how many entries it has changed."""
+        change = self._mask.change(change)
         outcome = change.outcome
         line = {"event": "change ends", **_named(change), "exit_code": None if outcome is None else outcome.code}
         if outcome is not None and isinstance(outcome.output, dict):

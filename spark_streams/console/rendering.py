@@ -10,12 +10,13 @@ import time
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from spark_streams.console.bounds import LONG_TEXT, NAME_BYTES
+from spark_streams.console.bounds import LONG_TEXT, MASK, NAME_BYTES
 from spark_streams.console.charts.charts import drawing, sparkline
 from spark_streams.console.json_filter import LONGEST
 from spark_streams.console.request.parameters import fixed, link
 from spark_streams.model.counters import with_heading
 from spark_streams.model.times import from_milliseconds
+from spark_streams.monitor.margin.margin import Margin
 from spark_streams.monitor.terminal.units import count, counted, duration, rate, size
 
 MAX_ROWS = 200  # of a table; the number of further rows is shown
@@ -32,15 +33,16 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     templates.filters.update(
-        count=count, duration=duration, idle=_idle, rate=rate, counted=counted, bytes=size, clock=_clock, since=_since
-    )
+        count=count, duration=duration, idle=_idle, rate=rate, counted=counted, bytes=size, clock=_clock, since=_since,
+        margin=_margin,
+    )  # fmt: skip
     templates.globals.update(
         MAX_ROWS=MAX_ROWS,
         NAME_BYTES=NAME_BYTES,
         LONG_TEXT=LONG_TEXT,
         LONGEST=LONGEST,
         link=link,
-        glob_escape=glob.escape,
+        reason_filter=_reason_filter,
         fixed=fixed,
         counters=with_heading,
         counter_heads=_counter_heads,
@@ -56,6 +58,15 @@ def _counter_heads() -> list[str]:
 
 def _idle(ms: int | None) -> str:
     return "–" if ms is None else duration(ms)
+
+
+def _reason_filter(reason: str) -> str:
+    """Return the filter for a reason; empty if a mask stands for it."""
+    return "" if reason == MASK else glob.escape(reason)
+
+
+def _margin(margin: Margin | None) -> str:
+    return "unknown" if margin is None or margin.seconds is None else str(margin)
 
 
 def _clock(at_ms: float) -> str:

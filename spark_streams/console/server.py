@@ -20,6 +20,7 @@ from spark_streams.console.bounds import HEAD_BYTES
 from spark_streams.console.changes import Changes
 from spark_streams.console.live import Live
 from spark_streams.console.login.users import Users
+from spark_streams.console.mask import Mask
 from spark_streams.console.request.connections import Connection, tls_context
 from spark_streams.console.site import Site
 from spark_streams.errors import ConfigError
@@ -53,17 +54,20 @@ def site_of(
     url: str = "",
     decoders: FieldDecoders | None = None,
     oidc: Oidc | None = None,
+    mask: Mask | None = None,
+    masks_all: bool = False,
 ) -> Site:
     """Return the console of a server. environment: of the commands that it runs; audit: receives a line for each
     login and change; tell: a line for each problem; the others are as the options of `rstream console`."""
     # A snapshot is never reused: Live asks for the next one when its time has come.
     snapshots = SnapshotCache(address, StreamFilter(streams, max_streams), 0, _SNAPSHOT_SECONDS, tell)
     live = Live(snapshots, interval)
-    log = Audit(audit)
+    hidden = mask or Mask()
+    log = Audit(audit, hidden)
     changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, log, live.refresh)
     who = users or Users()
     site = Site(address, live, changes, log, Signer(), who, is_writable, is_https, has_proxy, logs, url)
-    return replace(site, decoders=decoders, oidc=oidc)
+    return replace(site, decoders=decoders, oidc=oidc, mask=hidden, masks_all=masks_all)
 
 
 class _Server(uvicorn.Server):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,13 +20,15 @@ from spark_streams.console.access import Session, Signer
 from spark_streams.console.actions import with_options
 from spark_streams.console.audit import Audit
 from spark_streams.console.cells import Decoded, cell
+from spark_streams.console.change import Outcome
 from spark_streams.console.changes import Changes
-from spark_streams.console.live import Live
+from spark_streams.console.live import Live, View
 from spark_streams.console.login.attempts import LoginAttempts
 from spark_streams.console.login.users import Users
+from spark_streams.console.mask import Mask
 from spark_streams.console.rendering import environment
 from spark_streams.console.request.watchers import Watchers
-from spark_streams.deadletter.envelope import raw
+from spark_streams.deadletter.envelope import raw, text
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.operator_commands import shell_line
 from spark_streams.model.printable import printable_lines
@@ -77,7 +79,8 @@ async def _wait_until_gone(request: Request) -> None:
 class Site:
     """The console. is_writable: whether it makes changes; is_https: whether browsers call it by HTTPS; has_proxy:
     whether all requests come through a proxy; logs: of queries; url: as commands name the server, empty if they need
-    no name; passwords: threads that check passwords."""
+    no name; passwords: threads that check passwords; mask: of values, for users with the role view; masks_all: for all
+    users."""
 
     address: Address
     live: Live
@@ -96,6 +99,20 @@ class Site:
     templates: Environment = field(default_factory=environment)
     decoders: FieldDecoders | None = None
     oidc: Oidc | None = None
+    mask: Mask = field(default_factory=Mask)
+    masks_all: bool = False
+
+    def mask_of(self, request: Request) -> Mask:
+        """Return the mask for the user of this session. Without logins, nobody has a role, and so all have the mask."""
+        session: Session | None = request.scope.get("session")
+        sees_all = self.needs_login and not self.masks_all and session is not None and session.can_write
+        return Mask() if sees_all else self.mask
+
+    async def view(self, request: Request) -> View:
+        """Return what is known of the server, as this session sees it."""
+        view = await self.live.view()
+        mask = self.mask_of(request)
+        return replace(view, reasons=mask.reasons(view.reasons)) if mask else view
 
     @property
     def needs_login(self) -> bool:
@@ -111,25 +128,32 @@ class Site:
 
         return await asyncio.to_thread(call)
 
-    async def decoded(self, pairs: Sequence[tuple[bytes, bytes]]) -> list[Decoded | None]:
-        """Return the decoded values of fields, None for each field that is not decoded. A registry may be asked."""
-        decoders = self.decoders
-        if decoders is None:
+    def decoded(self, pairs: Sequence[tuple[bytes, bytes]], mask: Mask) -> list[Decoded | None]:
+        """Return the decoded values of fields, None for each field that is not decoded. pairs: not masked. A registry
+        may be asked, so this is for `read`."""
+        if self.decoders is None:
             return [None] * len(pairs)
 
-        def decode() -> list[Decoded | None]:
-            # The page says "not decoded" before each reason.
-            return [
-                None if one is None else Decoded(cell(one.text), one.reason.removeprefix("not decoded: "))
-                for one in decoders.page(pairs)
-            ]
+        def shown(name: bytes, value: bytes) -> bytes:
+            return raw(mask.decoded(text(name), text(value)))
 
-        return await asyncio.to_thread(decode)
+        return [
+            # The page says "not decoded" before each reason.
+            None if one is None else Decoded(
+                cell(shown(name, one.text)), mask.decoded(text(name), one.reason.removeprefix("not decoded: "))
+            )
+            for (name, _), one in zip(pairs, self.decoders.page(pairs), strict=True)
+        ]  # fmt: skip
+
+    async def dry_run(self, request: Request, arguments: Sequence[str]) -> Outcome:
+        """Return how a command ends that changes nothing. It ends if the browser goes."""
+        outcome = await self.while_there(request, self.changes.dry_run(arguments))
+        return self.mask_of(request).outcome(outcome)
 
     async def page(self, request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
         """Return a page."""
         session: Session | None = request.scope.get("session")
-        view = await self.live.view() if session is not None else None
+        view = await self.view(request) if session is not None else None
         markup = self.templates.get_template(template).render(
             site=self,
             path=request.scope["path"],

@@ -10,6 +10,7 @@ import redis
 from spark_streams.console import entry_search
 from spark_streams.console.entry_search import FieldFilter, read_entries
 from spark_streams.console.json_filter import JsonFilter
+from spark_streams.console.mask import Mask
 from spark_streams.console.request.parameters import link
 from spark_streams.errors import OptionError
 from spark_streams.model.ids import StreamId
@@ -98,7 +99,7 @@ def test_a_search_ends_within_one_entry(monkeypatch: pytest.MonkeyPatch, server:
     client.xadd("s", {"v": b'{"a": 1}'}, id="2-0")
     fields = FieldFilter(json=JsonFilter.parse("$.a = 1"))
     with connect(Address.parse(server.url)) as connection:
-        page = read_entries(connection, ["s"], fields=fields)
+        page = read_entries(connection, ["s"], Mask(), fields=fields)
         assert (page.entries, page.searched, page.too_slow) == ((), 1, 1)
         assert page.next == StreamId(1, 0)
 

@@ -381,3 +381,25 @@ def test_many_streams_are_paged(server: Server, client: redis.Redis) -> None:
         assert "Page 20 of 20" in last
         assert "Page 20 of 20" in browser.get("/streams?page=999").text
         assert "stream:0042" in browser.get("/?find=stream:0042").text
+
+
+def test_margins_are_words_in_all_tables(server: Server, client: redis.Redis) -> None:
+    """(One snapshot shows no rate.)"""
+    client.xadd("s", {"n": 1})
+    client.xadd("free", {"n": 1})
+    client.xgroup_create("s", "behind", id="0")
+    client.xgroup_create("s", "done", id="$")
+    with running_console(server.url, "--every", "1h") as console:
+        browser = Browser(console.url)
+
+        def rows(path: str) -> dict[str, list[str]]:
+            table = browser.get(path).text.partition("</thead>")[2].partition("</table>")[0]
+            cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in table.split("<tr>")[1:]]
+            return {re.sub("<[^>]+>", "", row[0]).split()[0]: [one.strip() for one in row] for row in cells}
+
+        overview, stream, streams = rows("/"), rows("/stream?name=s"), rows("/streams")
+        assert [overview[name][6] for name in ("behind", "done")] == ["unknown", "unlimited"]
+        assert [stream[name][5] for name in ("behind", "done")] == ["unknown", "unlimited"]
+        assert [streams[name][4] for name in ("s", "free")] == ["unknown", "–"]
+        assert "unknown <" in browser.get(link("/group", stream="s", group="behind")).text
+        assert "has acknowledged all entries" in browser.get(link("/group", stream="s", group="done")).text

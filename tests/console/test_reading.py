@@ -13,6 +13,7 @@ from spark_streams.console.cells import Cell, cell, is_editable
 from spark_streams.console.charts.history import POINTS, LagHistory
 from spark_streams.console.entry_search import FieldFilter, read_entries
 from spark_streams.console.live import Live
+from spark_streams.console.mask import Mask
 from spark_streams.console.merged_shards import merge_shards, stream_of
 from spark_streams.errors import WrongKeyTypeError
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
@@ -32,7 +33,7 @@ def pages(server: Server, streams: list[str], fields: FieldFilter | None = None,
     with connect(Address.parse(server.url)) as connection:
         end: StreamId | None = MAX_ID
         while end is not None:
-            page = read_entries(connection, streams, end, MIN_ID, fields, limit)
+            page = read_entries(connection, streams, Mask(), end, MIN_ID, fields, limit)
             yield [str(entry.id) for entry in page.entries]
             end = page.next
 

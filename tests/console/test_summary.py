@@ -9,6 +9,7 @@ import pytest
 from spark_streams.console.actions import ACTIONS
 from spark_streams.console.audit import Audit
 from spark_streams.console.change import Change, Outcome
+from spark_streams.console.mask import Mask
 from spark_streams.console.summary import summarize
 from spark_streams.model.operator_commands import shell_line
 
@@ -89,7 +90,7 @@ def test_an_audit_line_has_one_line_for_any_name() -> None:
     from datetime import UTC, datetime
 
     lines: list[str] = []
-    audit = Audit(lines.append)
+    audit = Audit(lines.append, Mask())
     change = Change(1, "ann", ["groups", "seek", "a\nb\x1b", "--yes"], datetime.now(UTC))
     audit.begin(change)
     change.outcome = Outcome(0, {"streams": [{"entries": 2}, {"entries": 3}]}, "")

@@ -275,7 +275,8 @@ def test_a_killed_console_leaves_the_begin_of_its_change(engine_server: Server, 
     code = (
         "import os, sys\nfrom datetime import UTC, datetime\nfrom pathlib import Path\n"
         "from spark_streams.console.audit import Audit, open_audit\nfrom spark_streams.console.change import Change\n"
-        "Audit(open_audit(Path(sys.argv[1]))).begin(Change(1, 'ann', ['dead', 'purge'], datetime.now(UTC)))\n"
+        "from spark_streams.console.mask import Mask\n"
+        "Audit(open_audit(Path(sys.argv[1])), Mask()).begin(Change(1, 'ann', ['dead', 'purge'], datetime.now(UTC)))\n"
         "os._exit(9)"
     )
     assert subprocess.run([sys.executable, "-c", code, str(audit)], check=False).returncode == 9

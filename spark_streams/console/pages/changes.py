@@ -29,16 +29,18 @@ async def plan(site: Site, request: Request) -> Response:
     """Run the dry run of a change, and show it with the button that makes the change."""
     parameters = await Parameters.of_form(request, FORM_BYTES)
     action = _action(parameters.get("action"))
-    options = _options(action, parameters)
+    options, mask = _options(action, parameters), site.mask_of(request)
+    mask.require_open([*options.get("field", ()), *options.get("set", ())])
     if wanted := parameters.get(_LETTER):
         stream = parameters.get("names")
-        letter = await site.read(lambda server: fetch_letter(site.address, stream, wanted))
+        letter = await site.read(lambda server: fetch_letter(site.address, stream, wanted, mask))
         assigned, removed = changes_of(letter.pairs, parameters)
+        mask.require_open(assigned)
         options |= {"set": assigned, "unset": removed, "id": [wanted]}
     if "fields" in action.positional:
-        options |= await _fields(site, parameters)
+        options |= await _fields(site, request, parameters)
     dry = _arguments(action, options, True)
-    outcome = await site.while_there(request, site.changes.dry_run(dry))
+    outcome = await site.dry_run(request, dry)
     bounds = bounds_of(outcome.output)
     real = with_options(_arguments(action, without(options, bounds), False), *bounds)
     require_short(real)
@@ -51,8 +53,7 @@ async def plan(site: Site, request: Request) -> Response:
         action=action,
         outcome=outcome,
         summary=summarize(" ".join(action.command), outcome.output, is_done=False),
-        dry_command=site.command(dry),
-        command=site.command(real),
+        command=site.command(mask.words(real)),
         arguments=json.dumps(real),
         token=site.signer.plan_token(session, real) if can_make and not outcome.code else None,
         back=parameters.get("back"),
@@ -86,6 +87,7 @@ async def change(site: Site, request: Request) -> Response:
     listed = None if number is None else site.changes.get(number)
     if listed is None:
         raise StreamStateError("this change is no longer in the list; the audit log holds it")
+    listed = site.mask_of(request).change(listed)
     return await site.page(
         request,
         "change.html",
@@ -98,19 +100,20 @@ async def change(site: Site, request: Request) -> Response:
 
 async def changes(site: Site, request: Request) -> Response:
     """Return the list of the last changes."""
-    rows = [(change, site.command(change.arguments)) for change in site.changes.last]
+    mask = site.mask_of(request)
+    rows = [(change, site.command(mask.words(change.arguments))) for change in site.changes.last]
     return await site.page(request, "changes.html", title="Changes", rows=rows)
 
 
-async def _fields(site: Site, parameters: Parameters) -> dict[str, Sequence[str]]:
+async def _fields(site: Site, request: Request, parameters: Parameters) -> dict[str, Sequence[str]]:
     """Return the parameters of an entry that is added. Raises OptionError."""
     again, names = parameters.get("again"), parameters.all("names")
     if len(names) != 1 or not names[0]:
         raise OptionError("the form does not name one stream; open the stream's page, and then Add an entry")
     pairs: Pairs = ()
     if again:
-        view = await site.live.view()
-        entry = await site.read(lambda server: fetch_entry(server, names[0], again, view))
+        view, mask = await site.view(request), site.mask_of(request)
+        entry = await site.read(lambda server: fetch_entry(server, names[0], again, view, mask))
         pairs = [(text(field), text(value)) for field, value in entry.pairs]
     assigned, removed = changes_of(pairs, parameters)
     if not pairs and not assigned:

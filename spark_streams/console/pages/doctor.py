@@ -11,7 +11,7 @@ from spark_streams.console.summary import summarize
 
 async def doctor(site: Site, request: Request) -> Response:
     """Return the page."""
-    outcome = await site.while_there(request, site.changes.dry_run(["doctor"]))
+    outcome = await site.dry_run(request, ["doctor"])
     document = outcome.output if isinstance(outcome.output, dict) else {}
     return await site.page(
         request,

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.console.charts.query_logs import QueryLogs
+from spark_streams.console.mask import Mask
 from spark_streams.console.site import Site
 from spark_streams.errors import ConfigError
 from spark_streams.monitor.watch.log_lines import read_lines
@@ -20,7 +21,7 @@ _BYTES = 16 << 20  # of the end of a log
 
 async def queries(site: Site, request: Request) -> Response:
     """Return the page."""
-    logged, problems = await asyncio.to_thread(_read, site.logs)
+    logged, problems = await asyncio.to_thread(_read, site.logs, site.mask_of(request))
     return await site.page(
         request,
         "queries.html",
@@ -31,7 +32,7 @@ async def queries(site: Site, request: Request) -> Response:
     )
 
 
-def _read(logs: Sequence[Path]) -> tuple[QueryLogs, list[str]]:
+def _read(logs: Sequence[Path], mask: Mask) -> tuple[QueryLogs, list[str]]:
     """Return what the ends of all logs say, and why logs cannot be read."""
     logged, problems = QueryLogs(), []
     for path in logs:
@@ -39,7 +40,7 @@ def _read(logs: Sequence[Path]) -> tuple[QueryLogs, list[str]]:
             with path.open(encoding="utf-8", errors="replace") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _BYTES))
                 for line in read_lines(file):
-                    logged.add(line)
+                    logged.add({**line, "message": mask.text(str(line.get("message", "")))})
         except OSError as error:
             problems.append(f"the log {path} cannot be read: {error.strerror}")
         except ConfigError as error:

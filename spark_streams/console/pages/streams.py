@@ -9,24 +9,27 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spark_streams.console.bounds import NEW_FIELDS
-from spark_streams.console.cells import SHORT, Cell, cell, is_editable
+from spark_streams.console.bounds import EDITABLE_FIELDS, NEW_FIELDS
+from spark_streams.console.cells import SHORT, Cell, Decoded, cell, is_editable
 from spark_streams.console.entry_search import EntryPage, FieldFilter, read_entries
 from spark_streams.console.form_fields import fields_of
 from spark_streams.console.json_filter import JsonFilter
 from spark_streams.console.live import View
+from spark_streams.console.mask import Mask
 from spark_streams.console.pages.pending import PendingEntry, fetch_pending
 from spark_streams.console.request.parameters import Parameters
 from spark_streams.console.site import Pages, Site, key_of
 from spark_streams.deadletter.envelope import text
 from spark_streams.errors import OptionError, StreamMissingError, StreamStateError
 from spark_streams.groups.group_snapshot import fetch_time
+from spark_streams.model.assignment import assignment
 from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.model.keys import shards_key
 from spark_streams.model.printable import name_text as name_as_text
 from spark_streams.model.times import duration, moment
 from spark_streams.monitor.last_entries import Seen, existing
+from spark_streams.monitor.margin.margin import UNKNOWN, Margin, order
 from spark_streams.shards.names import may_be_in_shards
 from spark_streams.shards.settling import fetch_shard_sets
 from spark_streams.wire.connection.server import Server
@@ -37,27 +40,28 @@ _ALL_FIELDS = 500  # of an entry on its own page
 _PENDING = 5  # entries per group on the page of a stream
 _EMPTY = 4  # rows for new fields in the form that adds an entry
 _PRODUCT = "rstream:"
+_NOT_KNOWN = Margin(None, UNKNOWN, "")
 
 
 async def streams(site: Site, request: Request) -> Response:
     """Return the list of all streams."""
     parameters = Parameters.of_query(request)
-    view = await site.live.view()
+    view = await site.view(request)
     find, with_own = parameters.get("find"), bool(parameters.get("own"))
     selected = [
         stream
         for stream in view.survey.streams
         if find in stream.stream and (with_own or not stream.stream.startswith(_PRODUCT))
     ]
-    groups: dict[str, int] = {}
+    margins: dict[str, list[Margin]] = {}  # of its groups, the one that ends first at the front
     for group in view.survey.groups:
-        groups[group.stream] = groups.get(group.stream, 0) + 1
+        margins.setdefault(group.stream, []).append(view.margins.get((group.stream, group.group), _NOT_KNOWN))
     added = {stream: rates.added for (stream, _), rates in view.history.rates.items()}
     pages, shown = Pages.select(selected, parameters.get("page"))
     rows = [
         (
             stream,
-            groups.get(stream.stream, 0),
+            sorted(margins.get(stream.stream, ()), key=order),
             added.get(stream.stream),
             view.stream_bytes.get(stream.stream),
             age_ms(StreamId.parse(stream.last), view.survey.at_ms),
@@ -106,8 +110,9 @@ async def stream(site: Site, request: Request) -> Response:
     """Return the page of one stream: its entries, the newest first, its groups, consumers and pending entries."""
     parameters = Parameters.of_query(request)
     name = parameters.get("name")
-    field = filter_of(parameters)
-    view = await site.live.view()
+    mask = site.mask_of(request)
+    field = filter_of(parameters, mask)
+    view = await site.view(request)
     groups = [group for group in view.survey.groups if group.stream == name]
 
     def read(server: Server) -> _StreamRead:
@@ -116,7 +121,7 @@ async def stream(site: Site, request: Request) -> Response:
             raise StreamMissingError(f"no stream {name!r} at {server.address}; the page Streams lists them")
         now = fetch_time(server, view.survey.at_ms)
         end = _position(parameters.get("at"), now)
-        entries = read_entries(server, list(states), end, MIN_ID, field)
+        entries = read_entries(server, list(states), mask, end, MIN_ID, field)
         pending = fetch_pending(server, list(states), [group.group for group in groups if group.pending], _PENDING)
         return _StreamRead(list(states), list(states.values()), entries, now, pending[: 2 * _PENDING])
 
@@ -143,13 +148,13 @@ async def entry(site: Site, request: Request) -> Response:
     """Return the page of one entry with all its fields."""
     parameters = Parameters.of_query(request)
     name, wanted = parameters.get("name"), parameters.get("id")
-    view = await site.live.view()
+    view = await site.view(request)
 
-    def read(server: Server) -> tuple[Seen, int]:
-        return fetch_entry(server, name, wanted, view), fetch_time(server, 0)
+    def read(server: Server) -> tuple[Seen, list[Decoded | None], int]:
+        whole, mask = fetch_entry(server, name, wanted, view, Mask()), site.mask_of(request)
+        return mask.entry(whole), site.decoded(whole.pairs[:_ALL_FIELDS], mask), fetch_time(server, 0)
 
-    details, now_ms = await site.read(read)
-    pairs = details.pairs[:_ALL_FIELDS]
+    details, decoded, now_ms = await site.read(read)
     return await site.page(
         request,
         "entry.html",
@@ -159,18 +164,18 @@ async def entry(site: Site, request: Request) -> Response:
         shard=name_as_text(details.stream),
         age_ms=age_ms(details.id, now_ms),
         fields=[
-            (cell(field, SHORT), cell(value), decoded)
-            for (field, value), decoded in zip(pairs, await site.decoded(pairs), strict=True)
+            (cell(field, SHORT), cell(value), one)
+            for (field, value), one in zip(details.pairs[:_ALL_FIELDS], decoded, strict=True)
         ],
         more=max(0, len(details.pairs) - _ALL_FIELDS),
         command=site.command(["show", name, wanted]),
     )
 
 
-def fetch_entry(server: Server, name: str, wanted: str, view: View) -> Seen:
-    """Return one entry. Raises OptionError, StreamStateError if there is none with this ID."""
+def fetch_entry(server: Server, name: str, wanted: str, view: View, mask: Mask) -> Seen:
+    """Return one masked entry. Raises OptionError, StreamStateError if there is none with this ID."""
     only = entry_id(wanted)
-    page = read_entries(server, shards_of(server, name, view), only, only)
+    page = read_entries(server, shards_of(server, name, view), mask, only, only)
     if not page.entries:
         raise StreamStateError(f"no entry {wanted} in stream {name!r}; it was deleted or trimmed")
     return page.entries[0]
@@ -180,15 +185,16 @@ async def add(site: Site, request: Request) -> Response:
     """Return the form that adds an entry: with the fields of an entry (`again`), or the names of the newest one's."""
     parameters = Parameters.of_query(request)
     name, again = parameters.get("name"), parameters.get("again")
-    view = await site.live.view()
+    view, mask = await site.view(request), site.mask_of(request)
 
-    def read(server: Server) -> Sequence[Seen]:
+    def read(server: Server) -> tuple[Sequence[Seen], list[Decoded | None]]:
         if again:
-            return [fetch_entry(server, name, again, view)]
-        return read_entries(server, shards_of(server, name, view), limit=1).entries
+            whole = fetch_entry(server, name, again, view, Mask())
+            return [mask.entry(whole)], site.decoded(whole.pairs[:EDITABLE_FIELDS], mask)
+        return read_entries(server, shards_of(server, name, view), mask, limit=1).entries, []
 
-    raw_pairs = [pair for entry in await site.read(read) for pair in entry.pairs]
-    pairs = [(text(field), text(value)) for field, value in raw_pairs]
+    entries, decoded = await site.read(read)
+    pairs = [(text(field), text(value)) for entry in entries for field, value in entry.pairs]
     names = [] if again else [field for field, _ in pairs[: NEW_FIELDS - _EMPTY] if is_editable(field)]
     fields = fields_of(pairs) if again else []
     return await site.page(
@@ -198,16 +204,18 @@ async def add(site: Site, request: Request) -> Response:
         name=name,
         again=again,
         fields=fields,
-        decoded=await site.decoded(raw_pairs[: len(fields)]),
+        decoded=decoded,
         more=len(pairs) - len(fields) if again else 0,
         names=[*names, *[""] * _EMPTY],
     )
 
 
-def filter_of(parameters: Parameters) -> FieldFilter:
-    """Return the search of these parameters. Raises OptionError."""
+def filter_of(parameters: Parameters, mask: Mask) -> FieldFilter:
+    """Return the search of these parameters. Raises OptionError, NotPermittedError."""
     where = parameters.get("where")
     json = JsonFilter.parse(where) if where.strip() else None
+    steps = [step for step in json.steps if isinstance(step, str)] if json else []
+    mask.require_open(assignment(name, "") for name in (parameters.get("field"), *steps))
     return FieldFilter(parameters.get("field"), parameters.get("value"), json)
 
 
