@@ -70,7 +70,7 @@ def find_abandoned(
     """Examine the groups of these streams. groups: names or patterns, empty for all; exact: all are names. Raises
     StreamStateError, ServerError."""
     abandoned, kept, in_use = [], [], 0
-    group_names = [(stream, group, name_text(group)) for stream, group in _groups_of(server, streams)]
+    group_names = [(stream, group, name_text(group)) for stream, group in groups_of(server, streams)]
     wanted = NamesAndPatterns.divide(groups, {*groups} if exact else {name for _, _, name in group_names})
     for stream, group, name in group_names:
         if groups and not wanted.selects(name):
@@ -150,7 +150,8 @@ def _pruned(snapshot: GroupSnapshot, deleted: Deleted) -> Pruned:
     return Pruned(**vars(deleted), idle_ms=min(consumer.idle for consumer in snapshot.consumers))
 
 
-def _groups_of(server: Server, streams: Sequence[str]) -> list[tuple[str, bytes]]:
+def groups_of(server: Server, streams: Sequence[str]) -> list[tuple[str, bytes]]:
+    """Return each stream with each of its groups."""
     replies = server.execute_all([("XINFO", "GROUPS", stream) for stream in streams])
     groups = zip(streams, map(all_groups_in, replies), strict=True)
     return [(stream, group.name) for stream, of_stream in groups for group in of_stream]

@@ -24,6 +24,8 @@ from spark_streams.model.pattern import escape
 if TYPE_CHECKING:
     from spark_streams.groups.prune import Pruned, PruneSearch
 
+_NAMES = 5  # of consumers in a row
+
 
 @click.command(short_help="Delete abandoned groups.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     help="Only this group, or groups that match (nb-*); repeatable.",
 )
 @click.option("--hold", is_flag=True, help="Do not delete groups: let them hold no entries back, and remove these.")
+@click.option("--consumers", is_flag=True, help="Do not delete groups: delete their idle consumers that hold no entry.")
 @exact_option
 @yes_option
 @url_option
@@ -51,6 +54,7 @@ def prune(
     idle: int,
     groups: tuple[str, ...],
     hold: bool,
+    consumers: bool,
     exact: bool,
     yes: bool,
     url: str,
@@ -66,15 +70,18 @@ def prune(
     As with rstream groups delete, the group's pending entries, consumers and keys are deleted with it. Entries that
     wait for a retry stay, and the command prints where.
 
-    With --hold no group is deleted. The command lists groups that hold entries back which no other group needs, with
-    about how many and how much memory. With --yes it records that each group is forgotten and removes these entries.
-    A query of such a group then stops with RSTREAM_GROUP_FORGOTTEN.
+    With --hold no group is deleted. The command lists groups that hold entries back which no other group needs. With
+    --yes it forgets these groups and removes the entries. A query of such a group then stops (RSTREAM_GROUP_FORGOTTEN).
+
+    With --consumers no group is deleted, but consumers that were idle for --idle and have no pending entry. Those of
+    running queries stay. A client that returns is a consumer again.
 
     \b
     Examples:
       rstream groups prune --idle 7d
       rstream groups prune --idle 1d --group 'nb-*' 'orders:*' --yes
       rstream groups prune --idle 7d --hold
+      rstream groups prune --idle 1d --consumers --yes
     """
     from spark_streams.groups import prune as pruning
     from spark_streams.groups.delete import resume_lines
@@ -85,8 +92,10 @@ def prune(
         raise click.UsageError(
             "--idle must be at least 1m: a running consumer may pause that long between two requests"
         )
-    if hold:
-        _hold(names, idle, groups, exact, yes, url, as_json)
+    if hold and consumers:
+        raise click.UsageError("--hold and --consumers are different changes: leave one of them out")
+    if hold or consumers:
+        (_hold if hold else _consumers)(names, idle, groups, exact, yes, url, as_json)
         return
     report = _PruneReport(yes, as_json)
     with connect(url) as server:
@@ -153,6 +162,34 @@ def _hold(
         ),
         f"forgot {plural(len(report.stream_reports), 'group')}",
         bounds_of({"group": dict.fromkeys(escape(one.group) for one in report.stream_reports)}),
+    )
+
+
+def _consumers(
+    names: tuple[str, ...], idle: int, groups: tuple[str, ...], exact: bool, yes: bool, url: str, as_json: bool
+) -> None:
+    """List idle consumers without pending entries; with `yes` delete them."""
+    from spark_streams.groups.idle_consumers import IdleConsumers, delete_idle_consumers, find_idle_consumers
+    from spark_streams.monitor.terminal.units import duration
+
+    report: ChangeReport[IdleConsumers] = ChangeReport(yes, as_json)
+    with connect(url) as server:
+        streams = resolve_streams(server, names, None, exact) if names else all_streams(server)
+        found = find_idle_consumers(server, streams, groups, exact, idle)
+        report.carry_out(found, [], lambda one: delete_idle_consumers(server, one, idle) if yes else one)
+    for one in report.stream_reports:
+        report.notes += [
+            f"consumer {name!r} of group {one.group!r} of stream {one.stream!r} has read meanwhile, and stays with "
+            f"{plural(entries, 'pending entry', 'pending entries')}"
+            for name, entries in one.given_back.items()
+        ]
+    report.show(
+        ("stream", "group", "consumers ", "idle ", "names"),
+        lambda one: (
+            *(one.stream, one.group, len(one.consumers), duration(min(one.consumers.values(), default=None))),
+            ", ".join([*one.consumers][:_NAMES]) + (", …" if len(one.consumers) > _NAMES else ""),
+        ),
+        f"deleted {plural(sum(len(one.consumers) for one in report.stream_reports), 'consumer')}",
     )
 
 

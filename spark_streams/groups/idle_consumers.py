@@ -1,0 +1,86 @@
+"""Delete idle consumers without a pending entry, such as those of clients that ran once. Consumers of running queries
+stay.
+
+A client may read just before its consumer is deleted. No command deletes a consumer only if it is empty, and WATCH does
+not notice XREADGROUP (R20). So the transaction also lists what each consumer holds, and what was lost with it is given back:
+
+    MULTI   XPENDING stream group - + … name   XGROUP DELCONSUMER stream group name   EXEC
+    XCLAIM stream group name 0 ID IDLE … RETRYCOUNT … FORCE JUSTID      if entries were pending after all
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from spark_streams.groups.group_snapshot import fetch_group, queries_among
+from spark_streams.groups.guard import change
+from spark_streams.groups.prune import groups_of
+from spark_streams.model.pattern import NamesAndPatterns
+from spark_streams.model.printable import name_text
+from spark_streams.wire.connection.connection import Argument
+from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.xinfo import ConsumerInfo
+
+_TOGETHER = 200  # consumers in a transaction, which blocks the server
+_ALL = 1 << 31  # entries of a consumer
+
+
+@dataclass
+class IdleConsumers:
+    """Consumers of a group that were, or would be, deleted, each with its idle time in milliseconds. given_back: those
+    that had read meanwhile and are kept, each with the number of its entries."""
+
+    stream: str
+    group: str
+    consumers: dict[str, int]
+    given_back: dict[str, int] = field(default_factory=dict)
+
+
+def find_idle_consumers(
+    server: Server, streams: Sequence[str], groups: Sequence[str], exact: bool, idle_ms: int
+) -> list[IdleConsumers]:
+    """Return the groups that have such consumers. groups: names or patterns, empty for all; exact: all are names.
+    Groups whose names are not UTF-8 are left out. Raises StreamStateError, ServerError."""
+    named = [
+        (stream, name) for stream, group in groups_of(server, streams) if (name := name_text(group)).encode() == group
+    ]
+    wanted = NamesAndPatterns.divide(groups, {*groups} if exact else {name for _, name in named})
+    found = [
+        IdleConsumers(stream, group, {info.text: info.idle for info in _idle_in(server, stream, group, idle_ms)})
+        for stream, group in named
+        if not groups or wanted.selects(group)
+    ]
+    return [one for one in found if one.consumers]
+
+
+def _idle_in(server: Server, stream: str, group: str, idle_ms: int) -> list[ConsumerInfo]:
+    snapshot = fetch_group(server, stream, group)
+    return [
+        info
+        for info in snapshot.consumers
+        if not info.pending and info.idle >= idle_ms and info.text not in snapshot.holders
+    ]
+
+
+def delete_idle_consumers(server: Server, planned: IdleConsumers, idle_ms: int) -> IdleConsumers:
+    """Delete those of the planned consumers that are still idle. Raises GroupInUseError, ServerError."""
+    stream, group = planned.stream, planned.group
+    infos = [info for info in _idle_in(server, stream, group, idle_ms) if info.text in planned.consumers]
+    done = IdleConsumers(stream, group, {})
+    for first in range(0, len(infos), _TOGETHER):
+        page = infos[first : first + _TOGETHER]
+        commands: list[Sequence[Argument]] = []
+        for info in page:
+            commands.append(("XPENDING", stream, group, "-", "+", _ALL, info.name))
+            commands.append(("XGROUP", "DELCONSUMER", stream, group, info.name))
+        replies = change(server, stream, group, queries_among(info.text for info in page), commands)
+        for info, pending in zip(page, replies[::2], strict=True):
+            server.execute_all(
+                [
+                    ("XCLAIM", stream, group, name, 0, entry, "IDLE", idle, "RETRYCOUNT", deliveries, "FORCE", "JUSTID")
+                    for entry, name, idle, deliveries in pending
+                ]
+            )
+            (done.given_back if pending else done.consumers)[info.text] = len(pending) or info.idle
+    return done
