@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import redis
@@ -76,13 +76,22 @@ class Outcome:
     digest: int = 0
 
 
-def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], None] | None = None) -> Outcome:
-    """Execute a plan on an empty server with the patched library. tell: receives the story, line by line."""
+def run(
+    server: Server,
+    client: redis.Redis,
+    plan: Plan,
+    tell: Callable[[str], None] | None = None,
+    beside: Mapping[str, Callable[[World, Step], None]] | None = None,
+) -> Outcome:
+    """Execute a plan on an empty server with the patched library.
+
+    tell: receives the story, line by line; beside: more powers, which only this plan has.
+    """
     if isinstance(server, ProcessServer):
         server.core.begin(plan.setup.seed)
     client.flushall()
     world = World(server, client, plan, tell)
-    world.powers = POWERS
+    world.powers = {**POWERS, **(beside or {})}
     world.births, world.operator = Births(world), Operator(world)
     world.elsewhere = Elsewhere(world)
     world.letters, world.redrives = Letters(world), Redrives(world)
