@@ -2,7 +2,7 @@
 stay.
 
 A client may read just before its consumer is deleted. No command deletes a consumer only if it is empty, and WATCH does
-not notice XREADGROUP (R20). So the transaction also lists what each consumer holds, and what was lost with it is given back:
+not notice XREADGROUP (R20). So the transaction also lists what each consumer holds, and what is lost is given back:
 
     MULTI   XPENDING stream group - + … name   XGROUP DELCONSUMER stream group name   EXEC
     XCLAIM stream group name 0 ID IDLE … RETRYCOUNT … FORCE JUSTID      if entries were pending after all
