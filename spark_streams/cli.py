@@ -3,7 +3,8 @@
 The commands are in commands/. A read-only command never changes a stream or a group, and starts no engine. Exit codes:
 0 success; 1 error of the server or the engine; 2 wrong usage; 3 a check failed: a group is further behind than
 `rstream lag` allows, or missing, `rstream doctor` reports a warning or a danger, `rstream wait` has waited in vain, or
-a change (`rstream groups …`, `rstream copy`) would be refused; 4 `rstream lag --max-seconds` could not be checked.
+a change (`rstream groups …`, `rstream copy`) would be refused; 4 `rstream lag --max-seconds` could not be checked, or
+`rstream verify` has proved nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from spark_streams.commands.transfer.copy import copy, import_file
 from spark_streams.commands.transfer.export import export
 from spark_streams.commands.trim import trim
 from spark_streams.commands.url import url
+from spark_streams.commands.verify import verify
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,6 +70,7 @@ def main() -> None:
       rstream init etl --stream orders  write a job's configuration
       rstream run etl --config etl.toml run a Spark job without writing a program
       rstream doctor                    check a server's settings, and print what to set
+      rstream verify --engine           kill queries at random moments, and check that no entry is lost or twice
       rstream url                       print the address of the bundled engine for other clients
       rstream help                      list the pages of the documentation; rstream help TOPIC shows one
       rstream COMMAND --help            more about a command
@@ -96,7 +99,7 @@ for _command in (
         import_file,
         dead,
     ),
-    *(doctor, init, run, url, serve, show_help),
+    *(doctor, verify, init, run, url, serve, show_help),
 ):
     main.add_command(_command)
 

@@ -12,40 +12,30 @@ with Proxy(server.url) as proxy:
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
 
+from spark_streams.verify.relay import READ, Relay, connector, reset
 from tools.servers.server import free_port
 
-_READ = 65536
 
-
-class Proxy:
+class Proxy(Relay):
     """Listens on a port of its own and passes everything on to the server at `url`."""
 
     def __init__(self, url: str) -> None:
         self._target = urlsplit(url)
         # Not a port that the system assigns by itself: while the proxy is away, Spark could listen there, and take the
         # first bytes of a request for a length of gigabytes.
-        self._listener = socket.create_server(("127.0.0.1", free_port()))
+        super().__init__(self._connect_to_target, free_port())
         self._cuts: deque[tuple[str, int]] = deque()
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
         self._returning: threading.Timer | None = None  # while it is away
-        self._closing = False
-        self.piece = _READ  # bytes that are passed on at once
+        self.piece = READ  # bytes that are passed on at once
         self.delay = 0.0  # seconds before each piece
         self.connections = 0  # so far
-        self.cut_so_far = 0
         self.late = 0.01  # seconds until requests of a connection that was cut arrive
         self._under_way = 0  # connections whose requests have yet to arrive
         self.refuse = False
@@ -53,20 +43,7 @@ class Proxy:
         self.meanwhile: Callable[[str], None] = lambda direction: None
         self.passed: list[dict[str, list[int]]] = []  # per connection and direction: bytes so far, piece by piece
         self.requests = bytearray()  # of the newest connection
-        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
-
-    def __enter__(self) -> Self:
-        self._start(self._accept, self._listener)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing = True
-        self._stop_listening()
-        self.cut_all()
-        for thread in self._threads:
-            thread.join(5)
+        self.url = f"redis://127.0.0.1:{self.port}/0"
 
     def cut(self, direction: str, after: int) -> None:
         """A connection to come is cut when so many bytes have passed: `up` to the server, `down` from it; `late`: up,
@@ -99,62 +76,30 @@ class Proxy:
         if self._returning is not None:
             self._returning.cancel()
             self._returning.join()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        super()._stop_listening()
 
     def _listen_again(self) -> None:
         if not self._closing:
-            self._listener = socket.create_server(("127.0.0.1", urlsplit(self.url).port or 0))
+            self._listener = socket.create_server(("127.0.0.1", self.port))
             self._start(self._accept, self._listener)
 
-    def cut_all(self) -> None:
-        """Cut every connection now."""
+    def _join(self, client: socket.socket, server: socket.socket) -> None:
         with self._lock:
-            sockets, self._sockets = self._sockets, []
-        for one in sockets:
-            _reset(one)
+            self.connections += 1
+            direction, after = self._cuts.popleft() if self._cuts else ("", 0)
+        passed: dict[str, list[int]] = {"up": [0], "down": [0]}
+        self.passed.append(passed)
+        self.requests = requests = bytearray()
+        up = after if direction in ("up", "late") else None
+        down = after if direction == "down" else None
+        self._start(self._pass_on, client, server, up, "up", passed["up"], requests, direction == "late")
+        self._start(self._pass_on, server, client, down, "down", passed["down"], bytearray())
 
-    def _start(self, target: object, *args: object) -> None:
-        thread = threading.Thread(target=target, args=args, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self, listener: socket.socket) -> None:
-        while not self._closing:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            if self.refuse:
-                _reset(client)
-                continue
-            try:
-                server = self._connect()
-            except OSError:
-                _reset(client)
-                continue
-            for one in (client, server):
-                if one.family != socket.AF_UNIX:
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._lock:
-                self._sockets += [client, server]
-                self.connections += 1
-                direction, after = self._cuts.popleft() if self._cuts else ("", 0)
-            passed: dict[str, list[int]] = {"up": [0], "down": [0]}
-            self.passed.append(passed)
-            self.requests = requests = bytearray()
-            up = after if direction in ("up", "late") else None
-            down = after if direction == "down" else None
-            self._start(self._pass_on, client, server, up, "up", passed["up"], requests, direction == "late")
-            self._start(self._pass_on, server, client, down, "down", passed["down"], bytearray())
-
-    def _connect(self) -> socket.socket:
-        if self._target.scheme == "unix":
-            server = socket.socket(socket.AF_UNIX)
-            server.connect(self._target.path)
-            return server
-        return socket.create_connection((self._target.hostname or "127.0.0.1", self._target.port or 6379))
+    def _connect_to_target(self) -> socket.socket:
+        if self.refuse:
+            raise ConnectionRefusedError
+        path = self._target.path if self._target.scheme == "unix" else ""
+        return connector(self._target.hostname or "127.0.0.1", self._target.port or 6379, path)()
 
     def _pass_on(
         self,
@@ -167,7 +112,7 @@ class Proxy:
         late: bool = False,
     ) -> None:
         try:
-            while data := source.recv(_READ):
+            while data := source.recv(READ):
                 for at in range(0, len(data), self.piece):
                     some = data[at : at + self.piece]
                     if self.delay:
@@ -192,30 +137,21 @@ class Proxy:
         except OSError:
             pass  # the other side is gone, and both are closed
         finally:
-            _reset(source)
-            _reset(target)
+            reset(source)
+            reset(target)
 
     def _deliver_late(self, client: socket.socket, server: socket.socket, requests: bytes) -> None:
         """The client sees the connection break; later the server gets what was sent, and carries it out."""
         with self._lock:
             self._under_way += 1
         try:
-            _reset(client)
+            reset(client)
             time.sleep(self.late)
             server.sendall(requests)
             server.shutdown(socket.SHUT_WR)
             server.settimeout(5)
-            while server.recv(_READ):
+            while server.recv(READ):
                 pass
         finally:
             with self._lock:
                 self._under_way -= 1
-
-
-def _reset(one: socket.socket) -> None:
-    """Close without a word, as a machine that vanishes: what is not read yet is lost."""
-    with contextlib.suppress(OSError):
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        one.shutdown(socket.SHUT_RDWR)
-    with contextlib.suppress(OSError):
-        one.close()

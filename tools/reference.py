@@ -165,7 +165,7 @@ COMMAND_PAGES = {
     "groups": ("groups", "replay"),
     "entries": ("add", "trim", "copy", "export", "import"),
     "dead-letters": ("dead",),
-    "jobs-and-servers": ("init", "run", "doctor", "url", "serve", "help"),
+    "jobs-and-servers": ("init", "run", "doctor", "verify", "url", "serve", "help"),
 }
 _ON_THE_PAGE_ITSELF = "jobs-and-servers"
 

@@ -14,7 +14,7 @@ LOOK = {
     *("streams", "show", "where", "tail", "groups list", "lag", "pending", "wait", "top", "exporter", "doctor"),
     *("dead list", "dead show", "url", "serve", "console", "help"),
 }
-WRITE_NEW_DATA_OR_A_FILE = {"add", "export", "dead export", "init", "run"}
+WRITE_NEW_DATA_OR_A_FILE = {"add", "export", "dead export", "init", "run", "verify"}
 
 
 def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

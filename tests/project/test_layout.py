@@ -50,6 +50,9 @@ BELOW = {
     "datasource": {"errors", "options", "sink", "source", "spark", "wire"},
     # They read and write streams by format("rstream"): source and sink are not among these.
     "running": {"errors", "model", "monitor", "options", "spark"},
+    "verify": {
+        *("__init__", "_version", "doctor", "errors", "model", "running", "source", "wire"),
+    },
     "jobs": {
         *("__init__", "deadletter", "errors", "model", "monitor", "options", "running", "shards"),
         *(
@@ -66,7 +69,7 @@ BELOW = {
     "commands": {
         *("console", "deadletter", "doctor", "engine", "errors", "groups", "jobs", "journey", "model", "monitor"),
         "options",
-        *("schemas", "shards", "spark", "transfer", "wire"),
+        *("schemas", "shards", "spark", "transfer", "verify", "wire"),
     },
     "cli": {"_version", "commands"},
     "pytest_plugin": {"engine"},

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.chaos.checker import Report, check
+from spark_streams.verify.checker import Report, check
+from spark_streams.verify.history import History
 from tools.chaos.gather import gather
-from tools.chaos.history import History
 from tools.chaos.process import Job
 from tools.chaos.producer import Producer
 from tools.chaos.query import SINKS, Fault, Query, into_a_stream

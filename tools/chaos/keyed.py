@@ -25,9 +25,10 @@ import pyarrow as pa
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.shards.names import shards_of
 from spark_streams.sink.send.write import append
+from spark_streams.verify.driver import PATIENCE
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.session import Session
-from tools.chaos.process import PATIENCE, Job
+from tools.chaos.process import Job
 from tools.chaos.query import Query
 from tools.chaos.replaced_masters import running
 from tools.servers.cluster import RedisCluster

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from spark_streams.model.keys import key_beside
 from spark_streams.source.limits import LIMITS
-from tools.chaos.checker import Report, check
+from spark_streams.verify.checker import Report, check
+from spark_streams.verify.history import Added, History, Place, Value
 from tools.chaos.gather import gather, pending
-from tools.chaos.history import Added, History, Place, Value
 from tools.chaos.process import Job
 from tools.chaos.producer import Producer
 from tools.chaos.query import SINKS, Fault, Query, into_a_stream

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pyspark
 
+from spark_streams.verify.driver import PATIENCE, Driver
 from tools.chaos.query import Query
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 300.0  # seconds that anything may take on a busy machine
 
 
-class Job:
+class Job(Driver):
     """Queries in a separate Spark. As a context manager it leaves no process behind."""
 
     def __init__(
@@ -48,56 +43,12 @@ class Job:
         for query in queries:
             for sign in ("up", "held", "ended", "stop", "go"):
                 query.sign(sign).unlink(missing_ok=True)
-        self._log = folder / f"log-{number}.txt"
         environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_HOME", "SPARK_CONF_DIR")}
         environment |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         if master.startswith("local-cluster"):
             environment["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", program, str(folder / f"plan-{number}.json")],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
-
-    def kill(self) -> None:
-        """SIGKILL the driver and its JVM at once, then all remaining processes of the job."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        # Python workers have their own process groups. They end without the JVM, but not at once.
-        deadline = time.monotonic() + PATIENCE
-        while remaining := [pid for pid, _ in self.processes()]:
-            assert time.monotonic() < deadline, f"processes {remaining} do not end"
-            for pid in remaining:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
-
-    def processes(self) -> list[tuple[int, str]]:
-        """Return pid and command line of every living process of the job."""
-        processes = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            with contextlib.suppress(OSError):
-                state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-                if int(session) == self.process.pid and state not in "ZX":
-                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-                    processes.append((int(entry.name), command))
-        return processes
+        command = [sys.executable, "-m", program, str(folder / f"plan-{number}.json")]
+        super().__init__(command, folder, environment, folder / f"log-{number}.txt")
 
     def wait_for(self, condition: Callable[[], bool], awaited: str, may_fail: Sequence[Query] = ()) -> None:
         """Wait until the condition is true. Raises JobFailed if the job or one of its queries ends before."""
@@ -121,10 +72,6 @@ class Job:
         for query in self.queries:
             if query.ended() and query not in may_fail:
                 raise JobFailed(f"query {query.name}: {query.ended()}")
-
-    def log(self) -> str:
-        """Return the end of the job's output."""
-        return self._log.read_text(errors="replace")[-4000:]
 
 
 class JobFailed(Exception):  # noqa: N818 - shorter in a report

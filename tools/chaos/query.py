@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_streams.source.limits import LIMITS
+from spark_streams.verify.checkpoint import last_batch
 
 SCHEMA = "p STRING, n LONG, _stream STRING, _id STRING"
 
@@ -135,11 +136,11 @@ class Query:
 
     def logged(self) -> int:
         """Return the last batch in the offset log; -1: none."""
-        return _last(self.path / "checkpoint" / "offsets")
+        return last_batch(self.path / "checkpoint" / "offsets")
 
     def committed(self) -> int:
         """Return the last batch in the commit log; -1: none."""
-        return _last(self.path / "checkpoint" / "commits")
+        return last_batch(self.path / "checkpoint" / "commits")
 
     def held(self) -> bool:
         """Whether the query has reached its kill point."""
@@ -155,11 +156,3 @@ def into_a_stream(query: Query, random_: random.Random) -> Query:
     """Return the same query with the Redis Streams sink."""
     chunk = str(random_.choice([3, 10, 5000]))
     return replace(query, sink="stream", routed=random_.random() < 0.3, out_options={"chunkSize": chunk})
-
-
-def _last(folder: Path) -> int:
-    """Return the highest number among the file names of a log of Spark; -1: none."""
-    try:
-        return max((int(file.name) for file in folder.iterdir() if file.name.isdigit()), default=-1)
-    except FileNotFoundError:
-        return -1

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 
 from spark_streams.model.keys import slot_of
+from spark_streams.verify.history import Outcome as Sent
+from spark_streams.verify.history import Place
 from tools.chaos.broken_server import run_with_faults
 from tools.chaos.clients import client_of
-from tools.chaos.history import Outcome as Sent
-from tools.chaos.history import Place
 from tools.chaos.scene import Outcome, Scene
 from tools.servers.cluster import RedisCluster, running_cluster
 from tools.servers.sentinels import Sentinels, running_sentinels

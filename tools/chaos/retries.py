@@ -21,10 +21,11 @@ from pyspark.sql import functions as F
 
 import spark_streams
 from spark_streams.model.keys import retry_stream, returned_stream
-from tools.chaos.checker import Report
-from tools.chaos.history import History
+from spark_streams.verify.checker import Report
+from spark_streams.verify.driver import PATIENCE
+from spark_streams.verify.history import History
 from tools.chaos.job import session
-from tools.chaos.process import PATIENCE, Job, JobFailed
+from tools.chaos.process import Job, JobFailed
 from tools.chaos.scene import Outcome, Scene
 
 SCHEMA = (

@@ -16,9 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.running.run_until_drained import may_have_more
 from spark_streams.source.limits import LIMITS
-from tools.chaos.checker import Report, check
+from spark_streams.verify.checker import Report, check
+from spark_streams.verify.history import History, Place
 from tools.chaos.gather import gather
-from tools.chaos.history import History, Place
 from tools.chaos.job import TOO_SLOW, error_of, start
 from tools.chaos.producer import Producer
 from tools.chaos.query import Fault, Query, into_a_stream

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from tools.chaos.checker import Report, check
+from spark_streams.verify.checker import Report, check
+from spark_streams.verify.driver import PATIENCE
+from spark_streams.verify.history import History
 from tools.chaos.gather import gather
-from tools.chaos.history import History
-from tools.chaos.process import PATIENCE, Job
+from tools.chaos.process import Job
 from tools.chaos.producer import Producer
 from tools.chaos.query import SINKS, Fault, Query, into_a_stream
 

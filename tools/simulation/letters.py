@@ -14,7 +14,7 @@ from spark_streams.deadletter.redrive.destinations import PARKED
 from spark_streams.errors import DecodeError
 from spark_streams.model.keys import retry_stream, returned_stream
 from spark_streams.options.values import MOST_DELAYS
-from tools.chaos.history import id_key
+from spark_streams.verify.history import id_key
 from tools.simulation.model import DROPPED, Entry
 from tools.simulation.options import DEAD
 from tools.simulation.verdict import kind_of

@@ -10,7 +10,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.stream_writer import StreamWriter
-from tools.chaos.history import Row
+from spark_streams.verify.history import Row
 from tools.simulation.injected import PATIENCE
 from tools.simulation.model import Model
 from tools.simulation.world import World

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.model.commit_mark import Mark, committed_key
-from tools.chaos.history import id_key
+from spark_streams.verify.history import id_key
 from tools.key_copies import Command, copies, make_again
 from tools.simulation.model import EARLY, Entry
 from tools.simulation.once import OUT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from spark_streams.model.commit_mark import SEEK, committed_key
-from tools.chaos.history import id_key
+from spark_streams.verify.history import id_key
 from tools.simulation.powers_others import NAMES
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import CONSUMER, GROUP, World, is_ours

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tools.chaos.history import Row
+from spark_streams.verify.history import Row
 from tools.simulation.tasks import rows_of
 from tools.simulation.world import World
 

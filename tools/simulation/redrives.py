@@ -14,8 +14,8 @@ from spark_streams.deadletter.redrive.redrive import Redrive
 from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
 from spark_streams.errors import RedriveTakenError, RStreamError, ServerError, StreamMissingError, StreamStateError
 from spark_streams.model.keys import key_beside
+from spark_streams.verify.history import id_key
 from spark_streams.wire.address.address import Address
-from tools.chaos.history import id_key
 from tools.simulation.actor import Actor
 from tools.simulation.injected import PATIENCE, TERMS
 from tools.simulation.letters import Letter

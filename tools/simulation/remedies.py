@@ -16,7 +16,7 @@ from spark_streams.errors import (
     StreamStateError,
 )
 from spark_streams.model.commit_mark import SEEK, Mark, committed_key
-from tools.chaos.history import id_key
+from spark_streams.verify.history import id_key
 from tools.simulation.model import EARLY, OTHER_CHECKPOINT
 from tools.simulation.once import OUT
 from tools.simulation.world import CONSUMER, GROUP, World, shape

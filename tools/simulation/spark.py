@@ -28,7 +28,7 @@ from spark_streams.source.range import Range
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit
-from tools.chaos.history import id_key
+from spark_streams.verify.history import id_key
 from tools.simulation.injected import PATIENCE, TERMS
 from tools.simulation.model import Entry
 from tools.simulation.tasks import SCHEMA, WITH_VALUES, Tasks

@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_streams.errors import RStreamError
 from spark_streams.source.range import Range
 from spark_streams.source.stream_reader import StreamReader
-from tools.chaos.history import Row
+from spark_streams.verify.history import Row
 from tools.simulation.actor import Actor
 from tools.simulation.model import Entry, Model
 from tools.simulation.once import OUT

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tools.chaos.checker import check
-from tools.chaos.history import Added, History, Outcome, id_key
+from spark_streams.verify.checker import check
+from spark_streams.verify.history import Added, History, Outcome, id_key
 from tools.simulation import audience
 from tools.simulation.model import DROPPED, EARLY, Entry
 from tools.simulation.once import OUT

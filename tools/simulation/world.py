@@ -15,8 +15,8 @@ import redis
 from spark_streams.errors import RStreamError
 from spark_streams.model.commit_mark import committed_key
 from spark_streams.source.range import Range
+from spark_streams.verify.history import id_key
 from spark_streams.wire.connection.connection import Connection
-from tools.chaos.history import id_key
 from tools.servers.server import Server
 from tools.simulation import request_text
 from tools.simulation.actor import Actor

@@ -135,15 +135,7 @@ def master(address: Address) -> Named:
 def ask(address: Address, node: Node) -> Named:
     """Return the report of one sentinel. Raises redis-py's errors, OSError, ReplyError, UnknownMasterError."""
     name = server_url.master_name(address.url)
-    connection = open_connection(server_url.of_sentinel(address.url, node), ANSWER_WITHIN, ANSWER_WITHIN)
-    try:
-        connected = socket_of(connection)
-        questions = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), ("SENTINEL", "MASTERS")
-        connected.sendall(b"".join(pack(*question) for question in questions))
-        reader = hiredis.Reader(replyError=ReplyError, encoding="utf-8", errors="replace")
-        where, masters = (reply for _, reply in zip(questions, _replies(connected, reader), strict=False))
-    finally:
-        connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+    where, masters = _exchange(address, node, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), ("SENTINEL", "MASTERS"))
     for reply in (where, masters):
         if isinstance(reply, ReplyError):
             raise reply
@@ -158,6 +150,33 @@ def ask(address: Address, node: Node) -> Named:
     return Named(
         (where[0], int(where[1])), int(master_facts["config-epoch"]), down, state in _PROMOTING, state in _PROMOTED
     )
+
+
+def fail_over(address: Address) -> None:
+    """Ask a sentinel to replace the running master. Raises ServerReplyError if no sentinel does so."""
+    name = server_url.master_name(address.url)
+    refusals = []
+    for node in address.nodes:
+        try:
+            [reply] = _exchange(address, node, ("SENTINEL", "FAILOVER", name))
+        except (redis.RedisError, OSError) as error:
+            reply = error
+        if not isinstance(reply, Exception):
+            return
+        refusals.append(f"{node[0]}:{node[1]}: {reply}")
+    raise ServerReplyError(f"no sentinel of {address} starts a failover ({'; '.join(refusals)})", "FAILOVER")
+
+
+def _exchange(address: Address, node: Node, *questions: tuple[str, ...]) -> list[Reply]:
+    """Return the replies of one sentinel. Raises redis-py's errors, OSError."""
+    connection = open_connection(server_url.of_sentinel(address.url, node), ANSWER_WITHIN, ANSWER_WITHIN)
+    try:
+        connected = socket_of(connection)
+        connected.sendall(b"".join(pack(*question) for question in questions))
+        reader = hiredis.Reader(replyError=ReplyError, encoding="utf-8", errors="replace")
+        return [reply for _, reply in zip(questions, _replies(connected, reader), strict=False)]
+    finally:
+        connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
 
 
 def _replies(connected: socket.socket, reader: hiredis.Reader) -> Iterator[Reply]:

@@ -74,7 +74,8 @@ class History:
     removed: entries that the test removed (trimmed, deleted): they may be missing;
     unordered: entries that correctly reached the query out of order;
     pending: entries that are pending for the query's consumers at the end;
-    dead_letters: original entries of dead letters; acks_seen: False if acknowledgements were not recorded.
+    dead_letters: original entries of dead letters; bad: those of them that no column takes;
+    acks_seen: False if acknowledgements were not recorded.
     """
 
     added: list[Added] = field(default_factory=list)
@@ -84,6 +85,7 @@ class History:
     unordered: set[Place] = field(default_factory=set)
     pending: list[Place] = field(default_factory=list)
     dead_letters: list[Place] = field(default_factory=list)
+    bad: set[Place] = field(default_factory=set)
     acks_seen: bool = True
 
     def kept(self) -> list[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, fields
 
-from tools.chaos.history import History, Outcome, Place, Row, Value, id_key, list_first
+from spark_streams.verify.history import History, Outcome, Place, Row, Value, id_key, list_first
 
 
 @dataclass
@@ -69,7 +69,7 @@ def check(history: History) -> Report:
 
     report.duplicated = [value for value, times in arrived.items() if times > 1]
     report.duplicated += [r.value for r in rows if places[r.place] > 1 and arrived[r.value] == 1]
-    report.buried = list(buried)
+    report.buried = [place for place in buried if place not in history.bad]
     report.buried_twice = [place for place, times in buried.items() if times > 1]
     report.pending = list(history.pending)
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from spark_streams.verify.checker import Report, check
+from spark_streams.verify.history import Acknowledged, Added, History, Row
+from spark_streams.verify.history import Outcome as Sent
 from tools.chaos.attempts import Attempt
-from tools.chaos.checker import Report, check
-from tools.chaos.history import Acknowledged, Added, History, Row
-from tools.chaos.history import Outcome as Sent
 from tools.chaos.sink import rows_of_entries
 
 
@@ -195,3 +195,12 @@ def test_a_good_entry_that_became_a_dead_letter_is_buried() -> None:
     place = history.rows.pop().place
     history.dead_letters = [place]
     assert faults(history) == {"buried": 1}
+
+
+def test_an_entry_that_no_column_takes_must_become_one_dead_letter() -> None:
+    history = good()
+    place = history.rows.pop().place
+    history.acknowledged = [one for one in history.acknowledged if one.place != place]
+    assert faults(history) == {"lost": 1}
+    history.dead_letters, history.bad = [place], {place}
+    assert faults(history) == {}

@@ -1,0 +1,135 @@
+"""A TCP relay in this process: it passes connections on to a server, and breaks them at a byte."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+READ = 65536
+UP, DOWN = "up", "down"  # to the server, from it
+
+
+class Relay:
+    """Listens on a port of 127.0.0.1. As a context manager it closes all its connections.
+
+    connect: opens a connection to the server; port: 0 for any.
+    """
+
+    def __init__(self, connect: Callable[[], socket.socket], port: int = 0) -> None:
+        self._connect = connect
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closing = False
+        self._cut: tuple[str, int] | None = None  # direction, and bytes until then
+        self.cut_so_far = 0
+        self.port: int = self._listener.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        self._start(self._accept, self._listener)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing = True
+        self._stop_listening()
+        self.cut_all()
+        for thread in self._threads:
+            thread.join(5)
+
+    def break_at(self, direction: str, after: int) -> None:
+        """Break the connection on which this byte passes, counted from now over all connections."""
+        with self._lock:
+            self._cut = (direction, after)
+
+    def cut_all(self) -> None:
+        """Break every connection now."""
+        with self._lock:
+            sockets, self._sockets = self._sockets, []
+        for connected in sockets:
+            reset(connected)
+
+    def _stop_listening(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _start(self, target: Callable[..., object], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while not self._closing:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                server = self._connect()
+            except OSError:
+                reset(client)
+                continue
+            for connected in (client, server):
+                if connected.family != socket.AF_UNIX:
+                    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._sockets += [client, server]
+            self._join(client, server)
+
+    def _join(self, client: socket.socket, server: socket.socket) -> None:
+        """Pass on what both send."""
+        self._start(self._pass_on, client, server, UP)
+        self._start(self._pass_on, server, client, DOWN)
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, direction: str) -> None:
+        with contextlib.suppress(OSError):  # the other side is gone, and both are closed
+            while data := source.recv(READ):
+                passing = self._passing(direction, len(data))
+                target.sendall(data[:passing])
+                if passing < len(data):
+                    break
+        reset(source)
+        reset(target)
+
+    def _passing(self, direction: str, size: int) -> int:
+        """Return how many of these bytes pass before the connection breaks."""
+        with self._lock:
+            if self._cut is None or self._cut[0] != direction:
+                return size
+            left = self._cut[1]
+            if left >= size:
+                self._cut = (direction, left - size)
+                return size
+            self._cut = None
+            self.cut_so_far += 1
+            return left
+
+
+def reset(connected: socket.socket) -> None:
+    """Close as a machine that vanishes: unread bytes are lost."""
+    with contextlib.suppress(OSError):
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connected.shutdown(socket.SHUT_RDWR)
+    with contextlib.suppress(OSError):
+        connected.close()
+
+
+def connector(host: str, port: int, path: str = "") -> Callable[[], socket.socket]:
+    """Return a function that connects to a port, or to a Unix socket."""
+
+    def connect() -> socket.socket:
+        if path:
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(path)
+            return server
+        return socket.create_connection((host, port))
+
+    return connect

@@ -1,0 +1,1 @@
+"""`rstream verify`."""

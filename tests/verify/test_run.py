@@ -1,0 +1,84 @@
+"""`rstream verify` from end to end: a right server passes, Ctrl-C leaves nothing, and a prefix is used once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import redis
+from click.testing import CliRunner
+
+from spark_streams.cli import main
+from spark_streams.errors import InvalidOptionError
+from spark_streams.verify.plan import Plan
+from spark_streams.verify.run import verify
+from spark_streams.wire.address.address import Address
+from tools.servers.server import Server
+
+RSTREAM = [sys.executable, "-m", "spark_streams.cli", "verify"]
+
+
+@pytest.mark.spark
+def test_a_right_server_passes(server: Server, client: redis.Redis, tmp_path: Path) -> None:
+    client.set("orders", "a stranger's")
+    command = [*RSTREAM, "--url", server.url, "--minutes", "0.1", "--json", "--html", str(tmp_path / "page.html")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    report = json.loads(ended.stdout)
+    assert report["verdict"] == "held"
+    assert set(report["counts"].values()) == {0}
+    assert all(report["evidence"].values())
+    assert report["not tried"]["failover"] == "--allow-failover was not given"
+    assert "The guarantees held." in (tmp_path / "page.html").read_text()
+    assert set(client.keys()) == {"orders", "rstream:runs"}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_and_leaves_no_key(engine_server: Server, number: signal.Signals) -> None:
+    with engine_server.client() as client:
+        client.flushall()
+        with subprocess.Popen([*RSTREAM, "--url", engine_server.url], stderr=subprocess.PIPE, text=True) as process:
+            deadline = time.monotonic() + 60
+            while not client.keys("rstream-verify-*") and time.monotonic() < deadline:
+                time.sleep(0.02)
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, errors
+        assert errors.endswith("stopped, without a verdict\n")
+        assert client.keys("rstream-verify-*") == client.keys("rstream:*") == []
+
+
+def test_keys_of_the_same_name_are_not_touched(server: Server, client: redis.Redis) -> None:
+    client.set("taken:in:0", 1)
+    plan = Plan("taken", 1, 60, {})
+    with pytest.raises(InvalidOptionError, match="keys with the prefix taken exist"):
+        verify(plan, Address.parse(server.url), {}, print, lambda: None)
+    assert client.keys() == ["taken:in:0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name the server with --url, or try the bundled engine with --engine"),
+        (["--engine", "--url", "redis://h"], "one of them"),
+        (["--engine", "--spark-submit", "spark-submit --deploy-mode cluster"], "remove --deploy-mode cluster"),
+        (["--engine", "--minutes", "0"], "--minutes"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RSTREAM_URL", raising=False)
+    ran = CliRunner().invoke(main, ["verify", *arguments])
+    assert ran.exit_code == 2
+    assert message in ran.output
+
+
+def test_choices_depend_on_the_seed_alone() -> None:
+    one, same, other = (Plan(name, seed, 60, {}) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
+    assert one.chance("x").random() == same.chance("x").random() != other.chance("x").random()
+    assert one.sink()["chunkSize"] == same.sink()["chunkSize"]
