@@ -59,7 +59,12 @@ LINES = {
         *("dead list", "dead show orders:dead", "dead export orders:dead", "dead purge orders:dead --yes"),
         *("dead redrive orders:dead", "exporter --once"),
     ],
-    "spark": ["run etl --config {0}/etl.toml --check", "run etl --config {0}/etl.toml --submit", "run load"],
+    "spark": [
+        "run etl --config {0}/etl.toml --check",
+        "run etl --config {0}/etl.toml --submit",
+        "run load",
+        "verify --engine",
+    ],
     "console": ["console --port 0"],
 }
 
