@@ -29,18 +29,22 @@ GROUPS = {
     "start": "Waiting times of a user",
     "idle": "A query without new entries",
     "settings": "Options of source and sink, against their defaults",
+    "nexmark": "Nexmark over streams, against Spark's file source",
     "growth": "Growth of the source, against a tenth of the size",
 }
-ON_REQUEST = {"growth"}  # ten minutes, and 9 GB of memory: measured only if the arguments name it
+# Measured only if the arguments name it: ten minutes and 9 GB of memory; ten minutes.
+ON_REQUEST = {"growth", "nexmark"}
 
 
 def main() -> int:
-    """Measure the groups that the arguments name (default: all but growth)."""
+    """Measure the groups that the arguments name (default: all but growth and nexmark)."""
     # Processes that compile their modules at each start would be measured instead of what a user starts.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the exit handlers stop the servers
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    parser.add_argument("groups", nargs="*", metavar="group", help=f"{', '.join(GROUPS)} (default: all but growth)")
+    parser.add_argument(
+        "groups", nargs="*", metavar="group", help=f"{', '.join(GROUPS)} (default: all but growth and nexmark)"
+    )
     parser.add_argument(
         "--json", action="store_true", help=f"also write the medians into docs/internals/{figures.FILE.name}"
     )

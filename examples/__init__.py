@@ -1,0 +1,1 @@
+"""Programs that show how source and sink are used. docs/guide names them."""

@@ -1,0 +1,1 @@
+"""Nexmark, a benchmark of streaming SQL, over Redis Streams."""

@@ -1,0 +1,60 @@
+"""P33: Nexmark's queries over Redis Streams, against the same SQL over Spark's file source with the same events."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import shutil
+import tempfile
+from pathlib import Path
+
+import redis
+
+from examples.nexmark.nexmark import Views, file_streams, produce, run, streams
+from examples.nexmark.queries import QUERIES, Query
+from tools.bench.row import Row
+from tools.bench.servers import running
+from tools.bench.spark import session
+
+_EVENTS = 1_000_000
+_PREFIX = "nexmark"
+_CORES = 2  # of the session
+_groups = itertools.count()
+
+
+def rows(stack: contextlib.ExitStack) -> list[Row]:
+    """Return a row for each query."""
+    server = stack.enter_context(running("redis-server"))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    url = f"redis://127.0.0.1:{server.port}/0"
+    with redis.Redis(port=server.port) as client:
+        produce(client, _PREFIX, folder / "events", _EVENTS)
+    session().conf.set("spark.sql.shuffle.partitions", _CORES)
+    session().conf.set("spark.sql.session.timeZone", "UTC")
+    stack.callback(session().conf.unset, "spark.sql.shuffle.partitions")
+    stack.callback(session().conf.unset, "spark.sql.session.timeZone")
+    return [
+        Row(
+            "P33",
+            f"Nexmark {name}: {query.title}",
+            f"{_EVENTS:,} events, availableNow, into Parquet; events a second a core; peer: files of JSON",
+            "/s",
+            None,
+            functools.partial(_streams, query, url, folder),
+            functools.partial(_rate, query, file_streams(session(), folder / "events"), folder),
+            "Spark's files",
+        )
+        for name, query in QUERIES.items()
+    ]
+
+
+def _streams(query: Query, url: str, folder: Path) -> float:
+    return _rate(query, streams(session(), url, _PREFIX, f"g{next(_groups)}"), folder)
+
+
+def _rate(query: Query, views: Views, folder: Path) -> float:
+    """Return the events a second a core."""
+    out = folder / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    return _EVENTS / run(session(), query, views, out) / _CORES
