@@ -148,6 +148,8 @@ class Changes:
 
 def require_short(arguments: Sequence[str]) -> None:
     """Raise OptionError if the system would not start a command with these arguments."""
+    if any("\0" in word for word in arguments):
+        raise OptionError("a name or value has a NUL character, which no command line takes; use a program instead")
     if sum(len(raw(word)) + 1 for word in arguments) > COMMAND_BYTES:
         raise _too_long()
 

@@ -22,6 +22,7 @@ from spark_streams.console.pages import (
     overview,
     queries,
     streams,
+    where,
 )
 from spark_streams.console.site import Site
 
@@ -55,6 +56,7 @@ ENTRIES = (
     Entry("/dead", dead_letters.dead_letter_streams),
     Entry("/dead/stream", dead_letters.dead_letters),
     Entry("/dead/letter", dead_letters.dead_letter),
+    Entry("/where", where.where),
     Entry("/queries", queries.queries),
     Entry("/doctor", doctor.doctor),
     Entry("/plan", changes.plan, "POST"),

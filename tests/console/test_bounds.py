@@ -242,6 +242,8 @@ def test_a_change_that_is_too_long_for_a_command_is_named(server: Server) -> Non
 
 def test_the_bounds_of_a_command() -> None:
     require_short(["x" * (COMMAND_BYTES - 1)])
+    with pytest.raises(OptionError, match="NUL character"):
+        require_short(["where", "before\0after", "1-0"])
     for arguments in (["x" * COMMAND_BYTES], ["é" * (COMMAND_BYTES // 2)], ["x" * 1_000] * 99):
         with pytest.raises(OptionError, match="too long for a command"):
             require_short(arguments)

@@ -24,6 +24,7 @@ from tools.servers.server import Server
 
 pytestmark = pytest.mark.in_turn
 
+_EVERY = 16  # of the hostile entries: a process tells the journey of each
 LARGE_PAGE = 2 << 20  # bytes: a page of hostile data is not larger
 
 
@@ -90,6 +91,19 @@ def test_pages_of_usual_data(server: Server, client: redis.Redis, tmp_path: Path
         for path in ("/stream?name=none", "/entry?name=orders&id=1-1", "/dead/letter?name=orders%3Adead&id=1-1"):
             assert browser.get(path).status == 404
         assert browser.get("/entry?name=orders&id=x").status == 400
+        assert browser.get("/where?name=orders&id=x").status == 400
+        assert "no stream" in browser.get("/where?name=none&id=1-1").text
+        letter = browser.get(link("/dead/letter", name=DEAD, id=data.letters["no amount"][0])).text
+        own, of_entry = [target for target in _Links(letter).links if target.startswith("/where?")]
+        assert "still a dead letter" in browser.get(own).text
+        journey = browser.get(of_entry).text
+        assert "with other fields: no amount" in journey
+        assert own in _Links(journey).links
+        newest = entry_ids(stream)[0]
+        [target] = [
+            one for one in _Links(browser.get(link("/entry", name=STREAM, id=newest)).text).links if "/where" in one
+        ]
+        assert "not delivered yet, as the group stands" in browser.get(target).text
         assert browser.get("/group?stream=orders&group=none").status == 404
         assert browser.post("/plan", {"action": "no"}).status == 400
 
@@ -308,6 +322,8 @@ def test_hostile_data_is_text_on_every_page(server: Server, client: redis.Redis)
             paths.append("/entry?" + urlencode({"name": stream, "id": entry}))
         for stream, entry in data.letters.values():
             paths.append("/dead/letter?" + urlencode({"name": stream, "id": entry}))
+        for stream, entry in [*data.entries.values(), *data.letters.values()][::_EVERY]:
+            paths.append("/where?" + urlencode({"name": stream, "id": entry}))
         seen = set()
         while paths:
             path = paths.pop()

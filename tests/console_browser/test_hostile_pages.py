@@ -94,6 +94,8 @@ def test_an_entry_and_a_dead_letter(
     stream, entry_id = data.letters[name]
     page.open("/dead/letter", name=text(stream), id=entry_id)
     check(page, f"letter-{name.replace(': ', '-')}")
+    page.open("/where", name=text(stream), id=entry_id)
+    check(page, f"where-{name.replace(': ', '-')}")
 
 
 def test_every_stream_and_group(hostile: tuple[Console, HostileData], open_page: OpenPage) -> None:

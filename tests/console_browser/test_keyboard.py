@@ -1,4 +1,4 @@
-"""Search by JSON, export, add, add again, and log in by OIDC with the keyboard only, narrow and wide."""
+"""Search by JSON, export, follow an entry, add it again, and log in by OIDC with the keyboard only, narrow and wide."""
 
 from __future__ import annotations
 
@@ -70,6 +70,11 @@ def test_search_download_and_add_again(console: Console, open_page: OpenPage, di
     page.page.keyboard.press("Enter")
     page.page.wait_for_url("**/entry?*")
     check(page, "keyboard-entry")
+    tab_to(page, "link", "Journey")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_text("added at the time of its ID").wait_for()
+    check(page, "keyboard-where")
+    page.page.go_back()
     tab_to(page, "link", "Add again, changed")
     page.page.keyboard.press("Enter")
     page.page.wait_for_url("**/add?*")

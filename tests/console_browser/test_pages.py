@@ -74,9 +74,17 @@ def test_an_entry_and_a_dead_letter(
     page.page.locator("td.id a").first.click()
     page.page.wait_for_url("**/entry?*")
     check(page, "entry")
+    page.page.get_by_role("link", name="Journey", exact=True).click()
+    page.page.wait_for_url("**/where?*")
+    page.page.get_by_text("added at the time of its ID").wait_for()
+    check(page, "where-entry")
     for number, letters in enumerate(normal[1].letters.values()):
         page.open("/dead/letter", name=DEAD, id=letters[0])
         check(page, f"dead-letter-{number}")
+    page.page.get_by_role("link", name="its journey").click()
+    page.page.wait_for_url("**/where?*")
+    page.page.get_by_text("dead letter orders:dead/").first.wait_for()
+    check(page, "where-dead-letter")
 
 
 @DISPLAY
