@@ -51,7 +51,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         numbers = {parse_number(file.name): file for file in (folder / "offsets").iterdir()}
         commits = {file.name for file in (folder / "commits").glob("*")}
         metadata = folder / "metadata"
-        named = _object(metadata.read_text(encoding="utf-8")) if metadata.exists() else {}
+        named = json_object(metadata.read_text(encoding="utf-8")) if metadata.exists() else {}
         batches = [
             _batch(number, file.read_text(encoding="utf-8", errors="replace"), file.name in commits)
             for number, file in sorted((n, file) for n, file in numbers.items() if n is not None)
@@ -66,7 +66,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 def _batch(number: int, text: str, is_committed: bool) -> Batch:
     _, _, body = text.partition("\n")
-    parsed = [_object(line) for line in body.splitlines()]
+    parsed = [json_object(line) for line in body.split("\n")]
     times = [value for one in parsed if isinstance(value := one.get("batchTimestampMs"), int)]
     try:
         offsets = [Offset.from_json(one) for one in parsed if {"format", "group", "streams"} <= one.keys()]
@@ -75,8 +75,8 @@ def _batch(number: int, text: str, is_committed: bool) -> Batch:
     return Batch(number, times[0] if times else None, offsets or None, is_committed)
 
 
-def _object(line: str) -> Mapping[str, object]:
-    """Return a JSON object; an empty one for another line."""
+def json_object(line: str) -> Mapping[str, object]:
+    """Return a JSON object of Spark's or Delta's log; an empty one for another line."""
     with contextlib.suppress(ValueError):
         value = json.loads(line)
         if isinstance(value, dict):

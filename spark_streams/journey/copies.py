@@ -21,6 +21,7 @@ from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.deadletter.page_reader import Extent, dead_letter_pages
 from spark_streams.deadletter.transform import dead_letters_of
 from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.model.printable import name_text
 from spark_streams.wire.entries.lines import Mask
 from spark_streams.wire.replies.xinfo import stream_states
 from spark_streams.wire.session import Session
@@ -41,11 +42,11 @@ class Copy:
 
 @dataclass(frozen=True)
 class Found:
-    """searched: streams that were read; cut: of these, streams that were not read to their end."""
+    """searched: streams that were read; unread: why a copy may be missing, "" if all were read to their end."""
 
     copies: tuple[Copy, ...] = ()
     searched: tuple[bytes, ...] = ()
-    cut: tuple[bytes, ...] = ()
+    unread: str = ""
 
 
 def of_entry(stream: bytes, entry: StreamId) -> Matches:
@@ -83,7 +84,8 @@ def find_copies(session: Session, streams: Iterable[bytes], matches: Matches, li
             if limit <= read < state.length:
                 cut.append(name)
                 break
-    return Found(tuple(copies), tuple(names), tuple(cut))
+    unread = f"only the first entries of {', '.join(map(name_text, cut))} were read; raise --limit" if cut else ""
+    return Found(tuple(copies), tuple(names), unread)
 
 
 def _equals(page: DeadLetterPage, name: str, value: bytes) -> Mask:

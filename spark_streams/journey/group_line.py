@@ -2,6 +2,7 @@
 
 The server records no acknowledgement of an entry. What is neither pending nor above the group's position was
 acknowledged, or the group passed it: it began above it (XGROUP CREATE), was set (XGROUP SETID), or read with NOACK.
+What is above the position may have been delivered before the group was set back.
 """
 
 from __future__ import annotations
@@ -23,38 +24,31 @@ def group_line(facts: EntryFacts, group: GroupFacts, proof: str = "") -> Line:
         return _pending_line(name, group.pending, facts)
     if facts.id > position and facts.fields is not None:
         return _undelivered_line(name, group)
-    if facts.id > position and not proof:
-        return Line(
-            "never", f"not delivered: it has left the stream, and the group stands at {position}", "XINFO GROUPS",
-            group=name,
-        )  # fmt: skip
     if proof:
-        text = "acknowledged: it was delivered, and is not pending"
-        return Line("acknowledged", text, f"XPENDING, {proof}", group=name)
+        text = "delivered, and no longer pending: acknowledged, or dropped with its consumer or group"
+        return Line("delivered", text, f"XPENDING, {proof}", group=name)
+    if facts.id > position:
+        text = f"will not be delivered: it has left the stream, and the group stands before it, at {position}"
+        return Line("never", text, "XINFO GROUPS", group=name)
     begun = [(consumer, mark) for consumer, mark in group.marks if mark.is_begin and facts.id <= mark.id]
     if begun and len(begun) == len(group.marks):
         consumer, mark = begun[0]
-        return Line(
-            "never",
-            f"never read by the query {name_text(consumer)}: it begins above {mark.id}",
-            "commit mark",
-            group=name,
-            facts={"begins_above": str(mark.id)},
+        text = (
+            f"not read from the group under the present checkpoint of {name_text(consumer)}: it begins above {mark.id}"
         )
-    return Line(
-        "acknowledged or passed",
-        f"not pending, and the group stands at {position}{_of_marks(group, facts)}",
-        "XINFO GROUPS, XPENDING",
-        why_unknown="the server records no acknowledgement of an entry: the group may also have passed it, because it "
-        "began above it, was set, or read with NOACK" + _REFUSED * facts.marks_refused,
-        group=name,
-        facts={"position": str(position)},
+        return Line("never", text, "commit mark", group=name, facts={"begins_above": str(mark.id)})
+    why = (
+        "the server records no acknowledgement of an entry: the group may also have passed it, because it began above "
+        f"it, was set, or read with NOACK{_REFUSED * facts.marks_refused}"
     )
+    text = f"not pending, and the group stands at {position}{_of_marks(group, facts)}"
+    values = {"position": str(position)}
+    return Line("acknowledged or passed", text, "XINFO GROUPS, XPENDING", why_unknown=why, group=name, facts=values)
 
 
 def _pending_line(group: str, pending: Pending, facts: EntryFacts) -> Line:
-    deliveries = "released as fatal" if pending.deliveries == FATAL else counted(pending.deliveries, "delivery",
-                                                                                 "deliveries")  # fmt: skip
+    is_fatal = pending.deliveries == FATAL
+    deliveries = "released as fatal" if is_fatal else counted(pending.deliveries, "delivery", "deliveries")
     values: dict[str, object] = {"deliveries": pending.deliveries, "consumer": None, "idle_ms": None}
     if pending.idle < 0 or not pending.consumer:
         text = f"pending for no consumer: it was released, {deliveries}"
@@ -65,18 +59,15 @@ def _pending_line(group: str, pending: Pending, facts: EntryFacts) -> Line:
 
 
 def _undelivered_line(group: str, facts: GroupFacts) -> Line:
-    text, source = "not delivered yet", "XINFO GROUPS, XRANGE"
+    text, why = "not delivered yet", ""
     if facts.before is None:
         why = "the stream's name is not UTF-8, so the entries before it were not counted"
-        return Line("not delivered", text, source, why_unknown=why, group=group, facts={"before": None})
-    if facts.at_least:
-        text = f"{text}: at least {counted(facts.before, 'entry', 'entries')} before it"
-        why = "only so many entries were counted; raise --limit"
-        return Line(
-            "not delivered", text, source, why_unknown=why, group=group, facts={"before_at_least": facts.before}
-        )
-    text = f"{text}: {counted(facts.before, 'entry', 'entries')} before it"
-    return Line("not delivered", text, source, group=group, facts={"before": facts.before})
+    else:
+        least = "at least " if facts.at_least else ""
+        text = f"{text}, as the group stands: {least}{counted(facts.before, 'entry', 'entries')} before it"
+        why = "only so many entries were counted; raise --limit" if facts.at_least else ""
+    values = {"before_at_least" if facts.at_least else "before": facts.before}
+    return Line("not delivered", text, "XINFO GROUPS, XRANGE", why_unknown=why, group=group, facts=values)
 
 
 def _of_marks(group: GroupFacts, facts: EntryFacts) -> str:

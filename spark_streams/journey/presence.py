@@ -1,15 +1,14 @@
 """Whether a stream has an entry, and what is known of an entry that it does not have. Pure.
 
     exists                                              added, at the time of its ID
-    above the last ID                                   not added
-    nothing was ever removed (entries-added = length)   never added to this stream
+    above the last ID, or nothing was ever removed      this stream never had it
     the highest deleted ID                              deleted
-    above the highest deleted ID, below the first ID    trimmed, or never added
-    above both                                          never added: a deleted entry would have raised the highest one
-    any other                                           deleted, trimmed or never added
+    pending, above the highest deleted ID               trimmed
+    pending, above the first ID                         deleted: trimming begins at the head
+    any other                                           trimmed, deleted or never added
 
-That an entry was there is proved by a group in which it is pending. A dead letter proves it, too, but not that the
-stream is still the same one: it may have been deleted and created again.
+A pending entry was in this stream. `XTRIM … ACKED` removes others from the middle, and no count tells. A dead letter
+proves that a stream of this name had the entry: it may have been deleted and created again, or restored.
 """
 
 from __future__ import annotations
@@ -18,36 +17,29 @@ from spark_streams.journey.facts import EntryFacts
 from spark_streams.journey.line import Line
 from spark_streams.model.id_times import is_time
 
+_SOURCE = "XINFO STREAM"
 _OLD = "servers before Redis 7 do not record which entries were deleted"
 
 
 def is_never_added(facts: EntryFacts) -> bool:
     """Whether the server proves that this stream never had the entry."""
-    return facts.fields is None and facts.state.exists and _absent(facts, has_copies=False).event in (
-        "not added", "never added"
-    )  # fmt: skip
+    return facts.fields is None and _absent(facts, is_proved=False).event == "never added"
 
 
-def presence_lines(facts: EntryFacts, has_copies: bool) -> list[Line]:
-    """Return the lines about adding and removing the entry. has_copies: a dead letter or a retry names it."""
-    was_there = facts.fields is not None or facts.is_pending or has_copies
+def presence_lines(facts: EntryFacts, is_proved: bool) -> list[Line]:
+    """Return the lines about adding and removing the entry. is_proved: a copy that a query has written names it."""
+    was_there = facts.fields is not None or facts.is_pending or is_proved
     lines = [_added(facts)] if was_there else []
     if facts.fields is None:
-        lines.append(_absent(facts, has_copies))
+        lines.append(_absent(facts, is_proved))
     if facts.adds is not None and facts.adds.duplicates and was_there:
-        lines.append(
-            Line(
-                "duplicates",
-                f"{facts.adds.duplicates:,} repeated adds of this stream were refused (XADD IDMP)",
-                "XINFO STREAM: iids-duplicates",
-                why_unknown="the server counts them for the stream, not for an entry",
-                facts={"duplicates_of_stream": facts.adds.duplicates},
-            )
-        )
+        text = f"{facts.adds.duplicates:,} repeated adds of this stream were refused (XADD IDMP)"
+        why = "the server counts them for the stream, not for an entry"
+        values = {"duplicates_of_stream": facts.adds.duplicates}
+        lines.append(Line("duplicates", text, f"{_SOURCE}: iids-duplicates", why_unknown=why, facts=values))
     if facts.expires_in is not None:
-        lines.append(
-            Line("expires", "the stream expires with all its entries", "PTTL", facts.now + facts.expires_in)
-        )  # fmt: skip
+        at = facts.now + facts.expires_in
+        lines.append(Line("expires", "the stream expires with all its entries", "PTTL", at))
     return lines
 
 
@@ -57,35 +49,35 @@ def _added(facts: EntryFacts) -> Line:
     return Line("added", "added", "entry ID", why_unknown="its ID is not a time", facts={"time_known": False})
 
 
-def _absent(facts: EntryFacts, has_copies: bool) -> Line:
+def _absent(facts: EntryFacts, is_proved: bool) -> Line:
     """Return what is known of an entry that the stream does not have."""
-    state, entry, source = facts.after, facts.id, "XINFO STREAM"
-    was_there = facts.is_pending or has_copies
+    state, event = facts.after, "removed" if is_proved or facts.is_pending else "absent"
     if not state.exists:
         why = "a stream that was deleted or has expired leaves no trace"
-        return Line("removed" if was_there else "absent", "the stream does not exist", source, why_unknown=why)
-    if entry > facts.state.last and not was_there:
-        return Line("not added", f"not added: the stream's last ID is {facts.state.last}", source)
+        return Line(event, "the stream does not exist", _SOURCE, why_unknown=why)
+    is_above = facts.id > facts.state.last
+    if not facts.is_pending and (is_above or state.added == state.length):
+        if is_proved:
+            return Line(event, "not in the present stream, which was created again or restored since", _SOURCE)
+        how = f"its last ID is {facts.state.last}" if is_above else "no entry was ever removed"
+        return Line("never added", f"this stream never had it: {how}", _SOURCE)
     if state.added is None:
-        return Line("absent", "the stream does not have it", source, why_unknown=_OLD)
-    if state.added == state.length:
-        if was_there:
-            return Line("removed", "removed with the whole stream, which was created again since", source)
-        return Line("never added", "this stream never had it: no entry was ever removed", source)
+        return Line(event, "the stream does not have it", _SOURCE, why_unknown=_OLD)
+    possible = _possible(facts, is_proved)
+    if len(possible) == 1:
+        return Line(possible[0], f"{possible[0]} from the stream", f"{_SOURCE}, XPENDING")
+    why = "the server does not record which entries left the stream"
+    text = f"the stream does not have it: {' or '.join(possible)}"
+    return Line(event, text, _SOURCE, why_unknown=why, facts={"possible": possible})
+
+
+def _possible(facts: EntryFacts, is_proved: bool) -> list[str]:
+    """Return what may have happened to an entry that is not in its stream."""
+    state, entry = facts.after, facts.id
     if entry == state.deleted:
-        return Line("deleted", "deleted: it is the stream's highest deleted ID", f"{source}: max-deleted-entry-id")
-    below_first = not state.length or (state.first is not None and entry < state.first)
-    if entry > state.deleted and facts.is_pending:
-        return Line("trimmed", "trimmed: no entry from its ID on was deleted one by one", source)
-    if entry > state.deleted and not was_there and not below_first:
-        return Line("never added", "this stream never had it: no entry from its ID on was ever deleted", source)
-    possible = ["trimmed"] if below_first else []
-    possible += ["deleted"] if entry < state.deleted else []
-    possible += [] if facts.is_pending else ["removed with the whole stream"] if was_there else ["never added"]
-    return Line(
-        "removed" if was_there else "absent",
-        f"the stream does not have it: {' or '.join(possible)}",
-        source,
-        why_unknown="the server does not record which entries left the stream",
-        facts={"possible": possible},
-    )
+        return ["deleted"]
+    deleted = ["deleted"] if entry < state.deleted else []
+    if facts.is_pending:
+        is_below_first = not state.length or (state.first is not None and entry < state.first)
+        return [*(["trimmed"] if is_below_first else []), *deleted] or ["trimmed", "deleted"]
+    return ["trimmed", *deleted, "left behind with an earlier state of the stream" if is_proved else "never added"]

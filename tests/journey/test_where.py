@@ -123,19 +123,20 @@ def test_what_has_left_the_stream_is_told_as_far_as_the_server_records_it(
     assert (one(server, "trimmed", "orders", orders[2])["exact"]) is True  # it is pending for etl: lost by the trim
     never = one(server, "absent", "orders", orders[0])  # acknowledged: it may as well never have been added
     assert (never["possible"], never["exact"]) == (["trimmed", "never added"], False)
-    assert one(server, "never added", "orders", orders[5].replace("-0", "-1"))["exact"] is True
+    between = one(server, "absent", "orders", orders[5].replace("-0", "-1"))
+    assert (between["possible"], between["exact"]) == (["trimmed", "never added"], False)
     client.xdel("orders", orders[6], orders[7])
     assert one(server, "deleted", "orders", orders[7])["exact"] is True
-    assert one(server, "removed", "orders", orders[6])["possible"] == ["deleted"]
+    assert one(server, "deleted", "orders", orders[6])["exact"] is True  # it is pending, and not at the head
     above = orders[9].replace("-0", "-5")
-    assert events(server, "orders", above) == [("not added", True)]
+    assert events(server, "orders", above) == [("never added", True)]
     late = one_of(lines(server, "orders", orders[7]), "late")
-    assert late["event"] == "never"
+    assert (late["event"], late["exact"]) == ("never", True)
     client.pexpire("orders", HOUR)
     assert one(server, "expires", "orders", orders[5])["at_ms"] > time.time() * 1000
     client.delete("orders")
     fill(server, 1, stream="orders", id=orders[0], has_group=False)
-    gone = one(server, "removed", "orders", orders[0])
+    gone = one(server, "absent", "orders", orders[0])
     assert (gone["exact"], "no trace" in gone["because"]) == (False, True)
 
 
@@ -149,8 +150,8 @@ def test_an_entry_waits_for_a_retry_is_returned_and_dies(
     line = one(server, "waiting", "orders", entry)
     assert (line["attempt"], line["stream"], line["exact"]) == (2, waits_in, True)
     assert line["due_ms"] == int(line["id"].partition("-")[0]) + 60_000
-    acknowledged = one_of([one for one in lines(server, "orders", entry) if one["event"] != "waiting"], "etl")
-    assert (acknowledged["event"], acknowledged["exact"]) == ("acknowledged", True)
+    delivered = one_of([one for one in lines(server, "orders", entry) if one["event"] != "waiting"], "etl")
+    assert (delivered["event"], delivered["exact"]) == ("delivered", True)
 
     returned = returned_stream("orders", "etl")
     with connect(Address.parse(server.url)) as connection:
@@ -173,6 +174,36 @@ def test_a_forged_dead_letter_is_not_exact(server: Server, client: redis.Redis, 
     line = one(server, "dead", "orders", orders[4])
     assert (line["exact"], line["same_fields"]) == (False, False)
     assert "any client" in line["because"]
+    client.xack("orders", "etl", orders[4])  # the forged dead letter proves nothing about the group
+    groups = [line for line in lines(server, "orders", orders[4]) if line["event"] != "dead"]
+    assert one_of(groups, "etl")["event"] == "acknowledged or passed"
+    forged = f"{int(orders[9].partition('-')[0]) + 1}-0"
+    fill(server, 1, into="orders:dead", stream="orders", id=forged, group="etl", has_group=False)
+    assert one(server, "never added", "orders", forged)["exact"] is True
+
+
+def test_a_mark_that_a_producer_forges_sends_no_dead_letter_back(
+    server: Server, client: redis.Redis, orders: list[str]
+) -> None:
+    fail(server, orders[4], "orders:dead", reason="decode")
+    [(letter, _)] = client.xrange("orders:dead")
+    client.xadd("orders", {"n": 5, "dl.redriven": f"1 2026-01-01T00:00:00Z orders:dead/{letter}"})
+    line = one(server, "sent back", "orders:dead", letter)
+    assert (line["exact"], "any producer" in line["because"]) == (False, True)
+
+
+def test_a_hole_that_a_trim_of_acknowledged_entries_leaves_is_no_proof(engine_server: Server) -> None:
+    with engine_server.client(decode_responses=True) as client:
+        client.flushall()
+        for n in range(1, 6):
+            client.xadd("orders", {"n": n}, id=f"{n}-0")
+        client.xgroup_create("orders", "etl", id="0")
+        client.xreadgroup("etl", "spark", {"orders": ">"})
+        client.xack("orders", "etl", "3-0")
+        client.execute_command("XTRIM", "orders", "MINID", "5-0", "ACKED")
+        assert [entry for entry, _ in client.xrange("orders")] == ["1-0", "2-0", "4-0", "5-0"]
+    line = one(engine_server, "absent", "orders", "3-0")
+    assert (line["possible"], line["exact"]) == (["trimmed", "never added"], False)
 
 
 def test_a_dead_letter_is_followed_to_the_entry_that_it_was_sent_back_as(
@@ -246,6 +277,6 @@ def test_a_user_who_may_only_look_is_told_what_stays_unknown(redis_server: Serve
 def test_the_text_has_a_line_for_each_event_with_its_source(server: Server, orders: list[str]) -> None:
     output = where(server, "orders", orders[7]).output
     assert output.splitlines()[0] == f"orders {orders[7]}"
-    assert "not delivered yet: 4 entries before it" in output
+    assert "not delivered yet, as the group stands: 4 entries before it" in output
     assert "exact" in output
     assert "XINFO GROUPS, XRANGE" in output

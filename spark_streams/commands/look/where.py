@@ -35,11 +35,36 @@ _LIMIT = 100_000  # entries of a stream that are read or counted by default
     "folders",
     multiple=True,
     metavar="FOLDER",
-    help="Checkpoint folder of a query, on this machine: also tell its batches. Repeatable.",
+    help="Checkpoint folder of a query, on this machine: also tell its batches, and what the sink's ledger says of "
+    "them. Repeatable.",
+)
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="TABLE",
+    help="With --checkpoint: also tell what a table has of these batches. Folder of a Delta table or of a job's files, "
+    "or CATALOG.NAMESPACE.TABLE of pyiceberg. Repeatable.",
+)
+@click.option(
+    "--archive",
+    "archives",
+    multiple=True,
+    metavar="FOLDER",
+    help="Table of the job archive: also tell which file has the entry. Repeatable.",
 )
 @url_option
 @json_option
-def where(stream: str, entries: tuple[str, ...], limit: int, folders: tuple[str, ...], url: str, as_json: bool) -> None:
+def where(
+    stream: str,
+    entries: tuple[str, ...],
+    limit: int,
+    folders: tuple[str, ...],
+    tables: tuple[str, ...],
+    archives: tuple[str, ...],
+    url: str,
+    as_json: bool,
+) -> None:
     """Tell where each entry ID of STREAM is, and what became of it. STREAM may also be a stream of dead letters.
 
     \b
@@ -49,30 +74,33 @@ def where(stream: str, entries: tuple[str, ...], limit: int, folders: tuple[str,
     dead       in which stream, under which ID, why, and whether its fields are the same
     sent back  as which entry, by which redrive; the journey of that entry follows
     removed    trimmed, deleted or expired, as far as the server records it
-    batches    with --checkpoint: the micro-batch that read it, and what the sink's ledger says of its rows
 
-    Each line is exact, or says why it is not known. The command reads streams of dead letters and of retries, and for a
-    dead letter the streams that it may have been sent back to. No group changes.
+    Each line is exact, or says why it is not known. No group changes.
 
     \b
     Examples:
       rstream where orders 1795163834542-0
       rstream where orders:dead 1795163901007-0
       rstream where orders 1795163834542-0 1795163834542-1 --json
-      rstream where orders 1795163834542-0 --checkpoint checkpoints/etl
+      rstream where orders 1795163834542-0 --checkpoint checkpoints/etl --table lake/orders
+      rstream where orders 1795163834542-0 --archive lake/archive
     """
     from spark_streams.journey.batches import read_checkpoint
-    from spark_streams.journey.journey import journeys
+    from spark_streams.journey.journey import Beside, journeys
+    from spark_streams.journey.tables import read_table
     from spark_streams.wire.session import Session
 
     ids = [_complete(text) for text in entries]
+    if tables and not folders:
+        raise click.UsageError("--table needs --checkpoint: the checkpoint names the batch whose rows are in the table")
     checkpoints = [read_checkpoint(Path(folder)) for folder in folders]
+    beside = Beside(checkpoints, [read_table(table) for table in tables], archives)
     told: list[Journey] = []
     with Session(address_of(url)) as session:
         server = session.get()
         names = streams_by_word(server, [stream], exact=True)[stream][0]
         for entry in dict.fromkeys(ids):
-            of_names = [journeys(session, name, entry, limit, checkpoints) for name in names]
+            of_names = [journeys(session, name, entry, limit, beside) for name in names]
             known = [of_name for of_name in of_names if any(journey.is_present for journey in of_name)] or of_names
             told += [journey for of_name in known for journey in of_name]
         if not any(journey.is_known for journey in told):

@@ -11,7 +11,7 @@ from spark_streams.model.keys import RetryStream, delays_key, read_retry_stream,
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.printable import name_text
 from spark_streams.options.values import MOST_DELAYS
-from spark_streams.wire.connection.connection import ReplyError
+from spark_streams.wire.connection.connection import Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import milliseconds
 from spark_streams.wire.replies.reply_errors import is_wrong_type
@@ -80,13 +80,17 @@ def _fetch_waiting(server: Server, name: bytes, stream: RetryStream) -> WaitingE
     shown, attempts = name_text(name), stream.attempts
     if attempts is None:
         return WaitingEntries(shown, length, stream.stream, stream.group, None, None, None)
-    due = None
-    if delays:
-        milliseconds_of = [parse_number(delay) for delay in delays.split()]
-        delay = milliseconds_of[min(attempts, len(milliseconds_of)) - 1] if milliseconds_of else None
-        due = None if delay is None else StreamId.parse(first[0][0]).ms + delay
+    delay = delay_after(delays, attempts)
+    due = None if delay is None else StreamId.parse(first[0][0]).ms + delay
     due_in = None if due is None else max(0, due - milliseconds(now))
     return WaitingEntries(shown, length, stream.stream, stream.group, attempts + 1, due, due_in)
+
+
+def delay_after(delays: Reply, attempts: int) -> int | None:
+    """Return for how many milliseconds an entry waits after so many attempts; None if no query returns it. delays:
+    value of `delays_key`."""
+    numbers = [parse_number(word) for word in delays.split()] if isinstance(delays, bytes) else []
+    return numbers[min(attempts, len(numbers)) - 1] if numbers else None
 
 
 def refuse_returned_entries(stream: str) -> None:

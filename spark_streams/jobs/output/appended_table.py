@@ -12,6 +12,7 @@ from spark_streams.jobs.output.folder_columns import exists, read_columns, write
 from spark_streams.jobs.output.formats import DELTA, FILES
 from spark_streams.jobs.output.partition_types import with_null_folders
 from spark_streams.jobs.output.table_columns import TableFit, add_columns
+from spark_streams.model.micro_batch import application
 
 
 class AppendedTable:
@@ -70,7 +71,7 @@ class AppendedTable:
         writer = rows.write.format(self._kind).mode("append").options(**self._options)
         if self._transaction is not None:
             transaction_options = {
-                "txnAppId": f"{query_id(self._spark)}:{self._transaction}",
+                "txnAppId": application(query_id(self._spark), self._transaction),
                 "txnVersion": str(number),
             }
             writer = writer.options(**transaction_options)

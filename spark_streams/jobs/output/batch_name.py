@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
+from spark_streams.model.micro_batch import partition_name
+
 
 def query_id(spark: SparkSession) -> str:
     """Return the ID, from its checkpoint, of the query that runs on this thread."""
@@ -12,4 +14,4 @@ def query_id(spark: SparkSession) -> str:
 
 def batch_name(spark: SparkSession, number: int) -> str:
     """Return the name that partitions of a table use."""
-    return f"b{query_id(spark)[:8]}-{number}"
+    return partition_name(query_id(spark), number)

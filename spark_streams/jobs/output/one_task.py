@@ -14,6 +14,7 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from spark_streams.errors import TableError
 from spark_streams.jobs.output.batch_name import query_id
+from spark_streams.model.micro_batch import application
 
 Pages = Iterator[pa.RecordBatch]
 
@@ -31,7 +32,7 @@ def missing_package(package: str) -> str:
 
 def application_of(spark: SparkSession, transaction: str | None) -> str | None:
     """Return the name of the query that runs on this thread, with its output. None: each row at least once."""
-    return None if transaction is None else f"{query_id(spark)}:{transaction}"
+    return None if transaction is None else application(query_id(spark), transaction)
 
 
 def write_in_one_task(rows: DataFrame, write: Callable[[Pages], Pages]) -> None:

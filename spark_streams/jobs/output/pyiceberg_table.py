@@ -31,6 +31,7 @@ from spark_streams.jobs.output.housekeeping import no_error_ends_the_job
 from spark_streams.jobs.output.one_task import Pages, application_of, check_partitions, write_in_one_task
 from spark_streams.jobs.output.partition_types import partition_fields
 from spark_streams.jobs.output.table_columns import TableFit
+from spark_streams.model.micro_batch import ICEBERG_BATCH, ICEBERG_QUERY
 from spark_streams.model.numbers import parse_number
 from spark_streams.running.error_summary import one_line
 from spark_streams.spark.arrow_schema import arrow_schema
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 _PROPERTY = "spark-streams.batch."
-_QUERY, _NUMBER = "spark-streams.query", "spark-streams.batch"  # in the summary of a snapshot
 # Of a table that the job creates. Each batch adds a manifest and a metadata file: the first are merged, and of the
 # second the last 100 are kept.
 _CREATED_WITH = {"commit.manifest-merge.enabled": "true", "write.metadata.delete-after-commit.enabled": "true"}
@@ -237,7 +237,7 @@ def _writer(place: TableLocation, application: str | None, number: int) -> Calla
 
     application, number: the identity of the batch; application None: it is always appended.
     """
-    summary = {} if application is None else {_QUERY: application, _NUMBER: str(number)}
+    summary = {} if application is None else {ICEBERG_QUERY: application, ICEBERG_BATCH: str(number)}
 
     def is_in(table: Table) -> bool:
         name = f"{_PROPERTY}{application}"
