@@ -116,10 +116,10 @@ def main() -> int:
     parser.add_argument(
         "--add",
         action="append",
-        choices=["renew", "faults"],
+        choices=["renew", "faults", "where"],
         default=[],
-        help="add to each plan: new checkpoints for the used group (renew), or a parted network, slow replies and "
-        "failovers (faults); can be given several times",
+        help="add to each plan: new checkpoints for the used group (renew), a parted network, slow replies and "
+        "failovers (faults), or questions where entries are (where); can be given several times",
     )
     parser.add_argument("--whole", action="store_true", help="with --story: do not shrink")
     parser.add_argument("--pairs", action="store_true", help="print the pairs of source options, and run no plan")

@@ -86,8 +86,15 @@ def _with_faults(chance: random.Random, steps: list[Step]) -> list[Step]:
     return steps
 
 
+def _with_questions(chance: random.Random, steps: list[Step]) -> list[Step]:
+    """Questions where entries are, at three to eight places."""
+    for _ in range(chance.randint(3, 8)):
+        steps.insert(chance.randint(0, len(steps)), Step("where", 0, chance.random(), chance.random()))
+    return steps
+
+
 # Each has a generator of its own: the other steps of a plan stay as they are.
-ADDITIONS = {"renew": _with_renewals, "faults": _with_faults}
+ADDITIONS = {"renew": _with_renewals, "faults": _with_faults, "where": _with_questions}
 
 
 def _made(seed: int) -> Plan:

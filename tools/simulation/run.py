@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ from tools.simulation import (
     powers_producers,
     powers_rivals,
     powers_spark,
+    powers_where,
     verdict,
 )
 from tools.simulation.births import Births
 from tools.simulation.elsewhere import Elsewhere
 from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.journeys import Asker
 from tools.simulation.letters import Letters
 from tools.simulation.model import Entry
 from tools.simulation.once import Once
@@ -53,6 +56,7 @@ _MODULES = (
     powers_letters,
     powers_archive,
     powers_elsewhere,
+    powers_where,
 )
 POWERS: dict[str, Callable[[World, Step], None]] = {
     name: power
@@ -62,6 +66,7 @@ POWERS: dict[str, Callable[[World, Step], None]] = {
 }
 SINKS: dict[str, Callable[[World], Once | Recorder]] = {"recorder": Recorder, "skipping": Skipping, "once": Once}
 _MAX_RUNS = 12  # of the last drain
+_ASKED = 12  # entries at the end of a plan that asks where they are
 _LONGEST_DELAY = 2.0  # seconds: entries that wait for a retry are due then
 
 
@@ -194,3 +199,5 @@ def _finish(world: World) -> None:
         if world.failures:
             return
     verdict.at_the_end(world)
+    if world.asks:
+        Asker(world, random.Random(world.setup.seed)).ask(_ASKED)

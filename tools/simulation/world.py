@@ -90,6 +90,8 @@ class World:
         self.threads: list[Actor] = []  # of the driver
         self.helpers: list[Actor] = []  # those that have work
         self.dying = False
+        self.looks_on = False  # somebody looks at the server, and nothing happens meanwhile
+        self.asks = False  # the plan asks where entries are
         self.network = Network(server, self._pass_time)
         self.away = False  # whether connections have been cut or refused since the query was last at peace
         self.pace = plan.setup.pace
@@ -144,7 +146,7 @@ class World:
 
     def tick(self, connection: Connection | None = None, data: bytes | memoryview | None = None) -> None:
         """Pass a moment of the library: before (with data) or after it sends bytes, or between two actions."""
-        if self.dying:
+        if self.dying or self.looks_on:
             return
         actor = Actor.current()
         if self.verbose and data is not None:
