@@ -21,9 +21,9 @@ from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import retry_stream, returned_stream
 from spark_streams.options.values import MOST_DELAYS
 from spark_streams.source.offset import Offset
+from spark_streams.verify.history import id_key
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.session import Session
-from tools.chaos.history import id_key
 from tools.simulation.injected import PATIENCE
 from tools.simulation.letters import Letter
 from tools.simulation.model import Entry

@@ -6,6 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.console.actions import with_options
+from spark_streams.console.bounds import MASK
+from spark_streams.console.mask import Mask
 from spark_streams.console.pages.streams import entry_id
 from spark_streams.console.request.parameters import Parameters
 from spark_streams.console.short_names import is_short
@@ -20,20 +22,23 @@ async def where(site: Site, request: Request) -> Response:
     parameters = Parameters.of_query(request)
     name, wanted = parameters.get("name"), str(entry_id(parameters.get("id")))
     words = ["where", "--", name, wanted] if name.startswith("-") else ["where", name, wanted]
-    outcome = await site.while_there(request, site.changes.dry_run(with_options(words, "--limit", _ENTRIES)))
-    told = outcome.output if isinstance(outcome.output, list) else None
+    outcome = await site.dry_run(request, with_options(words, "--limit", _ENTRIES))
+    told, mask = outcome.output if isinstance(outcome.output, list) else None, site.mask_of(request)
     return await site.page(
         request,
         "where.html",
         title=f"Journey of {wanted}",
         name=name,
-        journeys=[(one["stream"], one["id"], [(line, _named(line)) for line in one["lines"]]) for one in told or ()],
+        journeys=[(one["stream"], one["id"], [_shown(line, mask) for line in one["lines"]]) for one in told or ()],
         error=outcome.error if told is None else "",
         command=site.command(words),
     )
 
 
-def _named(line: Json) -> tuple[str, str] | None:
-    """Return stream and ID of another entry that a line names, if a page takes them."""
+def _shown(line: Json, mask: Mask) -> tuple[Json, tuple[str, str] | None]:
+    """Return a line without values that are masked, and stream and ID of another entry that it names, if a page takes
+    them. The reason of a dead letter may quote any value: its own page knows which."""
+    if mask and line["event"] == "dead":
+        line = {**line, "text": f"{line['text'].partition(': ')[0]}: {MASK}"}
     stream, entry = line.get("stream") or line.get("of_stream"), line.get("id") or line.get("of_id")
-    return (stream, entry) if stream and entry and is_short(stream, entry) else None
+    return line, (stream, entry) if stream and entry and is_short(stream, entry) else None
