@@ -335,6 +335,9 @@ set_up_connect() {
     'pyiceberg[pyarrow,pyiceberg-core,sql-sqlite]'
 }
 
+# Sail, which takes no PySpark above 4.2. Its client is a package of its own, and comes before the PySpark of .venv.
+set_up_sail() { set_up_on_top sail "Sail and its client (a download of 70 MB)" pysail pyspark-client 'pandas<3'; }
+
 # What drives a browser, and what judges the pages in it.
 set_up_console() { set_up_on_top console "what drives a browser (a download of 54 MB)" playwright axe-playwright-python; }
 

@@ -15,7 +15,7 @@ from spark_streams.options.source_options import BatchSourceOptions, ReadOptions
 from spark_streams.options.table import BATCH_SOURCE, SOURCE
 from spark_streams.options.uses import check_before_use, require_options
 from spark_streams.spark.presence import check_for_sink
-from spark_streams.spark.running_pyspark import local_schema
+from spark_streams.spark.running_pyspark import is_of_sail, local_schema
 
 if TYPE_CHECKING:
     from spark_streams.sink.batch_writer import BatchWriter
@@ -62,17 +62,27 @@ class RStreamDataSource(DataSource):
         from spark_streams.spark.filters import HAS_FILTERS
 
         require_options(self.options, _REQUIRED_TO_READ)
+        form = schema if is_of_sail(schema) else None
+        if form is not None and text_of("group", self.options, SOURCE) is not None:
+            raise UnsupportedError(
+                "Sail has no streaming reader of a Python source: for readStream it asks for a table, and option group "
+                "belongs to readStream. Read a table with spark.read, without group, or run the query with Apache Spark"
+            )
         schema = local_schema(schema)
         options = BatchSourceOptions.parse(self.options)
         columns = self._columns(schema, options)
         if not options.push_filters:
-            return BatchReader(options, columns)
+            reader = BatchReader(options, columns)
+            reader.form = form
+            return reader
         if not HAS_FILTERS:
             raise UnsupportedError(
                 "option pushFilters needs Spark 4.1 or newer, which passes filters to Python sources: remove it, and "
                 "limit the entries by startingOffsets and endingOffsets, or by startingTimestamp and endingTimestamp"
             )
-        return PushingBatchReader(options, columns, schema)
+        pushing = PushingBatchReader(options, columns, schema)
+        pushing.form = form
+        return pushing
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from spark_streams.source.refused_reader import RefusedReader

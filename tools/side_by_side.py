@@ -105,6 +105,7 @@ TOGETHER = [
     "tests/model",
     "tests/notebooks",
     "tests/options",
+    "tests/sail",
     "tests/shards",
     "tests/simulation",
     "tests/upgrade",

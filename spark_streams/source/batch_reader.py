@@ -108,7 +108,12 @@ class TaskPartition(InputPartition):
 
 
 class BatchReader(SameVersion, DataSourceReader):
-    """format("rstream") for spark.read. Raises SchemaError for a column that needs a consumer group."""
+    """format("rstream") for spark.read. Raises SchemaError for a column that needs a consumer group.
+
+    form: Arrow schema of the rows, None: that of the columns. Sail takes no other time zone, and no other field names.
+    """
+
+    form: pa.Schema | None = None
 
     def __init__(self, options: BatchSourceOptions, columns: Columns, limits: Limits = LIMITS) -> None:
         if columns.wants_deliveries:
@@ -162,7 +167,7 @@ class BatchReader(SameVersion, DataSourceReader):
             for entries, rows, streams in self._pages(partition.task, partition.is_history):
                 decoded = self._columns.batch(entries, rows, streams)
                 tally.add(entries, rows, streams, decoded)
-                yield decoded.batch
+                yield decoded.batch if self.form is None else decoded.batch.cast(self.form)
 
     def _pages(self, task: Task, is_history: bool) -> Iterator[tuple[EntryPage, int, str | pa.Array]]:
         """Yield pages with their number of rows and the stream of all rows, or of each."""

@@ -14,6 +14,7 @@ import types
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 _ENGINE = "_engine_pyspark"
@@ -45,11 +46,22 @@ def with_engines_class(base: type) -> type:
     return types.new_class(base.__name__, (engines, base))
 
 
-def local_schema(schema: StructType) -> StructType:
-    """Return a schema as classes of `pyspark`: the engine passes its own."""
+def local_schema(schema: StructType | pa.Schema) -> StructType:
+    """Return a schema as classes of `pyspark`: an engine passes its own, and Sail an Arrow schema."""
     from pyspark.sql.types import StructType
 
-    return schema if isinstance(schema, StructType) else StructType.fromJson(schema.jsonValue())
+    if isinstance(schema, StructType):
+        return schema
+    if is_of_sail(schema):
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    return StructType.fromJson(schema.jsonValue())
+
+
+def is_of_sail(schema: object) -> bool:
+    """Whether Sail has passed this schema, a Spark Connect server without a JVM (docs/internals/facts.md, S105)."""
+    return type(schema).__module__.partition(".")[0] == "pyarrow"
 
 
 def takes_arrow_batches() -> bool:

@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 import redis
 
+from spark_streams.datasource import RStreamDataSource
 from spark_streams.errors import (
     DecodeError,
     SchemaError,
     ServerReplyError,
     StreamMissingError,
+    UnsupportedError,
     WrongKeyTypeError,
 )
 from spark_streams.options.source_options import BatchSourceOptions
@@ -65,6 +67,21 @@ def test_a_stream_is_read_in_parallel_whole_and_once(server: Server, client: red
     assert 5 <= len(found) <= 7
     assert max(map(len, found)) <= 130
     assert [row["n"] for task in found for row in task] == list(range(500))
+
+
+def test_rows_have_the_arrow_schema_that_sail_passes(server: Server, client: redis.Redis) -> None:
+    """With the session's time zone, and its own name of an array's field. tests/sail has the whole way."""
+    client.xadd("s", {"a": '["x"]', "t": "2026-11-28T10:00:00Z"})
+    item, berlin = pa.list_(pa.field("item", pa.string())), pa.timestamp("us", "Europe/Berlin")
+    form = pa.schema([("a", item), ("t", berlin), ("local", pa.timestamp("us"))])
+    options = {"url": server.url, "streams": "s"}
+    one: Any = RStreamDataSource(options).reader(form)  # type: ignore[arg-type]
+    task, share = pickle.loads(pickle.dumps((one, one.partitions()[0])))
+    [batch] = task.read(share)
+    assert batch.schema.equals(form)
+    assert str(batch.to_pylist()[0]["t"]) == "2026-11-28 11:00:00+01:00"
+    with pytest.raises(UnsupportedError, match="Sail has no streaming reader"):
+        RStreamDataSource({**options, "group": "g"}).reader(form)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Tables of streams on Sail, a Spark Connect server without a JVM."""
