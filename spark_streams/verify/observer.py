@@ -28,7 +28,7 @@ _NEVER = 2**62  # batch of a row that no batch of the offset log contains
 
 
 class Observer(threading.Thread):
-    """Looks again and again until `stop`. added: the growing lists of the producers."""
+    """Looks again and again until `close`. added: the growing lists of the producers."""
 
     def __init__(self, address: Address, plan: Plan, checkpoint: Checkpoint, added: Sequence[Sequence[Added]]) -> None:
         super().__init__(daemon=True)
@@ -49,15 +49,12 @@ class Observer(threading.Thread):
             except RStreamError:
                 continue  # after a minute; the last look raises the error, if there is still one
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End the thread, if it runs, and close the connection."""
-        self._end()
-        self._session.close()
-
-    def _end(self) -> None:
         self._ending.set()
         if self.is_alive():
             self.join()
+        self._session.close()
 
     def _look(self, server: Server) -> None:
         for at, entries in enumerate(self._added):
@@ -87,7 +84,7 @@ class Observer(threading.Thread):
 
     def history(self) -> History:
         """End the thread, look a last time, read both ends of the query, and return all that is known."""
-        self._end()
+        self.close()
         self._session.run(self._look)
         return self._session.run(self._history)
 

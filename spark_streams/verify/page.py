@@ -17,7 +17,7 @@ def page(result: Result) -> str:
         for name, count in result.counts.items()
     ]
     sections = [
-        f"<h2>{_text(title.capitalize())}</h2>\n<dl>"
+        f"<h2>{_text(title[:1].upper() + title[1:])}</h2>\n<dl>"
         + "".join(f"<dt>{_text(name)}</dt><dd>{_text(text)}</dd>" for name, text in texts.items())
         + "</dl>"
         for title, texts in result.titled().items()

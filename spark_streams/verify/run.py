@@ -11,6 +11,8 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
+from math import inf
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -119,7 +121,7 @@ class _Run:
             self._query.kill()
         for feed in self._feeds:
             feed.stop()
-        self._observer.stop()
+        self._observer.close()
 
     def result(self, about: Mapping[str, str]) -> Result:
         """Run, and judge. Raises QueryError if the first driver does not run its query."""
@@ -164,27 +166,28 @@ class _Run:
 
     def _kill(self, query: RunningQuery) -> bool:
         """Kill the driver. Return False if its query had failed before. Raises QueryError if it never ran."""
-        error = query.end()
+        error, is_up = query.end(), query.is_up
         query.kill()
-        logged, committed = self._checkpoint.logged(), self._checkpoint.committed()
+        logged = self._checkpoint.logged()
         if error is not None and logged == -1:
             raise QueryError(f"the driver ended before its first batch: {error}")
-        kind = KILL_AMID if logged > committed else KILL
-        self._note(*(kind, f"batch {logged}") if error is None else (_FAILED, error))
+        is_amid = is_up and logged > self._checkpoint.committed()
+        killed = (KILL_AMID if is_amid else KILL, f"batch {logged}" if is_up else "while it started")
+        self._note(*(killed if error is None else (_FAILED, error)))
         return error is None
 
     def _drain(self) -> str:
         """Run the query until it has read everything. Return "", or why it has not."""
-        error: str | None = ""
+        error = ""
         for _ in range(_GIVE_UP):
             query = self._start(drains=True)
             query.wait(PATIENCE)
-            error = query.end()
+            error = "it was not at the end in time" if (end := query.end()) is None else end
             query.kill()
-            if error == "":
+            if not error:
                 return ""
-            self._note(_FAILED, error or "it was not at the end in time")
-        return f"The query did not read everything: {error or 'it was not at the end in time'}"
+            self._note(_FAILED, error)
+        return f"The query did not read everything: {error}"
 
     # -- the server's side -----------------------------------------------------------------------------------------
 
@@ -213,18 +216,16 @@ class _Run:
         return f"{'all' if is_all else 'one'}, after {after:,} bytes {direction}"
 
     def _fail_over(self, query: RunningQuery) -> str:
-        before = server_side.master_of(self._address, self._plan.out)
-        if before is None:
-            raise UnsupportedError("this is one server: nothing can take over")
+        before = self._master()
         server_side.fail_over(self._address, self._plan.out)
-        if not query.wait(_FAILOVER_WITHIN, lambda: self._master() not in (None, before)):
+        if not query.wait(_FAILOVER_WITHIN, lambda: self._master() not in ("", before)):
             raise UnsupportedError(f"there was no other master within {_FAILOVER_WITHIN:g} s of the request")
         return f"{self._master()} has replaced {before}"
 
-    def _master(self) -> tuple[str, int] | None:
+    def _master(self) -> str:
         with contextlib.suppress(RStreamError):  # while a sentinel promotes a replica
             return server_side.master_of(self._address, self._plan.out)
-        return None
+        return ""
 
     # -- the report --------------------------------------------------------------------------------------------------
 
@@ -249,7 +250,10 @@ class _Run:
         options = {name: value for name, value in (plan.source() | plan.sink()).items() if plan.prefix not in value}
         sections = {
             "times of waiting": self._waiting(),
-            "what was done": {f"{at:.1f} s": f"{kind}: {detail}" for at, kind, detail in self._events},
+            "what was done": {
+                f"{number}. at {at:.1f} s": f"{kind}: {detail}"
+                for number, (at, kind, detail) in enumerate(self._events, 1)
+            },
             "server, Spark, settings": {
                 **about,
                 "Spark": ", ".join(f"{name} {value}" for name, value in spark.items()),
@@ -275,9 +279,11 @@ class _Run:
         if len(waits) > 1:
             cuts = statistics.quantiles(waits, n=100)
             found["from XADD to row"] = f"median {cuts[49]:.1f} s, 99 % {cuts[98]:.1f} s, longest {max(waits):.1f} s"
-        for kind in dict.fromkeys(kind for _, kind, _ in self._events):
-            times = [1000 * (self._began + at) for at, each, _ in self._events if each == kind]
-            pauses = [rows_ms[at] - ms for ms in times if (at := bisect_left(rows_ms, ms)) < len(rows_ms)]
-            if pauses:
-                found[f"{kind}, to the next row"] = f"longest {max(pauses) / 1000:.1f} s, of {len(pauses)}"
+        pauses = dict[str, list[float]]()
+        for (at, kind, _), (end, _, _) in pairwise([*self._events, (inf, "", "")]):
+            row = bisect_left(rows_ms, 1000 * (self._began + at))
+            if row < len(rows_ms) and (came := rows_ms[row] / 1000 - self._began) < end:
+                pauses.setdefault(kind, []).append(came - at)
+        for kind, waited in pauses.items():
+            found[f"{kind}, to the next row"] = f"longest {max(waited):.1f} s, of {len(waited)}"
         return found

@@ -52,11 +52,13 @@ def kill_connections(server: Server, name: str) -> int:
     return killed
 
 
-def master_of(address: Address, key: str) -> tuple[str, int] | None:
-    """Return the node that has a key. Raises ServerReplyError while a sentinel promotes a replica."""
-    if address.is_cluster:
-        return topology_of(address).refresh().owners[slot_of(key.encode())]
-    return sentinel.master(address).node if address.asks_sentinels else None
+def master_of(address: Address, key: str) -> str:
+    """Return the node that has a key. Raises UnsupportedError for one server, ServerReplyError during a failover."""
+    if not (address.is_cluster or address.asks_sentinels):
+        raise UnsupportedError("this is one server: nothing can take over")
+    owners = topology_of(address).refresh().owners if address.is_cluster else ()
+    node = owners[slot_of(key.encode())] if owners else sentinel.master(address).node
+    return "none" if node is None else f"{node[0]}:{node[1]}"
 
 
 def fail_over(address: Address, key: str) -> None:
@@ -64,9 +66,10 @@ def fail_over(address: Address, key: str) -> None:
     if address.asks_sentinels:
         sentinel.fail_over(address)
         return
-    master = master_of(address, key)
-    replicas = topology_of(address).refresh().followers.get(master, ()) if master else ()
+    view = topology_of(address).refresh()
+    master = view.owners[slot_of(key.encode())]
+    replicas = () if master is None else view.followers[master]
     if not replicas:
-        raise UnsupportedError(f"{address} has no replica that could take over")
+        raise UnsupportedError("the master of the run's streams has no replica")
     with connect_to_node(address, replicas[0]) as replica:
         replica.execute("CLUSTER", "FAILOVER")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
 import redis
 
+from spark_streams.errors import UnsupportedError
 from spark_streams.verify import server_side
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
@@ -48,4 +50,5 @@ def test_the_facts_have_version_and_settings(server: Server) -> None:
 
 
 def test_a_single_server_has_no_master_to_replace(server: Server) -> None:
-    assert server_side.master_of(Address.parse(server.url), "orders") is None
+    with pytest.raises(UnsupportedError, match="nothing can take over"):
+        server_side.master_of(Address.parse(server.url), "orders")
