@@ -71,11 +71,14 @@ def verify(plan: Plan, address: Address, login: Mapping[str, str], tell: Tell, a
 def _clean(address: Address, prefix: str, checkpoint: Checkpoint, tell: Tell) -> None:
     """Delete the keys until none is left: a task of a killed driver may still write."""
     deleted = 0
-    with connect(address) as server:
-        while found := server_side.delete_own_keys(server, prefix, checkpoint.query_id()):
-            deleted += found
-            time.sleep(0.2)
-    tell(f"{deleted} keys deleted")
+    try:
+        with connect(address) as server:
+            while found := server_side.delete_own_keys(server, prefix, checkpoint.query_id()):
+                deleted += found
+                time.sleep(0.2)
+        tell(f"{deleted} keys deleted")
+    except RStreamError as error:
+        tell(f"keys with {prefix} in their names are left: {error.message}")
 
 
 def _relay_to(address: Address) -> Relay | None:
@@ -88,12 +91,13 @@ def _relay_to(address: Address) -> Relay | None:
     return Relay(connector(*address.nodes[0])) if parts.scheme == "redis" else None
 
 
-def _reached(address: Address, relay: Relay | None, name: str) -> Address:
+def reached_through(address: Address, relay: Relay | None, name: str) -> Address:
     """Return the address that producers and query use: of the relay, or with a name for CLIENT LIST."""
     if relay is not None:
         named = address if address.nodes else Address.parse("redis://127.0.0.1")
         return named.node("127.0.0.1", relay.port)
-    url = re.sub(r"client_name=[^&]*&?", "", address.url).rstrip("?&")
+    url = address.resolve() if address.is_embedded else address.url
+    url = re.sub(r"client_name=[^&]*&?", "", url).rstrip("?&")
     return replace(address, url=f"{url}{'&' if '?' in url else '?'}client_name={name}")
 
 
@@ -105,7 +109,7 @@ class _Run:
     ) -> None:
         self._plan, self._address, self._folder, self._relay, self._tell = plan, address, folder, relay, tell
         self._chance, self._checkpoint = plan.chance("disturbance"), Checkpoint(folder / "checkpoint")
-        reached = _reached(address, relay, plan.prefix)
+        reached = reached_through(address, relay, plan.prefix)
         self._environment = {**login, "RSTREAM_URL": reached.url}
         self._feeds = [Feed(sender(reached), plan, number) for number in range(2)]
         self._observer = Observer(address, plan, self._checkpoint, [feed.added for feed in self._feeds])

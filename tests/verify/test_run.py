@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,11 @@ from click.testing import CliRunner
 from spark_streams.cli import main
 from spark_streams.errors import InvalidOptionError
 from spark_streams.verify.plan import Plan
-from spark_streams.verify.run import verify
+from spark_streams.verify.relay import Relay
+from spark_streams.verify.run import reached_through, verify
 from spark_streams.wire.address.address import Address
 from tools.servers.server import Server
+from tools.waiting import until
 
 RSTREAM = [sys.executable, "-m", "spark_streams.cli", "verify"]
 
@@ -39,19 +41,19 @@ def test_a_right_server_passes(server: Server, client: redis.Redis, tmp_path: Pa
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_and_leaves_no_key(engine_server: Server, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "keeps"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
+def test_a_signal_ends_the_run_and_deletes_its_keys(engine_server: Server, number: signal.Signals, keeps: bool) -> None:
+    """--keep leaves them."""
+    command = [*RSTREAM, "--url", engine_server.url, *(["--keep"] if keeps else [])]
     with engine_server.client() as client:
         client.flushall()
-        with subprocess.Popen([*RSTREAM, "--url", engine_server.url], stderr=subprocess.PIPE, text=True) as process:
-            deadline = time.monotonic() + 60
-            while not client.keys("rstream-verify-*") and time.monotonic() < deadline:
-                time.sleep(0.02)
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            until(lambda: client.keys("rstream-verify-*:in:*"), "no entry was added")
             process.send_signal(number)
             _, errors = process.communicate(timeout=60)
         assert process.returncode == 130, errors
         assert errors.endswith("stopped, without a verdict\n")
-        assert client.keys("rstream-verify-*") == client.keys("rstream:*") == []
+        assert bool(client.keys("rstream-verify-*")) == keeps
 
 
 def test_keys_of_the_same_name_are_not_touched(server: Server, client: redis.Redis) -> None:
@@ -82,3 +84,23 @@ def test_choices_depend_on_the_seed_alone() -> None:
     one, same, other = (Plan(name, seed, 60, {}) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
     assert one.chance("x").random() == same.chance("x").random() != other.chance("x").random()
     assert one.sink()["chunkSize"] == same.sink()["chunkSize"]
+
+
+@pytest.mark.parametrize(
+    ("url", "reached"),
+    [
+        ("redis+cluster://u:p@a:1,b:2", "redis+cluster://u:p@a:1,b:2?client_name=run"),
+        ("rediss://h:1/3?ssl_cert_reqs=none", "rediss://h:1/3?ssl_cert_reqs=none&client_name=run"),
+        ("rediss://h:1/3?client_name=mine&db=3", "rediss://h:1/3?db=3&client_name=run"),
+        ("rediss://h:1/3?client_name=mine", "rediss://h:1/3?client_name=run"),
+    ],
+)
+def test_connections_without_a_relay_have_the_name_of_the_run(url: str, reached: str) -> None:
+    assert reached_through(Address.parse(url), None, "run").url == reached
+
+
+def test_a_relay_keeps_login_and_database() -> None:
+    with Relay(socket.socket) as relay:
+        through = reached_through(Address.parse("redis://u:p@h:1/3"), relay, "run")
+        assert through.url == f"redis://u:p@127.0.0.1:{relay.port}/3"
+        assert reached_through(Address.parse("unix:///s"), relay, "run").url == f"redis://127.0.0.1:{relay.port}"
