@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from spark_streams.verify.relay import READ, Relay, connector, reset
+from spark_streams.verify.relay import READ, Relay, reset
 from tools.servers.server import free_port
 
 
@@ -27,10 +27,9 @@ class Proxy(Relay):
     """Listens on a port of its own and passes everything on to the server at `url`."""
 
     def __init__(self, url: str) -> None:
-        self._target = urlsplit(url)
         # Not a port that the system assigns by itself: while the proxy is away, Spark could listen there, and take the
         # first bytes of a request for a length of gigabytes.
-        super().__init__(self._connect_to_target, free_port())
+        super().__init__(url, free_port())
         self._cuts: deque[tuple[str, int]] = deque()
         self._returning: threading.Timer | None = None  # while it is away
         self.piece = READ  # bytes that are passed on at once
@@ -95,11 +94,10 @@ class Proxy(Relay):
         self._start(self._pass_on, client, server, up, "up", passed["up"], requests, direction == "late")
         self._start(self._pass_on, server, client, down, "down", passed["down"], bytearray())
 
-    def _connect_to_target(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         if self.refuse:
             raise ConnectionRefusedError
-        path = self._target.path if self._target.scheme == "unix" else ""
-        return connector(self._target.hostname or "127.0.0.1", self._target.port or 6379, path)()
+        return super()._connect()
 
     def _pass_on(
         self,

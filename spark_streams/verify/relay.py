@@ -9,19 +9,20 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 READ = 65536
 UP, DOWN = "up", "down"  # to the server, from it
 
 
 class Relay:
-    """Listens on a port of 127.0.0.1. As a context manager it closes all its connections.
+    """Listens on a port of 127.0.0.1, 0 for any. As a context manager it closes all its connections.
 
-    connect: opens a connection to the server; port: 0 for any.
+    url: of the server, `redis://` or `unix://`.
     """
 
-    def __init__(self, connect: Callable[[], socket.socket], port: int = 0) -> None:
-        self._connect = connect
+    def __init__(self, url: str, port: int = 0) -> None:
+        self._target = urlsplit(url)
         self._listener = socket.create_server(("127.0.0.1", port))
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -84,6 +85,13 @@ class Relay:
                 self._sockets += [client, server]
             self._join(client, server)
 
+    def _connect(self) -> socket.socket:
+        if self._target.scheme == "unix":
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._target.path)
+            return server
+        return socket.create_connection((self._target.hostname or "127.0.0.1", self._target.port or 6379))
+
     def _join(self, client: socket.socket, server: socket.socket) -> None:
         """Pass on what both send."""
         self._start(self._pass_on, client, server, UP)
@@ -120,16 +128,3 @@ def reset(connected: socket.socket) -> None:
         connected.shutdown(socket.SHUT_RDWR)
     with contextlib.suppress(OSError):
         connected.close()
-
-
-def connector(host: str, port: int, path: str = "") -> Callable[[], socket.socket]:
-    """Return a function that connects to a port, or to a Unix socket."""
-
-    def connect() -> socket.socket:
-        if path:
-            server = socket.socket(socket.AF_UNIX)
-            server.connect(path)
-            return server
-        return socket.create_connection((host, port))
-
-    return connect

@@ -26,7 +26,7 @@ from spark_streams.verify.history import Outcome
 from spark_streams.verify.observer import Observer
 from spark_streams.verify.plan import Plan
 from spark_streams.verify.producer import Feed, sender
-from spark_streams.verify.relay import DOWN, UP, Relay, connector
+from spark_streams.verify.relay import DOWN, UP, Relay
 from spark_streams.verify.result import Result
 from spark_streams.verify.running_query import RunningQuery
 from spark_streams.wire.address.address import Address
@@ -85,10 +85,10 @@ def _relay_to(address: Address) -> Relay | None:
     """Return a relay to one server without TLS. Only a Spark on this machine can use it."""
     if address.is_cluster or address.asks_sentinels:
         return None
-    parts = urlsplit(address.resolve())
-    if parts.scheme == "unix" and not parts.netloc and not parts.query:
-        return Relay(connector("", 0, parts.path))
-    return Relay(connector(*address.nodes[0])) if parts.scheme == "redis" else None
+    url = address.resolve()
+    parts = urlsplit(url)
+    has_login = parts.scheme == "unix" and (parts.netloc or parts.query)  # which the relay's URL would lack
+    return Relay(url) if parts.scheme in ("redis", "unix") and not has_login else None
 
 
 def reached_through(address: Address, relay: Relay | None, name: str) -> Address:

@@ -12,11 +12,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 import redis
 
-from spark_streams.verify.relay import READ, UP, Relay, connector, reset
+from spark_streams.verify.relay import READ, UP, Relay, reset
 
 TIMES = 3  # each defect
 _SOON = 0.02  # seconds until the server has carried out a request that the relay has passed on
@@ -74,8 +73,7 @@ class Defective(Relay):
     """A relay with a defect of DEFECTS, which happens TIMES times."""
 
     def __init__(self, url: str, defect: str) -> None:
-        parts = urlsplit(url)
-        super().__init__(connector(parts.hostname or "", parts.port or 0, parts.path if parts.scheme == "unix" else ""))
+        super().__init__(url)
         self._act, self._after, _ = DEFECTS[defect]
         self._client = redis.Redis.from_url(url, protocol=2, decode_responses=True)
         self._acting = threading.Lock()

@@ -10,13 +10,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from spark_streams.verify.relay import DOWN, UP, Relay, connector
+from spark_streams.verify.relay import DOWN, UP, Relay
 from tools.servers.server import Server
-
-
-def relay_to(server: Server) -> Relay:
-    address = redis.Redis.from_url(server.url).connection_pool.connection_kwargs
-    return Relay(connector(address.get("host", ""), address.get("port", 0), address.get("path", "")))
 
 
 def client_of(relay: Relay) -> redis.Redis:
@@ -25,7 +20,7 @@ def client_of(relay: Relay) -> redis.Redis:
 
 @pytest.mark.parametrize("direction", [UP, DOWN])
 def test_a_connection_breaks_within_a_request_or_a_reply(server: Server, direction: str) -> None:
-    with relay_to(server) as relay, client_of(relay) as client, server.client() as direct:
+    with Relay(server.url) as relay, client_of(relay) as client, server.client() as direct:
         client.set("k", "before")
         relay.break_at(direction, 3)
         with pytest.raises(redis.ConnectionError):
@@ -36,7 +31,7 @@ def test_a_connection_breaks_within_a_request_or_a_reply(server: Server, directi
 
 
 def test_all_connections_break(server: Server) -> None:
-    with relay_to(server) as relay, socket.create_connection(("127.0.0.1", relay.port)) as connected:
+    with Relay(server.url) as relay, socket.create_connection(("127.0.0.1", relay.port)) as connected:
         connected.sendall(b"PING\r\n")
         assert connected.recv(7) == b"+PONG\r\n"
         relay.cut_all()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -100,7 +99,7 @@ def test_connections_without_a_relay_have_the_name_of_the_run(url: str, reached:
 
 
 def test_a_relay_keeps_login_and_database() -> None:
-    with Relay(socket.socket) as relay:
+    with Relay("redis://h:1") as relay:
         through = reached_through(Address.parse("redis://u:p@h:1/3"), relay, "run")
         assert through.url == f"redis://u:p@127.0.0.1:{relay.port}/3"
         assert reached_through(Address.parse("unix:///s"), relay, "run").url == f"redis://127.0.0.1:{relay.port}"
