@@ -164,7 +164,8 @@ class _Run:
             if self._failovers and self._seconds() > self._failovers[0]:
                 self._failovers.pop(0)
                 self._try(FAILOVER, self._fail_over, query)
-            self._try(BREAK, self._break, query)
+            else:
+                self._try(BREAK, self._break, query)
         query.wait(5, lambda: self._checkpoint.logged() > self._checkpoint.committed())
         query.wait(chance.uniform(0, 0.3))
 
