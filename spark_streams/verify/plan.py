@@ -40,14 +40,14 @@ class Plan:
 
     def source(self) -> dict[str, str]:
         """Return the options of the source."""
-        limit = self.chance("limit").choice([200, 500, 1_000])
+        limit = self.chance("limit").choice([500, 1_000, 2_000])
         names = {"streams": ",".join(self.streams), "group": self.prefix, "deadLetterStream": self.dead, **self.login}
         choices = {"maxEntriesPerTrigger": str(limit), "ordered": "true", "mode": "DEADLETTER"}
         return {**names, **choices, "startingOffsets": "earliest"}
 
     def sink(self) -> dict[str, str]:
         """Return the options of the sink."""
-        return {"stream": self.out, "chunkSize": str(self.chance("chunk").choice([20, 100, 5_000])), **self.login}
+        return {"stream": self.out, "chunkSize": str(self.chance("chunk").choice([100, 1_000, 5_000])), **self.login}
 
     def chance(self, use: str) -> random.Random:
         """Return a generator for one use, which the choices of other uses do not change."""

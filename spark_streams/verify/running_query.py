@@ -25,7 +25,8 @@ class RunningQuery(Driver):
         self._folder = folder
         for name in ("up", "error"):
             (folder / name).unlink(missing_ok=True)
-        told = {"parent": os.getpid(), "drains": drains, "source": plan.source(), "sink": plan.sink()}
+        source = plan.source() | ({"maxEntriesPerTrigger": "10000"} if drains else {})  # much may be left
+        told = {"parent": os.getpid(), "drains": drains, "source": source, "sink": plan.sink()}
         conf = {"spark.app.name": "rstream verify", **({} if plan.spark_submit else _LOCAL)}
         (folder / "plan.json").write_text(json.dumps({**told, "conf": conf}))
         (folder / "query.py").write_text(_LAUNCHER)
