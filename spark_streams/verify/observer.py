@@ -38,6 +38,7 @@ class Observer(threading.Thread):
         self._looked_at = [0] * len(added)  # entries of each list
         self._open: dict[Place, StreamId] = {}  # entries that no look has found acknowledged
         self._acknowledged: dict[Place, int] = {}  # with the last committed batch when it was noticed
+        self.seen_in_time = 0  # acknowledgements that looks have found while the query ran
         self.written_ms: list[int] = []  # when the server took each row
         self.waits: list[float] = []  # seconds from each entry to its row, by the server's clock
         self.lost_by_server = set[Place]()  # entries that it confirmed, and that their streams do not hold
@@ -84,6 +85,7 @@ class Observer(threading.Thread):
 
     def history(self) -> History:
         """End the thread, look a last time, read both ends of the query, and return all that is known."""
+        self.seen_in_time = len(self._acknowledged) if self.is_alive() else 0  # a thread that has failed proves nothing
         self.close()
         self._session.run(self._look)
         return self._session.run(self._history)

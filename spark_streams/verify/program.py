@@ -26,6 +26,7 @@ def main(folder: Path) -> None:
     plan = json.loads((folder / "plan.json").read_text())
     spark = spark_streams.register(SparkSession.builder.config(map=plan["conf"]).getOrCreate())
     versions = {"Spark": spark.version, "Python": platform.python_version(), "master": spark.sparkContext.master}
+    versions["Java"] = spark.sparkContext._jvm.System.getProperty("java.version")  # type: ignore[union-attr]
     (folder / "versions.json").write_text(json.dumps(versions))
     try:
         rows = spark.readStream.format("rstream").schema(SCHEMA).options(**plan["source"]).load()

@@ -255,10 +255,6 @@ class _Run:
         options = {name: value for name, value in (plan.source() | plan.sink()).items() if plan.prefix not in value}
         sections = {
             "times of waiting": self._waiting(),
-            "what was done": {
-                f"{number}. at {at:.1f} s": f"{kind}: {detail}"
-                for number, (at, kind, detail) in enumerate(self._events, 1)
-            },
             "server, Spark, settings": {
                 **about,
                 "Spark": ", ".join(f"{name} {value}" for name, value in spark.items()),
@@ -267,11 +263,16 @@ class _Run:
                 "seed": f"{plan.seed}, for {plan.seconds / 60:g} minutes; {self._seconds():.0f} s in all",
             },
             "not tried": {name: why for name, why in self._untried.items() if not self._count(name)} | _NEVER_TRIED,
+            "what was done": {
+                f"{number}. at {at:.1f} s": f"{kind}: {detail}"
+                for number, (at, kind, detail) in enumerate(self._events, 1)
+            },
         }
         evidence = {
             "entries": outcomes.count(Outcome.OK),
             "rows": len(history.rows),
             "dead letters": len(history.dead_letters),
+            "acknowledgements seen in time": self._observer.seen_in_time,
             "batches": self._checkpoint.committed() + 1,
             "kills of the driver": self._count(KILL) + self._count(KILL_AMID),
             "kills in a batch": self._count(KILL_AMID),

@@ -22,7 +22,7 @@ def about(server: Server) -> dict[str, str]:
     values = {name: " or ".join(sorted({one[name] for one in settings})) for name in settings[0]}
     kinds = " and ".join(sorted({f"{one.kind} {one.version}, {one.mode} {one.role}" for one in found}))
     where = f"{kinds}, at {server.address}" + (f", {len(found)} nodes" if len(found) > 1 else "")
-    return {"server": where, "its settings": " · ".join(f"{name} {value}" for name, value in values.items())}
+    return {"server": where, "its settings": " · ".join(f"{k} {v}" for k, v in values.items() if v != "?")}
 
 
 def own_keys(server: Server, prefix: str) -> list[bytes]:
