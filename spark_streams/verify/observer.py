@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from spark_streams.errors import RStreamError
 from spark_streams.model.ids import MIN_ID, InvalidStreamId, StreamId
@@ -24,6 +24,7 @@ from spark_streams.wire.session import Session
 
 _INTERVAL = 0.1  # seconds between looks
 _PAGE = 5_000  # entries of a reply
+_STRANGERS = ("", "0-0")  # place of rows that strangers have written
 _NEVER = 2**62  # batch of a row that no batch of the offset log contains
 
 
@@ -96,14 +97,14 @@ class Observer(threading.Thread):
         ends_of = {stream: [at.get(stream, MIN_ID) for _, at in ends] for stream in plan.streams}
         self.written_ms, self.waits = [], []
         for position, (row_id, fields) in enumerate(_entries(server, plan.out)):
-            place, number = (fields.get("source", ""), fields.get("entry", "")), parse_number(fields.get("n", ""))
+            place, number = _place(fields, plan.streams), parse_number(fields.get("n", ""))
             value = (fields.get("p", ""), -1 if number is None else number)
-            entry = _id(place[1])
-            at = bisect_left(ends_of.get(place[0], ()), entry)
-            batch = ends[at][0] if place[0] in ends_of and at < len(ends) else _NEVER
+            at = bisect_left(ends_of.get(place[0], ()), entry := StreamId.parse(place[1]))
+            batch = -1 if place == _STRANGERS else ends[at][0] if at < len(ends) else _NEVER
             rows.append(Row(place, value, batch, 0, 0, position, lane=(plan.out, 0, 0)))
-            self.written_ms.append(row_id.ms)
-            self.waits.append((row_id.ms - entry.ms) / 1000)
+            if place != _STRANGERS:
+                self.written_ms.append(row_id.ms)
+                self.waits.append((row_id.ms - entry.ms) / 1000)
         letters = [fields for _, fields in _entries(server, plan.dead)]
         dead = [(fields.get("dl.stream", ""), fields.get("dl.id", "")) for fields in letters]
         pending = {place for _, _, places in self._groups(server) for place in places}
@@ -122,12 +123,13 @@ class Observer(threading.Thread):
         )
 
 
-def _id(text: str) -> StreamId:
-    """Return an ID, or the highest one: a stranger's row has another text."""
+def _place(fields: Mapping[str, str], streams: Sequence[str]) -> Place:
+    """Return the entry that a row names, or _STRANGERS if no query has written the row."""
+    stream, text = fields.get("source", ""), fields.get("entry", "")
     try:
-        return StreamId.parse(text)
+        return (stream, str(StreamId.parse(text))) if stream in streams else _STRANGERS
     except InvalidStreamId:
-        return StreamId(2**64 - 1, 0)
+        return _STRANGERS
 
 
 def _entries(server: Server, stream: str) -> Iterator[tuple[StreamId, dict[str, str]]]:
