@@ -86,19 +86,27 @@ def json_object(line: str) -> Mapping[str, object]:
 
 def batch_lines(facts: EntryFacts, stream: str, entry: StreamId, checkpoint: Checkpoint) -> list[Line]:
     """Return the batches that read an entry. stream, entry: of the entry, or of its returned copy."""
+    found = [
+        (batch, offset)
+        for batch in checkpoint.batches
+        for offset in batch.offsets or ()
+        if any(part.covers(entry) for part in offset.ranges(stream))
+    ]
     lines = []
-    for batch in checkpoint.batches:
-        for offset in batch.offsets or ():
-            new = offset.new.get(stream)
-            if any(part.covers(entry) for part in offset.ranges(stream)):
-                is_new = new is not None and new.covers(entry)
-                lines.append(_batch_line(facts, batch, offset, stream, is_new, checkpoint.query))
+    for batch, offset in found:
+        new = offset.new.get(stream)
+        is_new = new is not None and new.covers(entry)
+        lines.append(_batch_line(facts, batch, offset, stream, is_new, len(found) == 1, checkpoint.query))
     return lines or [_no_batch(stream, entry, checkpoint)]
 
 
-def _batch_line(facts: EntryFacts, batch: Batch, offset: Offset, stream: str, is_new: bool, query: str) -> Line:
+def _batch_line(
+    facts: EntryFacts, batch: Batch, offset: Offset, stream: str, is_new: bool, is_only: bool, query: str
+) -> Line:
     why = ""
-    if not is_new:
+    if not is_only:
+        why = "several batches have its ID in their ranges: the stream was created again, or its entries read again"
+    elif not is_new:
         why = "the range has entries that were pending or handed over, and the log does not name them"
     elif offset.at[stream].read is None:
         why = "other consumers read from the group, and may have been given it"

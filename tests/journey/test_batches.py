@@ -58,6 +58,9 @@ def test_an_entry_is_in_the_batch_whose_range_has_it(
     first, second = lines(server, tmp_path, "4-0")["batch"], lines(server, tmp_path, "5-0")["batch"]
     assert (first["batch"], first["committed"], first["exact"], first["query"]) == (0, True, True, "the-query")
     assert (second["batch"], second["committed"], second["at_ms"]) == (1, False, 1_700_000_000_001)
+    write(tmp_path, 2, 3, 9, 11)  # the stream was created again: which of the two batches read this entry is not known
+    assert "several batches" in lines(server, tmp_path, "5-0")["batch"]["because"]
+    write(tmp_path, 2, 7, 7, 5)
     for outside in ("2-0", "8-0"):
         assert lines(server, tmp_path, outside)["no batch"]["exact"]
     client.xdel("orders", "4-0")

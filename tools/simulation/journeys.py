@@ -67,7 +67,7 @@ class Asker:
         world.looks_on, before = True, [*world.connections]
         try:
             with Session(replace(Address.parse(world.server.url), patience=PATIENCE)) as session:
-                for entry in self._some(entries, most):
+                for entry in self._some([one for one in entries if world.model.entry_at(*one.place) is one], most):
                     told = self._told(session, entry.stream, entry.id)
                     world.tell(f"      where {entry.stream} {entry.id}: {[line.event for line in told[0].lines]}")
                     _Judge(world, entry, told[0].lines).judge()
