@@ -27,6 +27,7 @@ from tests.identity.documented_rights import as_user, besides, documented, right
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.source.limited_user import read_in_all_ways
 from tools.driving import ALL, add, drain, forget_all, reader
+from tools.sending import before_sending
 from tools.servers.server import Server
 
 ROLES = {"reader", "writer", "redrive", "looker", "exporter", "operator"}
@@ -218,6 +219,24 @@ def test_an_operator_of_groups(filled: Server) -> None:
     with filled.client(decode_responses=True) as admin:
         assert [group["name"] for group in admin.xinfo_groups("s")] == ["g"]
         assert admin.xpending("s", "g")["pending"] == 0
+    assert refusals(filled) == []
+
+
+def test_an_operator_deletes_idle_consumers(filled: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And gives back what one of them has read meanwhile."""
+    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+    with filled.client(decode_responses=True) as admin:
+        for name in ("old", "back"):
+            admin.xgroup_createconsumer("s", "g", name)
+        admin.xadd("s", {"n": 1}, id="99999999999998-0")
+        time.sleep(0.01)
+        limited = as_user(filled, *rights("operator"))
+        line = "groups prune s --group g --idle 5ms --consumers --yes"
+        with before_sending(b"XPENDING", act=lambda *_: admin.xreadgroup("g", "back", {"s": ">"}, count=1), times=1):
+            ran = rstream(limited, line)
+        assert ran.exit_code == 0, ran.output
+        found = {one["name"]: one["pending"] for one in admin.xinfo_consumers("s", "g")}
+    assert ("old" in found, found["back"]) == (False, 1)
     assert refusals(filled) == []
 
 
