@@ -198,8 +198,7 @@ def console(
         logs=tuple(Path(log) for log in logs),
         url="" if url == "embedded:" else str(address),
         decoders=decoders,
-        mask=Mask(masked, frozenset() if decoders is None else frozenset(map(text, decoders.fields))),
-        masks_all=mask_all,
+        mask=Mask(masked, frozenset() if decoders is None else frozenset(map(text, decoders.fields)), mask_all),
         oidc=None if oidc_file is None else _oidc_of(oidc_file, is_https),
     )
     app = create_app(site, {host.strip("[]"), "localhost", "127.0.0.1", "::1", *allowed_hosts})

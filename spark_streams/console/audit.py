@@ -19,7 +19,7 @@ from spark_streams.model.printable import json_text
 from spark_streams.model.untyped import Json
 
 # Of a command's JSON output.
-_COUNTS = ("added", "entries", "moved", "parked", "deleted", "read_again", "skipped", "pending")
+_COUNTS = ("added", "sent", "entries", "moved", "parked", "deleted", "read_again", "skipped", "pending")
 
 
 def open_audit(path: Path) -> Callable[[str], None]:

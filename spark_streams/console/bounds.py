@@ -20,6 +20,8 @@ EVENTS_PER_ADDRESS = 60
 # A form.
 FORM_BYTES = 1 << 20
 LOGIN_BYTES = 16 << 10
+IMPORT_BYTES = 16 << 20  # of a file with entries: it arrives within REQUEST_SECONDS
+UPLOADS = 20  # such files at once
 FIELDS = 2_000  # of a form or an address, with those that are within a field
 
 # Work.

@@ -28,7 +28,8 @@ class Outcome:
 
 @dataclass
 class Change:
-    """A change that runs or has run. progress: (done, total, note) of a command that reports it."""
+    """A change that runs or has run. progress: (done, total, note) of a command that reports it; total is 0
+    if it is not known."""
 
     number: int
     user: str

@@ -168,9 +168,10 @@ def _progress(line: str) -> tuple[int, int, str] | None:
         value = json.loads(line) if line.startswith("{") else None
     except ValueError:
         return None
-    if not isinstance(value, dict) or not isinstance(value.get("done"), int) or not isinstance(value.get("total"), int):
+    if not isinstance(value, dict) or not isinstance(value.get("done"), int):
         return None
-    return value["done"], value["total"], str(value.get("note", ""))
+    total = value.get("total")
+    return value["done"], total if isinstance(total, int) else 0, str(value.get("note", ""))
 
 
 def _outcome(code: int | None, output: bytes, error: str) -> Outcome:

@@ -12,12 +12,14 @@ pages, forms and exports have no other ones. What commands print passes through 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 from spark_streams.console.bounds import MASK
 from spark_streams.console.change import Change, Outcome
@@ -29,25 +31,27 @@ from spark_streams.model.assignment import assignment, parse_assignment
 from spark_streams.model.export_lines import JsonObject
 from spark_streams.model.printable import is_utf8
 from spark_streams.model.untyped import Json
-from spark_streams.monitor.exporter.dead_letters import Reason
 from spark_streams.monitor.last_entries import Seen
 
 _NAMING = ("key", "name", "field", "k")  # members of a JSON object that names a field
 _SAYING = tuple(PREFIX + name for name in ("message", "reason", "error"))  # fields of a dead letter that quote values
-_WORD = re.compile(r"(--[a-z-]+=)?(.*)", re.DOTALL)  # of a command
 
 
 class _Number(str):
     """A number of JSON with its original digits."""
 
 
+_AS_WRITTEN: dict[str, Any] = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), _Number)
+
+
 @dataclass(frozen=True)
 class Mask:
-    """names: of fields; encoded: fields whose bytes hold others, of which only the decoded text is shown. Without names
-    nothing is masked."""
+    """names: of fields; encoded: fields whose bytes hold others, of which only the decoded text is shown; of_writers:
+    also for users with the role write. Without names nothing is masked."""
 
     names: frozenset[str] = frozenset()
     encoded: frozenset[str] = frozenset()
+    of_writers: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.names)
@@ -69,7 +73,7 @@ class Mask:
     def fields(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Return the fields of an entry as they are shown. Bytes that are not UTF-8 are surrogate escapes."""
         hidden: list[str] = []
-        shown = [(name, self._value(name, value, hidden)) for name, value in pairs]
+        shown = [(name, self.value(name, value, hidden)) for name, value in pairs]
         words = "|".join(re.escape(value) for value in hidden if value)
         quotes = re.compile(rf"(?<!\w)(?:{words})(?!\w)") if words else None
         return [
@@ -77,21 +81,21 @@ class Mask:
             for name, value in shown
         ]
 
-    def value(self, name: str, value: str) -> str:
-        """Return the value of a field as it is shown."""
-        return self._value(name, value, [])
+    def value(self, name: str, value: str, hidden: list[str] | None = None) -> str:
+        """Return the value of a field as it is shown. hidden: receives each value for which the mask stands."""
+        hidden = [] if hidden is None else hidden
+        if self and (name in self.names or name in self.encoded):
+            hidden.append(value)
+            return MASK
+        return self._text(value, hidden)
 
     def decoded(self, name: str, value: str) -> str:
         """Return the decoded value of a field as it is shown, or the reason why there is none."""
-        return MASK if name in self.names else self.text(value)
+        return MASK if name in self.names and value else self.text(value)
 
     def text(self, value: str) -> str:
         """Return a text of a program, such as an error, as it is shown."""
         return self._text(value, [])
-
-    def reasons(self, reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-        """Return the reasons of dead letters as they are shown."""
-        return tuple(replace(reason, reason=self.text(reason.reason)) for reason in reasons)
 
     def change(self, change: Change) -> Change:
         """Return the change as it is shown."""
@@ -100,7 +104,12 @@ class Mask:
 
     def words(self, words: Sequence[str]) -> list[str]:
         """Return the words of a command as they are shown."""
-        return [self._word(word) for word in words]
+        pairs = [parse_assignment(word) or ("", "") for word in words]
+        shown = [(name, value, self.value(name, value)) for name, value in pairs]
+        return [
+            word if hidden == value else assignment(name, hidden)
+            for word, (name, value, hidden) in zip(words, shown, strict=True)
+        ]
 
     def outcome(self, outcome: Outcome) -> Outcome:
         """Return what a command has printed as it is shown."""
@@ -122,28 +131,20 @@ class Mask:
         forms = {form for name in self.names for form in (name, json.dumps(name)[1:-1])}
         return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, forms))})(?!\w)")
 
-    def _value(self, name: str, value: str, hidden: list[str]) -> str:
-        """hidden: receives each value for which the mask stands."""
-        if name in self.names or (self and name in self.encoded):
-            hidden.append(value)
-            return MASK
-        return self._text(value, hidden)
-
     def _text(self, value: str, hidden: list[str]) -> str:
         is_named = bool(self) and self._pattern.search(value) is not None
         if not self or not (is_named or "\\u" in value) or value.strip() in self.names:
             return value
-        try:
-            parsed = _parsed(value) if len(value) <= LONGEST else None
+        parsed: Json = None
+        with contextlib.suppress(ValueError, RecursionError):
+            if len(value) <= LONGEST:
+                parsed = json.loads(value, object_pairs_hook=JsonObject, **_AS_WRITTEN)
             if isinstance(parsed, list):
                 return self._json(parsed, hidden)
-        except (ValueError, RecursionError):
-            parsed = None
         if isinstance(parsed, str) and not isinstance(parsed, _Number):
             return _quoted(self._text(parsed, hidden))
-        if is_named:
-            hidden.append(value)
-        return MASK if is_named else value
+        hidden += [value] if is_named else []
+        return MASK if is_named or isinstance(parsed, list) else value  # a list: it is nested too deeply
 
     def _json(self, value: Json, hidden: list[str]) -> str:
         if isinstance(value, JsonObject):
@@ -166,21 +167,12 @@ class Mask:
             return _quoted(self._text(value, hidden))
         return str(value) if isinstance(value, _Number) else json.dumps(value)
 
-    @staticmethod
-    def _hide(value: Json, hidden: list[str]) -> str:
-        parts = [value]
-        for part in parts:  # which grows
-            parts += part if isinstance(part, list | tuple) else ()
-        hidden += [part for part in parts if isinstance(part, str)]
+    def _hide(self, value: Json, hidden: list[str]) -> str:
+        if isinstance(value, str):
+            hidden.append(value)
+        for part in value if isinstance(value, list | tuple) else ():
+            self._hide(part, hidden)
         return _quoted(MASK)
-
-    def _word(self, word: str) -> str:
-        match = _WORD.fullmatch(word)
-        pair = parse_assignment(match[2]) if match else None
-        shown = None if pair is None else self.value(*pair)
-        if match is None or pair is None or shown == pair[1]:
-            return word
-        return f"{match[1] or ''}{assignment(pair[0], shown or '')}"
 
     def _output(self, value: Json) -> Json:
         """Return a value of a command's output: rows with `field` have its values, and lists have sentences."""
@@ -195,12 +187,6 @@ class Mask:
         if isinstance(value, list):
             return [self.text(part) if isinstance(part, str) else self._output(part) for part in value]
         return value
-
-
-def _parsed(value: str) -> Json:
-    return json.loads(
-        value, object_pairs_hook=JsonObject, parse_int=_Number, parse_float=_Number, parse_constant=_Number
-    )
 
 
 def _quoted(value: str) -> str:

@@ -9,13 +9,14 @@ import glob
 import time
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from spark_streams.console.bounds import LONG_TEXT, MASK, NAME_BYTES
 from spark_streams.console.charts.charts import drawing, sparkline
 from spark_streams.console.json_filter import LONGEST
 from spark_streams.console.request.parameters import fixed, link
 from spark_streams.model.counters import with_heading
-from spark_streams.model.times import from_milliseconds
+from spark_streams.model.times import from_milliseconds, moment
 from spark_streams.monitor.margin.margin import Margin
 from spark_streams.monitor.terminal.units import count, counted, duration, rate, size
 
@@ -33,9 +34,9 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     templates.filters.update(
-        count=count, duration=duration, idle=_idle, rate=rate, counted=counted, bytes=size, clock=_clock, since=_since,
-        margin=_margin,
-    )  # fmt: skip
+        count=count, duration=duration, idle=_idle, rate=rate, counted=counted, bytes=size, clock=_clock, since=_since
+    )
+    templates.filters["margin"] = _margin
     templates.globals.update(
         MAX_ROWS=MAX_ROWS,
         NAME_BYTES=NAME_BYTES,
@@ -69,8 +70,14 @@ def _margin(margin: Margin | None) -> str:
     return "unknown" if margin is None or margin.seconds is None else str(margin)
 
 
-def _clock(at_ms: float) -> str:
-    return from_milliseconds(round(at_ms)).strftime("%Y-%m-%d %H:%M:%S")
+def _clock(at: float | str) -> str:
+    """Return a time, of which the script knows the local one; a text that is no time is returned as it is."""
+    try:
+        time_of = from_milliseconds(moment(at) if isinstance(at, str) else round(at))
+    except (ValueError, OverflowError):
+        return str(at)
+    utc = time_of.strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{}Z">{}</time>').format(utc.replace(" ", "T"), utc)
 
 
 def _since(at_ms: float) -> str:

@@ -60,6 +60,7 @@ ENTRIES = (
     Entry("/queries", queries.queries),
     Entry("/doctor", doctor.doctor),
     Entry("/plan", changes.plan, "POST"),
+    Entry("/import", changes.import_file, "POST"),
     Entry("/changes", changes.changes),
     Entry("/changes", changes.make, "POST"),
     Entry("/changes/{number}", changes.change),

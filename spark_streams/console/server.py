@@ -55,7 +55,6 @@ def site_of(
     decoders: FieldDecoders | None = None,
     oidc: Oidc | None = None,
     mask: Mask | None = None,
-    masks_all: bool = False,
 ) -> Site:
     """Return the console of a server. environment: of the commands that it runs; audit: receives a line for each
     login and change; tell: a line for each problem; the others are as the options of `rstream console`."""
@@ -67,7 +66,7 @@ def site_of(
     changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, log, live.refresh)
     who = users or Users()
     site = Site(address, live, changes, log, Signer(), who, is_writable, is_https, has_proxy, logs, url)
-    return replace(site, decoders=decoders, oidc=oidc, mask=hidden, masks_all=masks_all)
+    return replace(site, decoders=decoders, oidc=oidc, mask=hidden)
 
 
 class _Server(uvicorn.Server):

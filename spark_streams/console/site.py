@@ -27,11 +27,13 @@ from spark_streams.console.login.attempts import LoginAttempts
 from spark_streams.console.login.users import Users
 from spark_streams.console.mask import Mask
 from spark_streams.console.rendering import environment
+from spark_streams.console.request.uploads import Uploads
 from spark_streams.console.request.watchers import Watchers
 from spark_streams.deadletter.envelope import raw, text
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.operator_commands import shell_line
 from spark_streams.model.printable import printable_lines
+from spark_streams.schemas.apart.frames import Shown
 from spark_streams.schemas.shown import FieldDecoders
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
@@ -79,8 +81,7 @@ async def _wait_until_gone(request: Request) -> None:
 class Site:
     """The console. is_writable: whether it makes changes; is_https: whether browsers call it by HTTPS; has_proxy:
     whether all requests come through a proxy; logs: of queries; url: as commands name the server, empty if they need
-    no name; passwords: threads that check passwords; mask: of values, for users with the role view; masks_all: for all
-    users."""
+    no name; passwords: threads that check passwords; mask: of values that not all see."""
 
     address: Address
     live: Live
@@ -99,20 +100,19 @@ class Site:
     templates: Environment = field(default_factory=environment)
     decoders: FieldDecoders | None = None
     oidc: Oidc | None = None
+    uploads: Uploads = field(default_factory=Uploads)
     mask: Mask = field(default_factory=Mask)
-    masks_all: bool = False
 
     def mask_of(self, request: Request) -> Mask:
         """Return the mask for the user of this session. Without logins, nobody has a role, and so all have the mask."""
         session: Session | None = request.scope.get("session")
-        sees_all = self.needs_login and not self.masks_all and session is not None and session.can_write
+        sees_all = self.needs_login and not self.mask.of_writers and session is not None and session.can_write
         return Mask() if sees_all else self.mask
 
     async def view(self, request: Request) -> View:
         """Return what is known of the server, as this session sees it."""
-        view = await self.live.view()
-        mask = self.mask_of(request)
-        return replace(view, reasons=mask.reasons(view.reasons)) if mask else view
+        view, mask = await self.live.view(), self.mask_of(request)
+        return replace(view, reasons=tuple(replace(one, reason=mask.text(one.reason)) for one in view.reasons))
 
     @property
     def needs_login(self) -> bool:
@@ -134,21 +134,19 @@ class Site:
         if self.decoders is None:
             return [None] * len(pairs)
 
-        def shown(name: bytes, value: bytes) -> bytes:
-            return raw(mask.decoded(text(name), text(value)))
-
-        return [
+        def shown(name: bytes, one: Shown | None) -> Decoded | None:
+            if one is None:
+                return None
             # The page says "not decoded" before each reason.
-            None if one is None else Decoded(
-                cell(shown(name, one.text)), mask.decoded(text(name), one.reason.removeprefix("not decoded: "))
-            )
-            for (name, _), one in zip(pairs, self.decoders.page(pairs), strict=True)
-        ]  # fmt: skip
+            value, reason = (mask.decoded(text(name), part) for part in (text(one.text), one.reason))
+            return Decoded(cell(raw(value)), reason.removeprefix("not decoded: "))
+
+        return [shown(name, one) for (name, _), one in zip(pairs, self.decoders.page(pairs), strict=True)]
 
     async def dry_run(self, request: Request, arguments: Sequence[str]) -> Outcome:
         """Return how a command ends that changes nothing. It ends if the browser goes."""
         outcome = await self.while_there(request, self.changes.dry_run(arguments))
-        return self.mask_of(request).outcome(outcome)
+        return self.mask_of(request).outcome(replace(outcome, error=self.uploads.shown(outcome.error)))
 
     async def page(self, request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
         """Return a page."""
@@ -188,4 +186,5 @@ class Site:
 
     def command(self, arguments: Sequence[str]) -> str:
         """Return a command of `rstream` as a line for a shell, for this console's server."""
-        return shell_line(with_options(arguments, "--url", self.url) if self.url else arguments)
+        line = shell_line(with_options(arguments, "--url", self.url) if self.url else arguments)
+        return self.uploads.shown(line)

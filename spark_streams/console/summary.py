@@ -36,6 +36,10 @@ _LABELS = {
     "by": "By reason",
     "streams": "Streams",
     "then": "Afterwards",
+    "first": "The first entries",
+    "sent": "",
+    "already": "already in the stream",
+    "entries_per_second": "",
     "kept": "Groups that stay",
     "in_use": "groups in use",
     "position_before": "from",
@@ -143,6 +147,9 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Json], bool], str]] = {
     "groups ack": _entries("Would acknowledge", "Acknowledged"),
     "groups prune": _prune,
     "add": _add,
+    "import": lambda values, is_done: (
+        f"{'Added' if is_done else 'Would add'} {counted(values.get('sent', 0), 'entry', 'entries')}."
+    ),
     "dead redrive": _redrive,
     "dead purge": _purge,
 }

@@ -129,7 +129,7 @@ def test_a_change_and_its_outcome() -> None:
     }  # fmt: skip
     change = CARD.change(Change(1, "ann", words, datetime.now(UTC), outcome=Outcome(1, output, "card is '4111'")))
     assert change.arguments == [
-        "dead", "redrive", "card-events", "--set", f"card={MASK}", f'--set=order={{"card": "{MASK}"}}', "--set", "n=1",
+        "dead", "redrive", "card-events", "--set", f"card={MASK}", f"--set={MASK}", "--set", "n=1",
         "--", "-card=1",
     ]  # fmt: skip
     assert change.outcome is not None

@@ -1,20 +1,29 @@
-"""Search by JSON, export, follow an entry, add it again, and log in by OIDC with the keyboard only, narrow and wide."""
+"""With the keyboard only, narrow and wide: search by JSON, export, follow an entry, add it again, import, see masked
+values and local times, and log in by OIDC."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.console.normal import STREAM, NormalData
+from spark_streams.console.bounds import IMPORT_BYTES, MASK
+from tests.console.normal import DEAD, STREAM, NormalData
 from tests.console.process import Console
 from tests.console.provider import Provider, running_provider
 from tests.console.test_oidc import write_settings
-from tests.console_browser.conftest import OpenPage, StartConsole
+from tests.console_browser.conftest import OpenPage, StartConsole, screenshots
 from tests.console_browser.test_pages import check
 from tests.console_browser.watched_page import Display, WatchedPage, address
 from tools.servers.server import Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 WIDTHS = pytest.mark.parametrize("display", [Display("light", 1440), Display("light", 360)], ids=str)
 _MOST = 200  # elements that take the focus before the wanted one
@@ -130,3 +139,101 @@ def test_log_in_by_oidc(
     page.page.wait_for_url("**/login")
     page.open("/streams")
     assert page.page.url.endswith("/login")
+
+
+@WIDTHS
+def test_masked_values(
+    normal: tuple[Server, NormalData], open_page: OpenPage, start_console: StartConsole, display: Display
+) -> None:
+    """A masked value is text, and its neighbours are edited."""
+    console = start_console(normal[0].url, "--write", "--mask", "customer")
+    page = open_page(console, address("/stream", name=STREAM), display)
+    assert page.page.get_by_text(MASK).count() == 50
+    check(page, "mask-stream")
+    type_into(page, "Field", "customer")
+    type_into(page, "contains", "ann")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_text("are masked for you").wait_for()
+    page.expect("answer 403")
+    page.expect("Failed to load resource")
+    check(page, "mask-refused")
+    page.open("/dead/stream", name=DEAD)
+    check(page, "mask-letters")
+    page.page.locator("td.id a").first.focus()
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**/dead/letter?*")
+    page.page.get_by_text("cannot be edited here").wait_for()
+    check(page, "mask-letter")
+    type_into(page, "Value of amount", "12.50")
+    tab_to(page, "button", "Preview sending back…")
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**/plan")
+    check(page, "mask-plan")
+    assert "dörte" not in page.page.content()
+
+
+@WIDTHS
+def test_import(console: Console, open_page: OpenPage, tmp_path: Path, display: Display) -> None:
+    """The same file again adds nothing; one that is too large is refused by a page."""
+    at_ms = 4_000_000_000_000  # later than all entries of the stream
+    lines = [
+        f'{{"id":"{at_ms + n}-0","fields":{{"order":"9{n:05d}","customer":"zoë","amount":"1.50"}}}}\n' for n in range(7)
+    ]
+    (tmp_path / "orders.jsonl").write_text("".join(lines))
+    (tmp_path / "large.jsonl").write_bytes(b"x" * (IMPORT_BYTES + 1))
+    page = open_page(console, address("/stream", name="audit:log"), display)
+
+    page.page.on("filechooser", lambda _: None)  # from now on, the browser asks the test and opens no dialog
+
+    def preview(name: str) -> None:
+        tab_to(page, "button", "File of rstream export")
+        with page.page.expect_file_chooser() as chooser:
+            page.page.keyboard.press("Space")
+        chooser.value.set_files(tmp_path / name)
+        tab_to(page, "button", "Preview import…")
+        page.page.keyboard.press("Enter")
+
+    check(page, "import-stream")
+    preview("large.jsonl")
+    page.page.get_by_text("larger than 16 MB").wait_for()
+    page.expect("answer 413")
+    page.expect("Failed to load resource")
+    check(page, "import-too-large")
+    page.open("/stream", name="audit:log")
+    preview("orders.jsonl")
+    page.page.get_by_text(re.compile("Would add [07] entries")).wait_for()
+    check(page, "import-plan")
+    tab_to(page, "button", "Import")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_text("Done").wait_for()
+    check(page, "import-done")
+
+
+@WIDTHS
+def test_local_times(console: Console, browser: Browser, display: Display) -> None:
+    """They stand beside UTC, also after an update, until they are switched off. Without a script there is no switch."""
+    with browser.new_context(**display.context(), timezone_id="Asia/Tokyo") as context:
+        page = WatchedPage(context.new_page(), console.url, screenshots(), str(display))
+        page.open("/doctor")
+        tab_to(page, "button", "Show local times, too")
+        page.page.keyboard.press("Enter")
+        page.open("/stream", name=STREAM)
+        page.page.locator("td.id a").first.click()
+        time, local = page.page.locator("main time"), page.page.locator("main time + .local")
+        utc = datetime.fromisoformat(time.inner_text()).replace(tzinfo=UTC)
+        zone = "Asia/Tokyo"
+        assert (local.text_content() or "").strip() == f"({utc.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S} {zone})"
+        check(page, "times-entry")
+        page.open("/")
+        page.settle()
+        assert page.page.locator("time").count() == page.page.locator("time + .local").count() > 0
+        check(page, "times-overview")
+        tab_to(page, "button", "Show UTC only")
+        page.page.keyboard.press("Enter")
+        assert page.page.locator(".local").count() == 0
+        page.close()
+    with browser.new_context(**display.context(), java_script_enabled=False) as context:
+        plain = context.new_page()
+        plain.goto(console.url)
+        assert plain.get_by_role("button", name="local times").count() == 0
+        assert "Times are UTC" in plain.content()

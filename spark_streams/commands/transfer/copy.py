@@ -22,11 +22,14 @@ from spark_streams.commands.yes import yes_option
 from spark_streams.errors import CopyTargetError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from spark_streams.transfer.entries import Entry, Rules
     from spark_streams.transfer.transfer import Filled
     from spark_streams.wire.session import Session
+
+
+_FIRST = 5  # entries in the report of a dry run as JSON
 
 
 @click.command(short_help="Copy entries to another stream or server.")
@@ -143,8 +146,15 @@ def import_file(
         raise click.UsageError(error.message) from None
     with Session(address_of(url, starts=yes), "rstream import") as writer:
         report = TransferReport(file, f"{stream} at {writer.address}", yes, as_json)
-        filled = _fill(report, writer, stream, read_file(file), rules)
+        filled = _fill(report, writer, stream, _noting(read_file(file), report.first), rules)
     _finish(report, writer, filled, "imported")
+
+
+def _noting(pages: Iterable[list[Entry]], first: list[Entry]) -> Iterator[list[Entry]]:
+    """Yield the pages, and append the first entries to a list."""
+    for page in pages:
+        first += page[: _FIRST - len(first)]
+        yield page
 
 
 def _fill(report: TransferReport, writer: Session, stream: str, pages: Iterable[list[Entry]], rules: Rules) -> Filled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NoReturn, TypedDict, TypeVar
 
@@ -44,6 +44,7 @@ class SelectionOptions(RuleOptions):
 
 
 _POSITION = "entry ID, time, or 1h: an hour ago"
+_SHOWN = 200  # characters of a value
 _RANGE = (
     click.option("--from", "begin", metavar="ID|TIME", callback=target_of, help=f"First entry: {_POSITION}."),
     click.option("--to", "end", metavar="ID|TIME", callback=target_of, help="Last entry: its ID, or before this time."),
@@ -110,7 +111,8 @@ def selected_pages(session: Session, stream: str, options: SelectionOptions) -> 
 
 @dataclass
 class TransferReport:
-    """Report of a copy or an import. source, target: their names. notes: what the user should know."""
+    """Report of a copy or an import. source, target: their names. notes: what the user should know; first: entries of
+    an import."""
 
     source: str
     target: str
@@ -118,6 +120,7 @@ class TransferReport:
     as_json: bool
     groups: list[CopiedGroup] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    first: list[Entry] = field(default_factory=list)
 
     def show(self, filled: Filled, verb: str) -> None:
         """Print the report. verb: `copied`."""
@@ -130,6 +133,7 @@ class TransferReport:
                     **{"dry_run": not self.yes, "refused": [], **passed.facts()},
                     **{"source": expected, "target": actual, "target_before": target},
                     **{"groups": [asdict(group) for group in self.groups], "notes": self.notes},
+                    **({} if self.yes or not self.first else {"first": _rows(self.first)}),
                 }
             )
             return
@@ -162,6 +166,15 @@ class TransferReport:
         else:
             say(f"would be refused now: {reason}")
         sys.exit(REFUSED)
+
+
+def _rows(entries: Sequence[Entry]) -> list[dict[str, str]]:
+    """Return the fields of entries, with long values cut."""
+    fields = [(str(entry.id), name, value) for entry in entries for name, value in entry.texts()]
+    return [
+        {"id": entry, "field": name, "value": f"{value[:_SHOWN]}{'…' * (len(value) > _SHOWN)}"}
+        for entry, name, value in fields
+    ]
 
 
 def _cells(facts: Mapping[str, object]) -> tuple[object, ...]:

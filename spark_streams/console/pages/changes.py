@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from spark_streams.console.actions import ACTIONS, Action, bounds_of, with_options, without
+from spark_streams.console.access import Session
+from spark_streams.console.actions import ACTIONS, IMPORT, Action, bounds_of, with_options, without
 from spark_streams.console.bounds import FORM_BYTES
 from spark_streams.console.change import Change
 from spark_streams.console.changes import require_short
 from spark_streams.console.form_fields import Pairs, changes_of
 from spark_streams.console.pages.dead_letters import fetch_letter
 from spark_streams.console.pages.streams import fetch_entry
-from spark_streams.console.request.parameters import Parameters
+from spark_streams.console.request.parameters import Parameters, link
 from spark_streams.console.site import Site
 from spark_streams.console.summary import Summary, summarize
 from spark_streams.deadletter.envelope import text
@@ -39,12 +40,24 @@ async def plan(site: Site, request: Request) -> Response:
         options |= {"set": assigned, "unset": removed, "id": [wanted]}
     if "fields" in action.positional:
         options |= await _fields(site, request, parameters)
+    return await _plan(site, request, action, options, parameters.get("back"))
+
+
+async def import_file(site: Site, request: Request) -> Response:
+    """Show the dry run of an import of the file that a form has."""
+    _require_writer(site, request)
+    name = Parameters.of_query(request).get("name")
+    file = await site.uploads.receive(request)
+    return await _plan(site, request, IMPORT, {"file": [str(file)], "names": [name]}, link("/stream", name=name))
+
+
+async def _plan(site: Site, request: Request, action: Action, options: dict[str, Sequence[str]], back: str) -> Response:
     dry = _arguments(action, options, True)
     outcome = await site.dry_run(request, dry)
     bounds = bounds_of(outcome.output)
     real = with_options(_arguments(action, without(options, bounds), False), *bounds)
     require_short(real)
-    session = request.scope["session"]
+    session, mask = request.scope["session"], site.mask_of(request)
     can_make = site.is_writable and session.can_write
     return await site.page(
         request,
@@ -56,17 +69,13 @@ async def plan(site: Site, request: Request) -> Response:
         command=site.command(mask.words(real)),
         arguments=json.dumps(real),
         token=site.signer.plan_token(session, real) if can_make and not outcome.code else None,
-        back=parameters.get("back"),
+        back=back,
     )
 
 
 async def make(site: Site, request: Request) -> Response:
     """Begin a change whose dry run this session has seen."""
-    if not site.is_writable:
-        raise NotPermittedError("this console is read-only; start it with --write to make changes")
-    session = request.scope["session"]
-    if not session.can_write:
-        raise NotPermittedError(f"{session.user} has the role view, which makes no changes; ask for the role write")
+    session = _require_writer(site, request)
     parameters = await Parameters.of_form(request, FORM_BYTES)
     try:
         arguments = json.loads(parameters.get("arguments"))
@@ -105,6 +114,16 @@ async def changes(site: Site, request: Request) -> Response:
     return await site.page(request, "changes.html", title="Changes", rows=rows)
 
 
+def _require_writer(site: Site, request: Request) -> Session:
+    """Return the session. Raises NotPermittedError if it makes no changes."""
+    session: Session = request.scope["session"]
+    if not site.is_writable:
+        raise NotPermittedError("this console is read-only; start it with --write to make changes")
+    if not session.can_write:
+        raise NotPermittedError(f"{session.user} has the role view, which makes no changes; ask for the role write")
+    return session
+
+
 async def _fields(site: Site, request: Request, parameters: Parameters) -> dict[str, Sequence[str]]:
     """Return the parameters of an entry that is added. Raises OptionError."""
     again, names = parameters.get("again"), parameters.all("names")
@@ -123,7 +142,7 @@ async def _fields(site: Site, request: Request, parameters: Parameters) -> dict[
 
 def _summary(change: Change) -> Summary:
     """Return the summary of a change that has ended."""
-    action = next(action for action in ACTIONS.values() if action.has_made(change.arguments))
+    action = next(action for action in (*ACTIONS.values(), IMPORT) if action.has_made(change.arguments))
     output = None if change.outcome is None else change.outcome.output
     return summarize(" ".join(action.command), output, is_done=True)
 

@@ -18,6 +18,25 @@ function replaceContent(section, fresh) {
   section.querySelectorAll(".wide").forEach((box, number) => { box.scrollLeft = before[number] || 0; });
 }
 
+// Times are UTC. A button shows those of the browser's zone beside them, and a cookie remembers it.
+const zone = document.createElement("button");
+
+function isLocal() {
+  return document.cookie.split("; ").includes("rstream_times=local");
+}
+
+function showTimes(page) {
+  zone.textContent = isLocal() ? "Show UTC only" : "Show local times, too";
+  page.querySelectorAll("time + .local").forEach((local) => local.remove());
+  if (!isLocal()) return;
+  for (const time of page.querySelectorAll("time")) {
+    const local = document.createElement("span");
+    local.className = "local soft";
+    local.textContent = ` (${new Date(time.dateTime).toLocaleString("sv")} ${new Intl.DateTimeFormat().resolvedOptions().timeZone})`;
+    time.after(local);
+  }
+}
+
 async function refresh() {
   if (document.hidden || isFetching) {
     isStale = true;
@@ -32,6 +51,7 @@ async function refresh() {
       return;
     }
     const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+    showTimes(fresh);
     for (const section of document.querySelectorAll(LIVE)) {
       const replacement = fresh.getElementById(section.id);
       if (replacement && replacement.innerHTML !== section.innerHTML && !isInUse(section)) {
@@ -49,6 +69,14 @@ async function refresh() {
     refresh();
   }
 }
+
+zone.className = "plain";
+zone.addEventListener("click", () => {
+  document.cookie = `rstream_times=${isLocal() ? "utc" : "local"}; Path=/; Max-Age=31536000; SameSite=Strict`;
+  showTimes(document);
+});
+document.querySelector("footer").append(zone);
+showTimes(document);
 
 if (document.querySelector("main " + LIVE)) {
   const events = new EventSource("/events");
