@@ -32,7 +32,6 @@ class Line:
         return {
             "event": self.event,
             "group": self.group or None,
-            "at": None if self.at is None else time_text(self.at),
             "at_ms": self.at,
             "text": self.text,
             "exact": not self.why_unknown,
