@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from tools.simulation.world import World
+from spark_streams.source.group.start import InitialPositionKeys
+from spark_streams.source.membership import Membership
+from tools.simulation.world import CONSUMER, GROUP, World
 
 _BEFORE = "before the start"
+_SAVED = InitialPositionKeys(Membership((), GROUP, CONSUMER))
 
 
 class Births:
@@ -20,6 +23,8 @@ class Births:
         self._first: set[str] = set()  # streams that existed when the query received its start offset
         self._at_id: set[str] = set()  # streams that are read from an ID on, which may lie ahead of them
         self._created_again: dict[str, tuple[int, int]] = {}  # where the query begins in streams that had vanished
+        # Where it begins in streams without a group, since it was asked: a run after a kill begins there, too.
+        self._saved: dict[str, tuple[int, int]] = {}
 
     def update(self, begun: bool = False) -> None:
         """Search for new groups. begun: the query has received its start offset."""
@@ -36,9 +41,11 @@ class Births:
                 continue
             seen = self._world.see(name)
             if seen.position is None:
+                self._save(name)
                 continue
             model.stream(name).born = self._begun = True
-            before = [entry for entry in model.entries_of(name) if entry.key <= _key(seen.position)]
+            begins = min(_key(seen.position), self._saved.pop(name, _key(seen.position)))
+            before = [entry for entry in model.entries_of(name) if entry.key <= begins]
             if "vanished" in model.stream(name).ever and not self._world.query.offsets:
                 self._created_again[name] = _key(seen.position)
             if not late or name in self._first:
@@ -52,12 +59,22 @@ class Births:
             self._first = {name for name in self._world.names() if self._world.see(name).ids}
         self._begun |= begun
 
+    def _save(self, name: str) -> None:
+        saved = self._world.client.get(_SAVED.key_of(name))
+        if saved is not None:
+            self._saved.setdefault(name, _key(str(saved)))
+
+    def forget(self) -> None:
+        """Record that the first positions that the server keeps are deleted: the query is asked again."""
+        self._saved.clear()
+
     def changed(self, name: str, by_operator: bool = False) -> None:
         """Record that the group of a stream has changed.
 
         Without a checkpoint only the group stores the start of the query: a new group starts as the options say. The
         same applies to a stream that is no longer in the query's list.
         """
+        self._saved.pop(name, None)
         if name not in self._world.query.reads():
             self._world.model.stream(name).born = self._world.see(name).position is not None
             self._world.model.excuse(self._world.model.entries_of(name), "its group changed while it was not read")

@@ -26,8 +26,8 @@ class Entry:
     removed_by: event that removed it from its stream, "" while it is there; excuses: why it may be missing in the sink;
     repeat_reasons: why it may be there twice; named: an error has reported its loss; settled: its loss was counted, or
     given up; shuffled: it may arrive out of order; theirs: other consumer for which it is pending; only_pending: it is
-    pending for the query's consumer, and the checkpoint does not name it: another client has claimed it, or an earlier
-    checkpoint has left it; acknowledged: the query has sent its XACK;
+    pending for the query's consumer or for none, and the checkpoint does not name it: another client has claimed or
+    released it, or an earlier checkpoint has left it; acknowledged: the query has sent its XACK;
     removed_unacknowledged: it was removed before that; looked_for: a task of its batch has run since. One execution of
     the task may have read it before the removal, and this one may have missed it; archived: it is in the archive, and
     may have left the stream.
@@ -184,11 +184,11 @@ class Model:
             entry.excuses.add(why)
 
     def deliver_to_other(self, entries: Iterable[Entry], consumer: str) -> None:
-        """Record a delivery to another consumer of the group. The query may receive the entries later, or never."""
+        """Record that entries are pending for another consumer of the group. The query may receive them later, or
+        never."""
         for entry in entries:
             entry.theirs, entry.shuffled = consumer, True
             entry.excuses.add("theirs")
-            entry.repeat_reasons.add("theirs")
 
     def is_shared(self, name: str) -> None:
         """Record that another consumer is in the group.
@@ -202,8 +202,8 @@ class Model:
         stream.skipped.clear()
 
     def excuse_only_pending(self, pending: Iterable[Entry]) -> None:
-        """What was pending for the query's consumer is pending no more. Documented: the query does not know of entries
-        that only the pending list names, until they are in a batch."""
+        """What was pending is pending no more. Documented: the query does not know of entries that only the pending
+        list names, until they are in a batch."""
         self.excuse([entry for entry in pending if entry.only_pending], "deleted with the pending list")
 
     def give_back(self, entries: Iterable[Entry]) -> None:

@@ -143,7 +143,10 @@ def _set_back(world: World, to: Backup) -> None:
     for name in world.names():
         for entry_id, consumer in world.see(name).pending.items():
             if not is_ours(consumer):  # pending for others again
-                world.model.deliver_to_other(world.model.entries_of(name, [entry_id]), consumer)
+                again = world.model.entries_of(name, [entry_id])
+                world.model.deliver_to_other(again, consumer)
+                for entry in again:
+                    entry.repeat_reasons.add("pending for another consumer of the restored server")
         world.model.stream(name).suffers("server set back")
         seen = world.see(name)
         ours = set(seen.ours())

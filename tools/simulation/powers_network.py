@@ -54,6 +54,8 @@ def evict(world: World, step: Step) -> None:
         world.tell(f"      {key}")
         world.client.delete(key)
         kind = "evicted " + ":".join(key.split(":")[1:2])
+        if kind == "evicted first":
+            world.births.forget()
         for name in [*world.names(), OUT]:
             world.model.stream(name).suffers(kind)
 

@@ -43,7 +43,10 @@ def grab(world: World, step: Step) -> None:
     if ours:
         ids = ours[: part(len(ours), step.amount)]
         world.client.xclaim(name, GROUP, consumer, 0, ids)
-        world.model.deliver_to_other(world.model.entries_of(name, ids), consumer)
+        taken = world.model.entries_of(name, ids)
+        world.model.deliver_to_other(taken, consumer)
+        for entry in taken:
+            entry.repeat_reasons.add("taken from the query, which may have read it")
         world.model.is_shared(name)
         world.model.stream(name).suffers("entries taken from us")
 
@@ -105,7 +108,7 @@ def destroy(world: World, step: Step) -> None:
     seen = world.see(name)
     if seen.position is not None:
         world.client.xgroup_destroy(name, GROUP)
-        world.model.excuse_only_pending(world.model.entries_of(name, seen.of_consumer(CONSUMER)))
+        world.model.excuse_only_pending(world.model.entries_of(name, seen.pending))
         world.model.stream(name).suffers("group destroyed")
         _moved(world, name)
         world.births.changed(name, by_operator=True)
@@ -118,7 +121,7 @@ def remake(world: World, step: Step) -> None:
     if seen.position is None:
         return
     world.client.xgroup_destroy(name, GROUP)
-    world.model.excuse_only_pending(world.model.entries_of(name, seen.of_consumer(CONSUMER)))
+    world.model.excuse_only_pending(world.model.entries_of(name, seen.pending))
     target = "$" if step.how < 0.4 else "0" if step.how < 0.7 else pick(["0-0", *seen.ids], step.amount)
     world.client.xgroup_create(name, GROUP, id=target)
     world.model.stream(name).suffers("group created again")

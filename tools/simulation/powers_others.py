@@ -67,7 +67,10 @@ def release(world: World, step: Step) -> None:
     if ids and world.supports_xnack:
         mode = pick(["SILENT", "FAIL"], (step.how * 10) % 1)
         world.client.execute_command("XNACK", name, GROUP, mode, "IDS", len(ids), *ids)
-        world.model.give_back(world.model.entries_of(name, ids))
+        released = world.model.entries_of(name, ids)
+        world.model.give_back(released)
+        for entry in released:
+            entry.only_pending = True
 
 
 def leave(world: World, step: Step) -> None:

@@ -55,6 +55,7 @@ class Operator:
             return
         if isinstance(error, StreamMissingError):
             world.tell("   operator: creates what createStreams=false misses")
+            world.births.forget()
             found = re.search("'([^']+)' does not exist", text)
             assert found is not None, text
             world.add(found[1], 1)
@@ -214,6 +215,7 @@ class Operator:
         """Start a new checkpoint although nothing is wrong: no error may follow from it."""
         world, model = self._world, self._world.model
         world.tell("   operator: a new checkpoint")
+        may_have_read = self._may_have_read()
         world.query.start_new_checkpoint()
         world.births.restart()
         for name, stream in model.streams.items():
@@ -226,7 +228,7 @@ class Operator:
                 # The query may have removed entries that the group had passed (onCommit).
                 waiting = entry.id in present and (position is None or entry.key > position or entry.id in ours)
                 entry.only_pending = entry.id in ours
-                if waiting or entry.archived:
+                if (waiting and entry.n in may_have_read) or entry.archived:
                     entry.repeat_reasons.add("a new checkpoint")
                 if entry.removed_by and entry.id in ours:
                     # It is read and found missing, also if a batch of the checkpoint before has read it (documented).
@@ -237,6 +239,15 @@ class Operator:
                 elif model.is_due(entry) and (entry.removed_by or not waiting):
                     entry.settled = True
             stream.counted = 0
+
+    def _may_have_read(self) -> set[int]:
+        """Return the numbers of entries that a batch of this checkpoint has written, or may write yet: its last batch
+        is unfinished, and has tasks that stand still."""
+        query, model = self._world.query, self._world.model
+        unfinished = query.reads() if query.committed < len(query.offsets) - 1 else []
+        ends = {name: id_key(query.logged(name)) for name in unfinished}
+        of_the_last = {entry.n for entry in model.entries.values() if entry.key <= ends.get(entry.stream, (0, 0))}
+        return {row.value[1] for row in self._world.sink.rows()} | of_the_last
 
     def _set_group(self, text: str, streams: list[str]) -> None:
         """Run one of the commands rstream groups create or seek that the error names. The error has named the entries

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tools.simulation.options import ARCHIVE, CLAIM_IDLE, OF_THE_START, VALUES, with_option
+from tools.simulation.seldom_kills import with_late_streams, with_old_entries
 from tools.simulation.setup import Plan
-from tools.simulation.step import Step
+from tools.simulation.step import Step, random_step
 
 _NOTHING_AHEAD = ("maxDeliveries", "noAck", "maxBytesPerTrigger", "minEntriesPerTrigger")
 _A_GUEST = ("read", "guest", "die")
@@ -26,10 +27,10 @@ def _with_letters(chance: random.Random, plan: Plan) -> Plan:
              for step in plan.steps]  # fmt: skip
     for _ in range(chance.choice([1, 2, 3])):
         place = chance.randint(0, len(steps) // 2)
-        steps[place:place] = [_step(chance, "misfit"), *([Step("trigger")] * chance.choice([1, 2]))]
+        steps[place:place] = [random_step(chance, "misfit"), *([Step("trigger")] * chance.choice([1, 2]))]
     for _ in range(chance.choice([1, 2, 3, 5]) if mode == "DEADLETTER" else 0):
         place = chance.randint(len(steps) // 2, len(steps))
-        steps[place:place] = [_step(chance, "redrive"), *([Step("trigger")] * chance.choice([0, 0, 1, 2]))]
+        steps[place:place] = [random_step(chance, "redrive"), *([Step("trigger")] * chance.choice([0, 0, 1, 2]))]
     return replace(plan, setup=replace(plan.setup, options=changed(plan.setup.options), has_values=True),
                    steps=tuple(steps))  # fmt: skip
 
@@ -44,8 +45,8 @@ def _with_releases(chance: random.Random, plan: Plan) -> Plan:
     for _ in range(chance.choice([1, 2, 4])):
         place = chance.randint(0, len(steps))
         choice, how = chance.random(), chance.random()  # of the same stream, by the same consumer
-        pair = [replace(_step(chance, kind), choice=choice, how=how) for kind in ("read", "release")]
-        steps[place:place] = [_step(chance, "add"), *pair, *([Step("trigger")] * chance.choice([0, 1, 2]))]
+        pair = [replace(random_step(chance, kind), choice=choice, how=how) for kind in ("read", "release")]
+        steps[place:place] = [random_step(chance, "add"), *pair, *([Step("trigger")] * chance.choice([0, 1, 2]))]
     return replace(plan, setup=replace(plan.setup, options=changed(plan.setup.options)), steps=tuple(steps))
 
 
@@ -58,10 +59,12 @@ def _with_archive(chance: random.Random, plan: Plan) -> Plan:
     if options.keys() <= more.keys() and name not in ("streams", "streamsPattern", *OF_THE_START):
         options = more
     steps = [Step("add", 0, chance.random(), chance.random()) for _ in range(chance.choice([1, 3, 5]))]
-    steps += [_step(chance, "archive", 0)]
+    steps += [random_step(chance, "archive", 0)]
     kinds = {"add": 5, "trigger": 10, "archive": 1, "kill": 5, "fail": 2, "twin": 2, "cut": 2, "away": 1, "drain": 1}
     for kind in chance.choices(list(kinds), list(kinds.values()), k=chance.randint(6, 24)):
-        steps.append(_step(chance, kind, 0) if kind in ("trigger", "drain", "twin") else _step(chance, kind))
+        steps.append(
+            random_step(chance, kind, 0) if kind in ("trigger", "drain", "twin") else random_step(chance, kind)
+        )
     setup = replace(plan.setup, options=options, before=chance.choice([3, 12]))
     return replace(plan, setup=setup, steps=tuple(steps))
 
@@ -77,11 +80,11 @@ def _with_successors(chance: random.Random, plan: Plan) -> Plan:
         place = chance.randint(0, len(steps))
         block = [Step("add", 0, chance.random(), chance.random())]
         for _ in range(chance.choice([1, 1, 2])):
-            kill = _step(chance, "kill", chance.randint(20, 160))
+            kill = random_step(chance, "kill", chance.randint(20, 160))
             if chance.random() < 0.5:
                 others = with_option(options, "entriesPerPartition", chance.choice(VALUES["entriesPerPartition"]))
                 kill = replace(kill, kind="restart", options=tuple(others.items()))
-            fail = [_step(chance, "fail", chance.randint(20, 120))] if chance.random() < 0.5 else []
+            fail = [random_step(chance, "fail", chance.randint(20, 120))] if chance.random() < 0.5 else []
             if fail and chance.random() < 0.5:  # amid the chunks of the sink's tasks, in both runs
                 kill = replace(kill, delay=chance.randint(2, 4), at="HLEN")
                 fail = [replace(fail[0], delay=chance.randint(1, 4), at="HLEN")]
@@ -105,14 +108,14 @@ def _with_other_machines(chance: random.Random, plan: Plan) -> Plan:
         kind = chance.choice(["beside", "instead", *(["guest"] * 2 if has_guests else [])])
         choice, how = chance.random(), chance.random()
         if kind == "beside":
-            block = [_step(chance, "elsewhere"), Step("trigger"), Step("trigger")]
+            block = [random_step(chance, "elsewhere"), Step("trigger"), Step("trigger")]
         elif kind == "instead":
-            block = [Step("kill"), _step(chance, "elsewhere", 0), *[Step("trigger")] * chance.choice([1, 2])]
+            block = [Step("kill"), random_step(chance, "elsewhere", 0), *[Step("trigger")] * chance.choice([1, 2])]
         else:
-            read, guest, die = (replace(_step(chance, one, 0), choice=choice, how=how) for one in _A_GUEST)
+            read, guest, die = (replace(random_step(chance, one, 0), choice=choice, how=how) for one in _A_GUEST)
             block = [Step("add", 0, choice, chance.random()), read, guest, die, Step("trigger"), Step("trigger")]
         if chance.random() < 0.7:
-            block += [_step(chance, "perish", 0), Step("trigger")]
+            block += [random_step(chance, "perish", 0), Step("trigger")]
         steps[place:place] = block
     return replace(plan, setup=replace(plan.setup, options=options), steps=tuple(steps))
 
@@ -125,7 +128,7 @@ def _with_a_lag(chance: random.Random, plan: Plan) -> Plan:
     steps = [*plan.steps]
     for _ in range(chance.choice([1, 2, 3])):
         place = chance.randint(0, len(steps))
-        steps[place:place] = [Step("add", 0, chance.random(), 0.99), Step("trigger"), _step(chance, "lag", 0),
+        steps[place:place] = [Step("add", 0, chance.random(), 0.99), Step("trigger"), random_step(chance, "lag", 0),
                               *[Step("trigger")] * chance.choice([2, 3, 4])]  # fmt: skip
     setup = replace(plan.setup, ahead=1, before=12, options=options)
     return replace(plan, setup=setup, steps=tuple(steps))
@@ -147,9 +150,9 @@ def _with_deadly_batches(chance: random.Random, plan: Plan) -> Plan:
     for _ in range(chance.choice([1, 1, 2])):
         place = chance.randint(0, len(steps))
         block = [Step("add", 0, chance.random(), chance.random())]
-        block += [_step(chance, "misfit", 0)] * (chance.choice([0, 1, 2]) if has_letters else 0)
+        block += [random_step(chance, "misfit", 0)] * (chance.choice([0, 1, 2]) if has_letters else 0)
         for _ in range(chance.choice([1, 2, 3])):
-            block += [_step(chance, "crash", 0), Step("trigger")]
+            block += [random_step(chance, "crash", 0), Step("trigger")]
         steps[place:place] = [*block, *[Step("trigger")] * chance.choice([1, 3, 6])]
     setup = replace(plan.setup, options=changed(plan.setup.options), has_values=has_letters or plan.setup.has_values)
     return replace(plan, setup=setup, steps=tuple(steps))
@@ -163,8 +166,8 @@ def _with_a_part_put_back(chance: random.Random, plan: Plan) -> Plan:
         place = chance.randint(0, len(steps))
         between: list[Step] = []
         for _ in range(chance.choice([1, 2, 3])):
-            between += [_step(chance, "add", 0), Step("trigger")]
-        put_back = _step(chance, "import_backup", 0)
+            between += [random_step(chance, "add", 0), Step("trigger")]
+        put_back = random_step(chance, "import_backup", 0)
         put_back = replace(put_back, how=round(0.25 + 0.75 * put_back.how, 3))  # never without the keys beside it
         steps[place:place] = [Step("backup"), *between, Step("kill"), put_back, Step("trigger"), Step("trigger")]
     return replace(plan, steps=tuple(steps))
@@ -183,7 +186,7 @@ def _with_handovers(chance: random.Random, plan: Plan) -> Plan:
         read = Step("read", 0, choice, 0.9)
         block = [Step("trigger"), Step("add", 0, choice, 0.6), read, Step("add", 0, choice, 0.1), Step("trigger")]
         for _ in range(chance.choice([2, 3, 4])):
-            give = _step(chance, "give", chance.choice([0, chance.randint(1, 40)]))
+            give = random_step(chance, "give", chance.choice([0, chance.randint(1, 40)]))
             block += [replace(give, choice=choice, amount=0.3 * give.amount), Step("trigger")]
         steps[place:place] = [*block, Step("trigger")]
     return replace(plan, setup=replace(plan.setup, options=changed(plan.setup.options)), steps=tuple(steps))
@@ -196,19 +199,14 @@ def _with_a_strict_successor(chance: random.Random, plan: Plan) -> Plan:
     for _ in range(chance.choice([1, 2])):
         place = chance.randint(0, len(steps))
         lenient = with_option(strict, "failOnDataLoss", "false")
-        block = [Step("restart", options=tuple(lenient.items())), Step("trigger"), _step(chance, "add", 0)]
-        delete = replace(_step(chance, "delete", chance.randint(1, 3)), at="XRANGE", amount=round(chance.random(), 3))
+        block = [Step("restart", options=tuple(lenient.items())), Step("trigger"), random_step(chance, "add", 0)]
+        delete = replace(
+            random_step(chance, "delete", chance.randint(1, 3)), at="XRANGE", amount=round(chance.random(), 3)
+        )
         block += [delete, Step("trigger")]
         delay = chance.choice([0, chance.randint(1, 20)])
         steps[place:place] = [*block, Step("restart", delay, options=tuple(strict.items())), *[Step("trigger")] * 2]
     return replace(plan, steps=tuple(steps))
-
-
-def _step(chance: random.Random, kind: str, delay: int | None = None) -> Step:
-    """Return a step with random numbers. delay: None: a random one."""
-    delay = chance.choice([0, chance.randint(1, 60)]) if delay is None else delay
-    choice, amount, how = (round(0.999 * chance.random(), 3) for _ in range(3))
-    return Step(kind, delay, choice, amount, how)
 
 
 # Name → (how many of the plans have it, what puts it into a plan).
@@ -222,5 +220,7 @@ SELDOM: Mapping[str, tuple[float, Callable[[random.Random, Plan], Plan]]] = {
     "a strict successor": (0.06, _with_a_strict_successor),
     "deadly batches": (0.08, _with_deadly_batches),
     "a part put back": (0.06, _with_a_part_put_back),
+    "late streams": (0.05, with_late_streams),
+    "old entries and a kill": (0.05, with_old_entries),
     "archive": (0.06, _with_archive),  # the last one: it replaces all steps
 }

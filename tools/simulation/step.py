@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -42,3 +43,10 @@ def pick(values: list[T], fraction: float) -> T:
 def part(count: int, amount: float) -> int:
     """Return this fraction of `count`: at least 1, unless `count` is 0."""
     return min(count, max(1, round(amount * count)))
+
+
+def random_step(chance: random.Random, kind: str, delay: int | None = None) -> Step:
+    """Return a step with random numbers. delay: None: a random one."""
+    delay = chance.choice([0, chance.randint(1, 60)]) if delay is None else delay
+    choice, amount, how = (round(0.999 * chance.random(), 3) for _ in range(3))
+    return Step(kind, delay, choice, amount, how)

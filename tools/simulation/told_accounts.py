@@ -107,6 +107,15 @@ ACCOUNTS: Mapping[str, Told] = {
         Step("restart", options=(("streams", "s:0"),)),
         "trigger", "trigger", noAck="true", never=ERROR,
     ),
+    "killed before a batch with old entries is acknowledged": told(
+        ("batch 2: 6, 9", "batch 3: 10"), "trigger", more(3), BOB_READS_ONE, "trigger", Step("give", amount=0.99),
+        more(1), "trigger", more(1), at("XACK", "kill"), "trigger", "trigger", "trigger",
+    ),
+    "killed before the group of a new stream exists": told(
+        ("killed", "batch 1: 11, 12"), Step("restart", options=(("streams", "s:0"),)), "trigger", more(2),
+        more_of_the_second(3), "trigger", Step("restart", options=(("streams", TWO),)), at("XGROUP CREATE", "kill"),
+        "trigger", more_of_the_second(2), "trigger", "trigger", streams=TWO, startingOffsets="latest",
+    ),
     "a shared group without a pending list": told(
         "[RSTREAM_GROUP_SHARED]", "trigger", BOB_READS_ONE, Step("kill"), "trigger", noAck="true"
     ),

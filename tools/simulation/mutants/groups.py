@@ -251,6 +251,15 @@ GROUPS = (
         "A query that is killed before its first trigger begins elsewhere.",
     ),
     Mutant(
+        "begin-is-deleted-before-the-group-has-it",
+        "source/group/opening.py",
+        "            self._join(server, checkpoint, without)\n"
+        "            delete_initial_positions(server, self._keys, without)  # the groups have the positions now\n",
+        "            delete_initial_positions(server, self._keys, without)\n"
+        "            self._join(server, checkpoint, without)\n",
+        "A query that is killed before it has created a group begins elsewhere.",
+    ),
+    Mutant(
         "late-stream-from-its-end",
         "source/group/opening.py",
         'if len(without) < len(self._member.streams) or server.execute("EXISTS", self._begun_key):',

@@ -132,6 +132,13 @@ TRIGGER = (
         "Old entries are chosen before the last batch is acknowledged.",
     ),
     Mutant(
+        "old-entries-wait-for-their-xack",
+        "source/trigger/trigger.py",
+        "may_wait = not (start.old or start.record or state.old or self._may_claim(state))",
+        "may_wait = not (start.record or state.old or self._may_claim(state))",
+        "A batch with old entries is acknowledged in the background, and no offset says that it is owed.",
+    ),
+    Mutant(
         "short-look-sees-no-loss",
         "source/trigger/as_left.py",
         "return (lost_above(head, reached, read + above) or 0) == 0",
