@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import ConsumerTakenError, RStreamError
@@ -17,11 +17,13 @@ from tools.simulation.injected import PATIENCE, TERMS
 from tools.simulation.world import CONSUMER, GROUP, World
 
 _RENEWAL = TTL / 3000  # seconds
+_FIRST = 3_000_000  # more than any number of a process on the driver's machine
 
 
 class _OtherMachine(Processes):
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, living: Sequence[Holder]) -> None:
         self._pid = pid
+        self._living = living
 
     @property
     def pid(self) -> int:
@@ -35,7 +37,7 @@ class _OtherMachine(Processes):
         return {"host": "elsewhere", "space": self.space, "pid": self.pid, "born": self.born(self.pid)}
 
     def born(self, pid: int) -> str:
-        return "1" if pid == self.pid else ""
+        return "1" if pid == self.pid or any(holder.pid == pid for holder in self._living) else ""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Elsewhere:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._begun = 0
+        self._begun = _FIRST
         self._renewed = 0.0
         self._sessions = set[str]()  # renewed by those who live, and by the query while another process waits for it
         self.living: list[Holder] = []
@@ -66,7 +68,7 @@ class Elsewhere:
             return False
         self._begun += 1
         address = replace(Address.parse(world.server.url), patience=PATIENCE)
-        processes = _OtherMachine(self._begun)
+        processes = _OtherMachine(self._begun, self.living)
         lease = ConsumerLease(address, GROUP, consumer, replace(TERMS, processes=processes))
         others = self._sessions_of(streams, CONSUMER, world.process) if world.query.running else set()
         self._sessions |= others
