@@ -5,6 +5,7 @@ from __future__ import annotations
 import redis
 
 from tools.simulation.audience import AUDIENCE, check
+from tools.simulation.powers_operators import amid_a_trigger
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import World
 
@@ -18,8 +19,10 @@ def audit(world: World, step: Step) -> None:
             world.client.xgroup_create(name, AUDIENCE, id="0")
         except redis.ResponseError:  # no stream, or a restored one that has the group
             return
-        present = set(world.see(name).ids)
-        world.audited[name] = {entry.n for entry in world.model.alive(name) if entry.id not in present}
+        present, is_late = set(world.see(name).ids), amid_a_trigger(world)  # the query may have chosen what it removes
+        world.audited[name] = {
+            entry.n for entry in world.model.alive(name) if entry.id not in present or (is_late and entry.acknowledged)
+        }
         return
     try:
         world.client.xreadgroup(AUDIENCE, "auditor", {name: ">"}, count=1 + int(step.amount * 6))

@@ -128,12 +128,12 @@ def remake(world: World, step: Step) -> None:
     _moved(world, name)
     _skipped(world, name, seen.position, world.see(name).position)
     # Documented: created again amid a trigger. The checkpoint may still know that others have read from it.
-    if _amid_a_trigger(world) and world.model.stream(name).ever & {"others read", "entries taken from us"}:
+    if amid_a_trigger(world) and world.model.stream(name).ever & {"others read", "entries taken from us"}:
         world.model.is_shared(name)
     world.births.changed(name, by_operator=True)
 
 
-def _amid_a_trigger(world: World) -> bool:
+def amid_a_trigger(world: World) -> bool:
     """Whether the query takes a batch, or reserves one ahead."""
     return world.query.takes_a_batch or bool(world.helpers)
 
@@ -148,7 +148,7 @@ def _skipped(world: World, name: str, was: str, now: str | None) -> None:
 def _moved(world: World, name: str) -> None:
     """Record that the group was moved. Documented: if its query takes a batch, or reserves one ahead, entries are
     delivered again."""
-    if not _amid_a_trigger(world):
+    if not amid_a_trigger(world):
         return
     position = world.see(name).position
     for entry in world.model.entries_of(name):
