@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.verify.history import id_key
 from tools.key_copies import Command, copies, make_again
 from tools.simulation.model import EARLY, Entry
+from tools.simulation.moments import is_sought
 from tools.simulation.once import OUT
 from tools.simulation.options import DEAD
 from tools.simulation.powers_network import away
 from tools.simulation.step import Step, part, pick
-from tools.simulation.world import CONSUMER, GROUP, World, is_ours
+from tools.simulation.world import World, is_ours
 
 _LOST = "lost with the server's last writes"
 _WITH_ITS_STREAM = ("vanished", "flushed")
@@ -151,7 +151,7 @@ def _set_back(world: World, to: Backup) -> None:
         seen = world.see(name)
         ours = set(seen.ours())
         # Documented: a lone query whose account is unknown, or whose restored group was sought, goes on at the group.
-        goes_to_group = world.query.is_account_unknown(name) or _is_sought(world, [name])
+        goes_to_group = world.query.is_account_unknown(name) or is_sought(world, [name])
         for entry in world.model.entries_of(name):
             if seen.position is None:
                 entry.repeat_reasons.add("the server was restored to a state before its group")
@@ -184,21 +184,13 @@ def _found_missing(world: World, to: Backup) -> list[Entry]:
 def rollback(world: World, step: Step) -> None:
     """Use an older copy of the checkpoint. The recorder sink is set back with it."""
     query = world.query
-    if len(query.offsets) < 2 or _is_sought(world, world.names()):
+    if len(query.offsets) < 2 or is_sought(world, world.names()):  # it would pass over entries that it has not read
         return
     query.newest = (list(query.offsets), query.committed)
     remaining_batches = len(query.offsets) - part(len(query.offsets) - 1, step.amount)
     query.set_back(remaining_batches, remaining_batches - 1 - (step.how < 0.3))
     _suffers(world, "checkpoint set back")
     world.model.stream(OUT).suffers("checkpoint set back")
-
-
-def _is_sought(world: World, names: Sequence[str]) -> bool:
-    """Whether the operator has set the group of one of these streams for this checkpoint (rstream groups seek), and no
-    run has followed yet. An older copy would follow, too, over entries that it has not read."""
-    keys = [committed_key(name, GROUP, CONSUMER) for name in names]
-    marks = [Mark.parse(value) for value in world.raw.mget(keys)] if keys else []
-    return any(mark is not None and mark.is_seek for mark in marks)
 
 
 def lose_commits(world: World, step: Step) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import redis
 
 from tools.simulation.audience import AUDIENCE, check
-from tools.simulation.powers_operators import amid_a_trigger
+from tools.simulation.moments import amid_a_trigger
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import World
 

@@ -6,6 +6,7 @@ import time
 
 from spark_streams.model.commit_mark import SEEK, committed_key
 from spark_streams.verify.history import id_key
+from tools.simulation.moments import amid_a_trigger, is_sought
 from tools.simulation.powers_others import NAMES
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import CONSUMER, GROUP, World, is_ours
@@ -127,15 +128,12 @@ def remake(world: World, step: Step) -> None:
     world.model.stream(name).suffers("group created again")
     _moved(world, name)
     _skipped(world, name, seen.position, world.see(name).position)
-    # Documented: created again amid a trigger. The checkpoint may still know that others have read from it.
-    if amid_a_trigger(world) and world.model.stream(name).ever & {"others read", "entries taken from us"}:
+    # Documented: created again amid a trigger, or after a seek that no run has followed yet. The checkpoint may still
+    # know that others have read from it.
+    was_shared = world.model.stream(name).ever & {"others read", "entries taken from us"}
+    if was_shared and (amid_a_trigger(world) or is_sought(world, [name])):
         world.model.is_shared(name)
     world.births.changed(name, by_operator=True)
-
-
-def amid_a_trigger(world: World) -> bool:
-    """Whether the query takes a batch, or reserves one ahead."""
-    return world.query.takes_a_batch or bool(world.helpers)
 
 
 def _skipped(world: World, name: str, was: str, now: str | None) -> None:
