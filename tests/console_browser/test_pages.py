@@ -190,7 +190,7 @@ def test_a_login(
     page.page.get_by_label("Name").fill("ann")
     page.page.get_by_label("Password").fill("wrong")
     page.page.get_by_role("button", name="Log in").click()
-    page.page.get_by_role("alert").wait_for()
+    page.page.get_by_text("The name or the password is wrong.").wait_for()
     page.expect("answer 403")
     page.expect("Failed to load resource")
     check(page, "login-refused")
