@@ -67,13 +67,12 @@ def delete_idle_consumers(server: Server, planned: IdleConsumers, idle_ms: int) 
     """Delete those of the planned consumers that are still idle. Raises GroupInUseError, ServerError."""
     stream, group = planned.stream, planned.group
     infos = [info for info in _idle_in(server, stream, group, idle_ms) if info.text in planned.consumers]
-    done = IdleConsumers(stream, group, {})
+    done, deletion = IdleConsumers(stream, group, {}), ("XGROUP", "DELCONSUMER", stream, group)
     for first in range(0, len(infos), _TOGETHER):
         page = infos[first : first + _TOGETHER]
         commands: list[Sequence[Argument]] = []
-        for info in page:
-            commands.append(("XPENDING", stream, group, "-", "+", _ALL, info.name))
-            commands.append(("XGROUP", "DELCONSUMER", stream, group, info.name))
+        for name in (info.name for info in page):
+            commands += [("XPENDING", stream, group, "-", "+", _ALL, name), (*deletion, name)]
         replies = change(server, stream, group, queries_among(info.text for info in page), commands)
         for info, pending in zip(page, replies[::2], strict=True):
             server.execute_all(

@@ -6,8 +6,8 @@ import pytest
 
 from spark_streams.monitor.watch.health import Activity, Health, limit_of
 
-ACTIVE = Activity(True, "Getting offsets from \x1b[31mrstream")
-WAITS = Activity(False, "Waiting for next trigger")
+ACTIVE = True, "Getting offsets from \x1b[31mrstream"
+WAITS = False, "Waiting for next trigger"
 
 
 class World:

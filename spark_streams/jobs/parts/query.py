@@ -76,14 +76,13 @@ class Query(Part):
         self._progress, self._is_cut = RunProgress(), False
         check_feedback_loop(options, {key: sink for part in written for key, sink in part.streams().items()})
         check_target_time(job, options.target_batch_time)
+        key = "job.stop_within"
         try:
-            self._patience = duration(job.get("job.stop_within", "30s")) / 1000
+            self._patience = duration(job.get(key, "30s")) / 1000
+            key = "job.unhealthy_after"
+            limit_of(job.get(key, "10m"))
         except ValueError as error:
-            raise ConfigError(f"job.stop_within {error}") from None
-        try:
-            limit_of(job.get("job.unhealthy_after", "10m"))
-        except ValueError as error:
-            raise ConfigError(f"job.unhealthy_after {error}") from None
+            raise ConfigError(f"{key} {error}") from None
         for key in ("job.metrics_host", "job.unhealthy_after"):
             if job.get(key) is not None and job.get("job.metrics_port") is None:
                 raise ConfigError(f"{key} has no effect without job.metrics_port: set both of them, or none")

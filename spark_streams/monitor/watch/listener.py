@@ -247,10 +247,9 @@ class Watch(StreamingQueryListener):
         with self._lock:
             handle = self._handles.get(run)
         try:
-            status = None if handle is None else handle.status
+            return None if handle is None else (bool(handle.status["isTriggerActive"]), str(handle.status["message"]))
         except _GONE:
-            status = None
-        return None if status is None else Activity(bool(status["isTriggerActive"]), str(status["message"]))
+            return None
 
     def _tell(self, line: dict[str, object]) -> None:
         if self._write is not None:
