@@ -202,7 +202,7 @@ class Registry:
         for name, value in self.login.header().items():
             request.add_unredirected_header(name, value)  # another host must not get it
         try:
-            with urlopen(request, timeout=self.patience.reply) as reply:
+            with urlopen(request, timeout=self.patience.reply, context=client_context()) as reply:
                 return http.HTTPStatus.OK, reply.read(_LARGEST)
         except HTTPError as error:
             with error:
@@ -253,3 +253,10 @@ def _json(body: bytes) -> Json:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
+
+
+def client_context() -> ssl.SSLContext:
+    """Return what a client of a registry accepts: TLS 1.2 or later; Debian's Python leaves it to OpenSSL."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

@@ -86,7 +86,7 @@ def test_a_query_that_was_started_again_after_it_failed_and_then_stopped_has_not
 def watch(server: Server) -> Watch:
     """One that no Spark tells of anything."""
     spark: Any = None
-    return Watch(spark, Address.parse(server.url), None)
+    return Watch(spark, Address.parse(server.url), None, limit=600.0)
 
 
 def test_lag_is_asked_for_when_it_is_shown(watch: Watch, client: redis.Redis) -> None:

@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from spark_streams.console.request.connections import tls_context
 from spark_streams.engine.server.listeners import _tls_context
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.store.node_limits import NodeLimits
+from spark_streams.schemas.registry import client_context
+from spark_streams.wire.address.redis_py import _tls
 from tests.certificates import certificates
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +54,7 @@ def test_the_modules_that_open_a_connection_are_known() -> None:
     assert by_http == {"schemas/registry.py", "monitor/watch/lineage/outbox.py", "console/login/oidc.py"}
     assert by_socket == {
         "wire/address/redis_py.py",  # your servers
+        "verify/relay.py",  # rstream verify, to the server that it tries
         "engine/launch/process.py",  # the engine's socket file
         "engine/server/listeners.py",  # whether another engine has that file
         "engine/server/connections.py",  # a method of the engine
@@ -85,7 +89,9 @@ def test_tls_before_1_2_is_refused_everywhere(tmp_path: Path) -> None:
     config = Config(NodeLimits())
     config.fill("tls-cert-file", certificate)
     config.fill("tls-key-file", key)
-    contexts = [ssl.create_default_context(), tls_context(certificate, key), _tls_context(config)]
+    pool = redis.ConnectionPool.from_url("rediss://127.0.0.1", **_tls("rediss://127.0.0.1"))
+    assert vars(pool.make_connection())["ssl_min_version"] == ssl.TLSVersion.TLSv1_2
+    contexts = [client_context(), tls_context(certificate, key), _tls_context(config)]
     assert [one.minimum_version for one in contexts] == [ssl.TLSVersion.TLSv1_2] * 3
 
 

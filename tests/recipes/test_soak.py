@@ -8,15 +8,16 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import redis
 
+from tools.servers.server import Server
 from tools.soak.configs import ARCHIVE, DEAD, ETL, STREAM
 from tools.soak.verdict import judge
 
 deltalake = pytest.importorskip("deltalake")
 
 
-def test_the_verdict_counts_lost_and_twice(client: redis.Redis, tmp_path: Path) -> None:
+def test_the_verdict_counts_lost_and_twice(server: Server, tmp_path: Path) -> None:
+    client = server.client()
     ids = [cast("bytes", client.xadd(STREAM, {"number": n})) for n in range(6)]
     for group in (ETL, ARCHIVE):
         client.xgroup_create(STREAM, group)

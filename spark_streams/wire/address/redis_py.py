@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import socket
+import ssl
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -41,15 +42,14 @@ def open_connection(
     return connection
 
 
-def _tls(url: str) -> dict[str, bool]:
+def _tls(url: str) -> dict[str, Any]:
     """Check the certificate's host, unless the URL says otherwise: redis-py 5 does not by default, and it cannot if
-    certificates are not verified.
+    certificates are not verified. The lowest version is named, because Debian's Python leaves it to OpenSSL's settings.
     """
-    return (
-        {"ssl_check_hostname": parse_server_url(url).get("ssl_cert_reqs") != "none"}
-        if url.startswith("rediss:")
-        else {}
-    )
+    if not url.startswith("rediss:"):
+        return {}
+    checks_host = parse_server_url(url).get("ssl_cert_reqs") != "none"
+    return {"ssl_check_hostname": checks_host, "ssl_min_version": ssl.TLSVersion.TLSv1_2}
 
 
 def parse_server_url(url: str) -> Mapping[str, Any]:
