@@ -20,7 +20,7 @@ def test_the_verdict_counts_lost_and_twice(server: Server, tmp_path: Path) -> No
     client = server.client()
     ids = [cast("bytes", client.xadd(STREAM, {"number": n})) for n in range(6)]
     for group in (ETL, ARCHIVE):
-        client.xgroup_create(STREAM, group)
+        client.xgroup_create(STREAM, group, id="0")
     client.xreadgroup(ETL, "c", {STREAM: ">"}, 1)
     client.xadd(DEAD, {"x": 1})
     deltalake.write_deltalake(tmp_path / "table", pa.table({"number": [0, 1, 1, 3, 5]}))

@@ -44,12 +44,12 @@ WATCHED_TRIES = 3  # of a transaction with its destination streams watched
 
 
 class Mover:
-    """Transactions of one run. vanished: dead letters that were moved, but that another program had deleted just
-    before."""
+    """Transactions of one run. parking: stream of dead letters that were redriven too often; vanished: dead letters
+    that were moved, but that another program had deleted just before."""
 
-    def __init__(self, run: RedriveRun) -> None:
+    def __init__(self, run: RedriveRun, parking: str) -> None:
         self.vanished = 0
-        self._run = run
+        self._run, self._parking = run, parking
         self._sent: dict[int, PagePlan] = {}  # by serial: since the last transaction that is known to have succeeded
 
     def begin(self) -> PagePlan | None:
@@ -62,7 +62,7 @@ class Mover:
         run.watch()
         moved = self._sent.get(run.state.serial)
         if run.state.to:
-            finish(run)
+            finish(run, self._parking)
             run.watch()
         if moved is not None:
             run.home.execute("UNWATCH")

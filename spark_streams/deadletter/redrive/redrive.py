@@ -145,7 +145,7 @@ class Redrive:
                 fresh = state
                 state, report.goes_on = session.run(lambda server: begin_or_continue(server, stream, fresh))
             run = RedriveRun(session, stream, state)
-            mover = Rehearsal(run) if dry_run else Mover(run)
+            mover = (Rehearsal if dry_run else Mover)(run, self._options.parking or "")
             session.run(lambda server: mover.begin())
             self._count(state, run)
             bound = StreamId.parse(state.bound)

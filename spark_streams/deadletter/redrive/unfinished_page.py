@@ -44,23 +44,29 @@ def by_slot(run: RedriveRun, streams: Sequence[bytes]) -> list[list[bytes]]:
     return run.session.get().together(list(streams), lambda stream: stream)
 
 
-def finish(run: RedriveRun) -> None:
-    """Delete the dead letters whose entries were appended. The state is watched.
+def finish(run: RedriveRun, parking: str) -> None:
+    """Delete the dead letters whose entries were appended. The state is watched. parking: stream in which they count as
+    parked.
 
     Raises StreamStateError if it is not known whether an entry was appended."""
     ids: list[bytes] = []
+    parked: set[bytes] = set()
     for to in run.state.to:
         node, key = run.session.connection_for(raw(to)), redriven_key(to, run.stream)
         touch = [("HSET", key, _TOUCH, ""), ("HDEL", key, _TOUCH), ("HGETALL", key)]
         flat = require_unchanged(run, transact(node, touch))[-1]
         notes = dict(zip(flat[0::2], flat[1::2], strict=True))
-        ids += [entry for entry, how in notes.items() if how == WATCHED]
-        ids += _find_appended(run, raw(to), {entry: how for entry, how in notes.items() if how != WATCHED})
+        appended = [entry for entry, how in notes.items() if how == WATCHED]
+        appended += _find_appended(run, raw(to), {entry: how for entry, how in notes.items() if how != WATCHED})
+        ids += appended
+        if to == parking:
+            parked.update(appended)
     run.watch()
     replies = run.home.execute_all([("XRANGE", run.stream, entry, entry) for entry in ids])
     remaining = [entry for entry, entries in zip(ids, replies, strict=True) if entries]
     if remaining:
-        run.write(run.next(len(remaining)), ("XDEL", run.stream, *remaining))
+        parked.intersection_update(remaining)
+        run.write(run.next(len(remaining) - len(parked), len(parked)), ("XDEL", run.stream, *remaining))
     forget(run)
 
 

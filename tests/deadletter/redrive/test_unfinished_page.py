@@ -19,6 +19,7 @@ from tools.sending import KilledError, dying_at
 from tools.servers.server import Server
 
 KEY = redriven_key("s", DEAD)
+PARKING = "parked"
 
 
 def begun(session: Session) -> RedriveRun:
@@ -38,7 +39,7 @@ def test_a_note_that_comes_after_the_page_is_finished_is_refused(
         client.hset(KEY, client.xadd(DEAD, {"n": 1}), WATCHED)
     with Session(Address.parse(server.url)) as session, connect(Address.parse(server.url)) as late:
         late.execute("WATCH", KEY)
-        finish(begun(session))
+        finish(begun(session), PARKING)
         assert transact(late, [("HSET", KEY, "2-0", WATCHED)]) is None
     assert not client.exists(KEY)
     assert client.xlen(DEAD) == 0
@@ -52,6 +53,17 @@ def test_a_process_that_is_killed_while_it_looks_leaves_no_note_of_its_own(
     with Session(Address.parse(server.url)) as session:
         run = begun(session)
         with dying_at(turn, executed), pytest.raises(KilledError):
-            finish(run)
+            finish(run, PARKING)
     assert not client.exists(KEY)
     assert client.exists(redrive_key(DEAD))
+
+
+def test_a_finished_page_counts_what_was_parked_apart(server: Server, client: redis.Redis) -> None:
+    for to in ("s", "s", PARKING):
+        client.hset(redriven_key(to, DEAD), client.xadd(DEAD, {"n": 1}), WATCHED)
+    with Session(Address.parse(server.url)) as session:
+        run = begun(session)
+        run.write(replace(run.next(), to=("s", PARKING)))
+        run.watch()
+        finish(run, PARKING)
+        assert (run.state.moved, run.state.parked) == (2, 1)

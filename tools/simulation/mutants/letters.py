@@ -29,8 +29,8 @@ LETTERS = (
     Mutant(
         "redrive-does-not-finish-a-page",
         "deadletter/redrive/mover.py",
-        "        if run.state.to:\n            finish(run)",
-        "        if False:\n            finish(run)",
+        "        if run.state.to:\n            finish(run, self._parking)",
+        "        if False:\n            finish(run, self._parking)",
         "A redrive does not look what a killed one has sent back.",
     ),
     Mutant(
