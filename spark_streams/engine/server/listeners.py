@@ -130,6 +130,7 @@ def _tls_context(config: Config) -> ssl.SSLContext:
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     certificate, key = config.text("tls-cert-file"), config.text("tls-key-file")
     password = config.text("tls-key-file-pass")
     try:
