@@ -30,10 +30,12 @@ GROUPS = {
     "idle": "A query without new entries",
     "settings": "Options of source and sink, against their defaults",
     "nexmark": "Nexmark over streams, against Spark's file source",
+    "arrival": "From XADD to a row in a table",
+    "shapes": "Entries of other shapes through the job etl",
     "growth": "Growth of the source, against a tenth of the size",
 }
-# Measured only if the arguments name it: ten minutes and 9 GB of memory; ten minutes.
-ON_REQUEST = {"growth", "nexmark"}
+# Measured only if the arguments name it: ten minutes and 9 GB of memory, or longer.
+ON_REQUEST = {"growth", "nexmark", "arrival", "shapes"}
 
 
 def main() -> int:

@@ -1,0 +1,206 @@
+"""P32: entries of other shapes through the job `etl`: read, judged by a rule, written as Parquet.
+
+The figure is megabytes of the entries' fields a second, from the job's own closing numbers, so without Spark's start.
+The peer is the same job with three short fields, the shape of all other rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fastavro
+
+from tools.bench.arrival_writers import toml
+from tools.bench.client import RawClient, request
+from tools.bench.row import Row
+from tools.bench.servers import Running, running
+
+_BYTES = 200_000_000  # of all fields of a shape …
+_MOST = 2_000_000  # … but no more entries
+_PAGE = 2_000_000  # bytes of requests that are sent together
+_KINDS = ("INT", "STRING", "DOUBLE", "BOOLEAN", "TIMESTAMP")
+_AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"}, {"name": "customer", "type": "string"}, {"name": "amount", "type": "double"},
+        {"name": "note", "type": "string"},
+    ],
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Entries of one shape. columns: of the job; samples: fields of entries, which are added in turns; streams: number
+    of them; rule: SQL that holds for no row; decode: the job's [decode]."""
+
+    name: str
+    columns: Mapping[str, str]
+    samples: Sequence[Mapping[str, Any]]
+    rule: str
+    streams: int = 1
+    decode: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> float:
+        """Mean bytes of an entry's values and names."""
+        return sum(len(_bytes(part)) for one in self.samples for pair in one.items() for part in pair) / len(
+            self.samples
+        )
+
+    @property
+    def count(self) -> int:
+        """Number of entries."""
+        return min(_MOST, round(_BYTES / self.size))
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _short(number: int) -> dict[str, Any]:
+    return {"carrier": ("UA", "AA", "B6", "DL", "EV")[number % 5], "flight": number * 7919 % 8500, "delay": number / 10}
+
+
+def _wide(fields: int, number: int) -> dict[str, Any]:
+    made = (number * 31, f"text {number}", number / 7, "true", f"2026-01-01T00:00:{number % 60:02d}Z")
+    return {f"f{place}": made[place % len(_KINDS)] for place in range(fields)}
+
+
+def _json(number: int) -> dict[str, Any]:
+    items = [{"sku": f"s{number}-{place}", "price": place + number / 100, "tags": ["a", "b"]} for place in range(36)]
+    return {"order": json.dumps({"id": number, "customer": f"c{number}", "items": items})}
+
+
+def _avro(number: int) -> dict[str, Any]:
+    out = io.BytesIO()
+    value = {"id": number, "customer": f"c{number}", "amount": number / 100, "note": "n" * 40}
+    fastavro.schemaless_writer(out, fastavro.parse_schema(_AVRO), value)
+    return {"payload": b"\0\0\0\0\1" + out.getvalue()}
+
+
+def _blob(size: int, number: int) -> dict[str, Any]:
+    return {"n": number, "value": random.Random(number).randbytes(size // 2).hex()}
+
+
+def _shapes(registry: str, folder: Path) -> Iterator[Shape]:
+    schema = folder / "order.avsc"
+    schema.write_text(json.dumps(_AVRO))
+    short = [_short(number) for number in range(500)]
+    base = {"carrier": "STRING", "flight": "INT", "delay": "DOUBLE"}
+    yield Shape("three short fields", base, short, "flight < 0")
+    for fields in (5, 20, 100):
+        columns = {f"f{place}": _KINDS[place % len(_KINDS)] for place in range(fields)}
+        yield Shape(f"{fields} fields", columns, [_wide(fields, number) for number in range(100)], "f0 < 0")
+    items = (
+        "STRUCT<id: BIGINT, customer: STRING, items: ARRAY<STRUCT<sku: STRING, price: DOUBLE, tags: ARRAY<STRING>>>>"
+    )
+    yield Shape("a JSON field of 2 kB", {"order": items}, [_json(number) for number in range(100)], "order.id < 0")
+    decode = {"field": "payload", "registry": registry, "schema": str(schema)}
+    yield Shape("Avro with a registry", {}, [_avro(number) for number in range(500)], "id < 0", decode=decode)
+    for size in (100, 1_000, 10_000, 100_000, 1_000_000):
+        samples = [_blob(size, number) for number in range(max(2, min(100, 2_000_000 // size)))]
+        yield Shape(f"values of {size:,} B", {"n": "INT", "value": "STRING"}, samples, "n < 0")
+    for streams in (100, 1_000, 10_000):
+        yield Shape(f"{streams:,} streams, three short fields", base, short, "flight < 0", streams)
+
+
+class _Runs:
+    """One server, which has the entries of one shape at a time."""
+
+    def __init__(self, server: Running, folder: Path) -> None:
+        self._server, self._folder = server, folder
+        self._filled = ""
+
+    def megabytes(self, shape: Shape) -> float:
+        """Run the job, and return megabytes a second."""
+        self._fill(shape)
+        out = self._folder / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        source = {"group": "g", "startingOffsets": "earliest"}
+        source |= {"streams": "s:0"} if shape.streams == 1 else {"streamsPattern": "s:*"}
+        settings: dict[str, Any] = {
+            "url": f"redis://127.0.0.1:{self._server.port}/0",
+            "source": source,
+            "table": {"format": "parquet", "path": f"{out}/table"},
+            "dead_letters": {"stream": "dead"},
+            "job": {"checkpoint": f"{out}/checkpoint", "trigger": "available-now"},
+            "spark": {"master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "3g"},
+        }
+        settings |= {"decode": shape.decode} if shape.decode else {"columns": shape.columns}
+        rule = f"\n[[rule]]\nreason = 'never'\nwhen = {json.dumps(shape.rule)}\n"
+        (out / "etl.toml").write_text(toml(settings) + rule)
+        command = [sys.executable, "-m", "spark_streams.cli", "run", "etl", "--config", str(out / "etl.toml")]
+        command += ["--summary", str(out / "summary.json")]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise RuntimeError(f"{shape.name}: the job failed:\n{run.stderr[-2000:]}")
+        summary = json.loads((out / "summary.json").read_text())
+        if summary["entries"] != shape.count:
+            raise RuntimeError(f"{shape.name}: {summary['entries']} of {shape.count} entries were read")
+        return float(summary["entries_per_second"]) * shape.size / 1e6
+
+    def _fill(self, shape: Shape) -> None:
+        client = self._server.client()
+        if self._filled != shape.name:
+            client.call("FLUSHALL")
+            _add(client, shape)
+            self._filled = shape.name
+        else:
+            for number in range(shape.streams):
+                client.call("XGROUP", "DESTROY", f"s:{number}", "g")
+            for key in client.call("KEYS", "rstream:*"):
+                client.call("DEL", key)
+        client.close()
+
+
+def _add(client: RawClient, shape: Shape) -> None:
+    bodies = [[part for pair in one.items() for part in pair] for one in shape.samples]
+    sent, waiting, size = 0, [], 0
+    while sent < shape.count:
+        one = request("XADD", f"s:{sent % shape.streams}", "*", *bodies[sent % len(bodies)])
+        waiting.append(one)
+        size, sent = size + len(one), sent + 1
+        if size > _PAGE or sent == shape.count:
+            client.socket.sendall(b"".join(waiting))
+            client.take(len(waiting))
+            waiting, size = [], 0
+
+
+def rows(stack: contextlib.ExitStack) -> list[Row]:
+    """Return a row for each shape."""
+    from tests.schemas.registry_server import RegistryServer
+
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    registry = stack.enter_context(RegistryServer())
+    registry.add(1, _AVRO)
+    base, *others = _shapes(registry.url, folder)
+    runs = _Runs(stack.enter_context(running("redis-server")), folder)
+    ran = "etl with a rule into Parquet, available-now; MB of fields a second"
+    peer = functools.partial(runs.megabytes, base)
+    return [
+        Row(
+            "P32",
+            shape.name,
+            f"{ran}: {shape.count:,} entries of {shape.size:,.0f} B",
+            "MB/s",
+            1 / 3,
+            functools.partial(runs.megabytes, shape),
+            peer,
+            base.name,
+        )
+        for shape in others
+    ]
