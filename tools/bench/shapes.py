@@ -15,8 +15,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,21 @@ def _shapes(registry: str, folder: Path) -> Iterator[Shape]:
         yield Shape(f"{streams:,} streams, three short fields", base, short, "flight < 0", streams)
 
 
+class _Registry(BaseHTTPRequestHandler):
+    """A schema registry with one schema, whose ID is 1."""
+
+    def do_GET(self) -> None:
+        """Answer any request with it."""
+        body = json.dumps({"schema": json.dumps(_AVRO)}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
 class _Runs:
     """One server, which has the entries of one shape at a time."""
 
@@ -182,12 +199,11 @@ def _add(client: RawClient, shape: Shape) -> None:
 
 def rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return a row for each shape."""
-    from tests.schemas.registry_server import RegistryServer
-
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    registry = stack.enter_context(RegistryServer())
-    registry.add(1, _AVRO)
-    base, *others = _shapes(registry.url, folder)
+    registry = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), _Registry))
+    threading.Thread(target=registry.serve_forever, daemon=True).start()
+    stack.callback(registry.shutdown)
+    base, *others = _shapes(f"http://127.0.0.1:{registry.server_port}", folder)
     runs = _Runs(stack.enter_context(running("redis-server")), folder)
     ran = "etl with a rule into Parquet, available-now; MB of fields a second"
     peer = functools.partial(runs.megabytes, base)
