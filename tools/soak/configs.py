@@ -8,6 +8,14 @@ from string import Template
 STREAM, DEAD = "orders", "orders:dead"
 ETL, ARCHIVE = "etl", "archive"
 
+_SPARK = """
+[spark]
+master = "local[1]"
+"spark.driver.memory" = "600m"
+"spark.driver.extraJavaOptions" = "-XX:+UseSerialGC -Xms600m -XX:+AlwaysPreTouch"
+"spark.ui.enabled" = "false"
+"spark.sql.streaming.minBatchesToRetain" = 20
+"""
 _ETL = Template("""\
 url = "$url"
 
@@ -37,13 +45,6 @@ stream = "$dead"
 [job]
 checkpoint = "$folder/checkpoints/etl"
 trigger = "5s"
-
-[spark]
-master = "local[1]"
-"spark.driver.memory" = "600m"
-"spark.driver.extraJavaOptions" = "-XX:+UseSerialGC -Xms600m -XX:+AlwaysPreTouch"
-"spark.ui.enabled" = "false"
-"spark.sql.streaming.minBatchesToRetain" = 20
 """)
 
 _ARCHIVE = Template("""\
@@ -64,13 +65,6 @@ every = "30s"
 [job]
 checkpoint = "$folder/checkpoints/archive"
 trigger = "60s"
-
-[spark]
-master = "local[1]"
-"spark.driver.memory" = "600m"
-"spark.driver.extraJavaOptions" = "-XX:+UseSerialGC -Xms600m -XX:+AlwaysPreTouch"
-"spark.ui.enabled" = "false"
-"spark.sql.streaming.minBatchesToRetain" = 20
 """)
 
 
@@ -79,5 +73,5 @@ def write_configs(url: str, folder: Path) -> dict[str, Path]:
     files = {}
     for name, text in ((ETL, _ETL), (ARCHIVE, _ARCHIVE)):
         files[name] = folder / f"{name}.toml"
-        files[name].write_text(text.substitute(url=url, folder=folder, stream=STREAM, dead=DEAD))
+        files[name].write_text(text.substitute(url=url, folder=folder, stream=STREAM, dead=DEAD) + _SPARK)
     return files
