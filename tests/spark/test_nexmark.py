@@ -10,7 +10,7 @@ import redis
 from pyspark.sql import SparkSession
 
 from examples.nexmark.events import AUCTION, BID, PERSON, events
-from examples.nexmark.nexmark import differences, main, produce, result, rows_of, run, streams, tables
+from examples.nexmark.nexmark import columns, differences, main, produce, result, rows_of, run, streams, tables
 from examples.nexmark.queries import QUERIES
 from tools.servers.server import Server
 
@@ -29,6 +29,11 @@ def test_differences_count_equal_rows() -> None:
     assert (missing.total(), more.total()) == (1, 1)
 
 
+def test_a_stream_has_the_columns_that_the_query_names() -> None:
+    assert columns(BID, QUERIES["q2"]) == "auction BIGINT, price BIGINT, dateTime TIMESTAMP"
+    assert columns(PERSON, QUERIES["q8"]) == "id BIGINT, name STRING, dateTime TIMESTAMP"
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("name", ["q4", "q5", "q8"])
 def test_a_stream_has_the_rows_of_the_batch(
@@ -36,7 +41,7 @@ def test_a_stream_has_the_rows_of_the_batch(
 ) -> None:
     produce(client, "n", tmp_path / "events", EVENTS)
     query = QUERIES[name]
-    run(spark, query, streams(spark, server.url, "n", "g"), tmp_path)
+    run(spark, query, streams(spark, server.url, "n", query, "g"), tmp_path)
     found = result(spark, query, spark.read.parquet(str(tmp_path / "rows")))
     assert len(found) >= 5
     missing, more = differences(found, result(spark, query, rows_of(spark, query, tables(spark, tmp_path / "events"))))

@@ -50,11 +50,14 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
 
 
 def _streams(query: Query, url: str, folder: Path) -> float:
-    return _rate(query, streams(session(), url, _PREFIX, f"g{next(_groups)}"), folder)
+    return _rate(query, streams(session(), url, _PREFIX, query, f"g{next(_groups)}"), folder)
 
 
 def _rate(query: Query, views: Views, folder: Path) -> float:
     """Return the events a second a core."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
-    return _EVENTS / run(session(), query, views, out) / _CORES
+    rate = _EVENTS / run(session(), query, views, out) / _CORES
+    # Spark keeps the state of an ended query for a minute, in the memory that the next one needs.
+    session()._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+    return rate

@@ -49,8 +49,10 @@ class Row:
 
 
 def run_in_turns(rows: Sequence[Row], rounds: int, tell: Callable[[str], None]) -> None:
-    """Measure all rows. Our side and the peer's take turns, and so does the side that begins a round."""
+    """Measure all rows. Our side and the peer's take turns, and so does the side that begins a round. A function that
+    several rows have is called once a round."""
     for round_number in range(rounds):
+        measured: dict[Callable[[], float], float] = {}
         for row in rows:
             if row.skipped or round_number >= (row.rounds or rounds):
                 continue
@@ -59,4 +61,6 @@ def run_in_turns(rows: Sequence[Row], rounds: int, tell: Callable[[str], None]) 
             if row.peer is not None:
                 sides.append((row.peer, row.peer_figures))
             for measure, figures in sides if round_number % 2 == 0 else reversed(sides):
-                figures.append(measure())
+                if measure not in measured:
+                    measured[measure] = measure()
+                figures.append(measured[measure])
