@@ -200,14 +200,15 @@ class Rules(Part):
         return {"entries": self._entries}
 
     def _with_verdicts(self, entries: DataFrame) -> DataFrame:
-        """Return the columns under their names, with `_reason` (null for a good row) and the entry's `_fields`.
+        """Return the columns under their names, with `_reason` (null for a good row) and what a dead letter needs.
 
-        Only bad rows have `_fields`, because the rows of a batch are cached while it is written.
+        The rows of a batch are cached while it is written: a good row has nulls for what only a dead letter needs.
         """
         rows = entries.withColumn("_verdict", self._first_verdict)
         texts = {f"_{name}": F.col(f"_verdict.{name}") for name in ("reason", "error", "message")}
-        fields = F.when(F.col("_verdict").isNotNull(), F.col("_fields"))
-        return rows.withColumns({**texts, "_fields": fields}).drop(UNFIT, WHY, "_verdict")
+        is_bad = F.col("_verdict").isNotNull()
+        of_letters = {name: F.when(is_bad, F.col(name)) for name in ("_stream", "_id", "_fields", *self._retry_columns)}
+        return rows.withColumns({**texts, **of_letters}).drop(UNFIT, WHY, "_verdict")
 
     @functools.cached_property
     def _first_verdict(self) -> Column:
