@@ -14,6 +14,7 @@ from typing import Any
 
 import hiredis
 import pyarrow as pa
+import pyarrow.json
 from redis._parsers.helpers import parse_stream_list
 
 from spark_streams.source.rows.columns import Columns
@@ -144,8 +145,32 @@ def wide_rows() -> list[Row]:
         _wide_row("20 mixed fields", 8, wide, entries, types),
         _wide_row("_fields of 20", 8, wide, entries, fields),
         _wide_row("a JSON column", 6, *_with(json_reply, entries)),
+        _json_reader_row(*_with(json_reply, entries)),
         _wide_row("values of 10 kB", 1, *_with(large_reply, 400)),
     ]
+
+
+def _json_reader_row(reply: bytes, entries: int, schema: pa.Schema) -> Row:
+    """Compare with Arrow's JSON reader alone, which finds the same objects as lines of one text, and checks nothing."""
+    lines = b"\n".join(fields[b"order"] for _, fields in _by_redis_py(reply))
+    reading = pyarrow.json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
+    parsing = pyarrow.json.ParseOptions(
+        explicit_schema=pa.schema(list(schema.field("order").type)), unexpected_field_behavior="error"
+    )
+
+    def peer() -> object:
+        return pyarrow.json.read_json(pa.BufferReader(lines), read_options=reading, parse_options=parsing)
+
+    return Row(
+        "P23",
+        "a JSON column, beside Arrow's reader",
+        f"{entries:,} entries, {len(reply):,} bytes of XRANGE's reply → RecordBatch; peer: their objects → table",
+        "/s",
+        None,
+        lambda: _rate(_batch_of(reply, schema), entries),
+        lambda: _rate(peer, entries),
+        peer_name="Arrow's reader",
+    )
 
 
 def _with(make: Callable[[int], tuple[bytes, pa.Schema]], entries: int) -> tuple[bytes, int, pa.Schema]:
