@@ -83,7 +83,7 @@ class Planning:
                 # whether or not maxDeliveries is set now.
                 is_cut = self._steps.take(lambda server, run: self._count_attempt(server, begin, end, run))
                 batch = self.current = replace(batch, is_cut=is_cut, is_counted=True)
-            if first := _begun_with(begin, end):
+            if first := begun_with(begin, end):
                 self._steps.ask(lambda server: begin_batches(server, self._member, end, first))
             if batch.parts is None:
                 again = batch
@@ -139,13 +139,14 @@ class Planning:
                 raise missing(server, self._member, stream, not heads[stream].exists, begin[stream])
 
 
-def _begun_with(begin: Offset, end: Offset) -> list[str]:
+def begun_with(begin: Offset, end: Offset) -> list[str]:
     """Return the streams whose account Spark has logged with this batch for the first time: it is their first batch, or
     it keeps a correction."""
+    taken_from = {*end.taken_from}
     return [
         stream
         for stream, at in end.at.items()
-        if (at.number == 1 and stream in end.taken_from) or (at.number == 0 and _read_of(begin, stream) != at.read)
+        if (at.number == 1 and stream in taken_from) or (at.number == 0 and _read_of(begin, stream) != at.read)
     ]
 
 
