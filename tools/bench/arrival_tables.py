@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -49,9 +50,12 @@ class ParquetFolder(Table):
         rows.write.mode("append").parquet(str(self.path))
 
     def commits(self) -> Iterator[tuple[Path, list[Path]]]:
-        for file in self.path.rglob("part-*.parquet"):
-            if not any(part.startswith(("_", ".")) for part in file.relative_to(self.path).parts):
-                yield file, [file]
+        # os.walk passes over folders that the writer removes meanwhile.
+        for place, folders, names in os.walk(self.path):
+            folders[:] = [name for name in folders if not name.startswith(("_", "."))]
+            for name in names:
+                if name.startswith("part-") and name.endswith(".parquet"):
+                    yield Path(place, name), [Path(place, name)]
 
 
 class DeltaTableFolder(Table):

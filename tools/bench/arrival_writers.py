@@ -92,7 +92,7 @@ def job(server: Running, table: Table, rate: int, interval: int, folder: Path) -
         "columns": _COLUMNS,
         "table": dict(table.settings),
         "dead_letters": {"stream": "dead"},
-        "job": {"checkpoint": str(folder / "checkpoint"), "trigger": f"{interval}s"},
+        "job": {"checkpoint": str(folder / "checkpoint"), "trigger": f"{interval} seconds"},
         "spark": {"master": "local[2]", "spark.ui.enabled": "false"},
     }
     config = folder / "etl.toml"
