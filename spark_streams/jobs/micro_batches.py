@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -13,6 +14,7 @@ from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.times import duration
+from spark_streams.model.untyped import JavaObject
 from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.running.run_until_drained import run_until_drained
 
@@ -34,6 +36,16 @@ class RunProgress(NamedTuple):
     entries: int = 0
     rate: float = 0.0
 
+    def with_batches(self, recent: Sequence[JavaObject]) -> RunProgress:
+        """Count the batches that completed since. recent: Spark's progress of the last batches, the newest last.
+
+        It is asked value by value: as JSON, a batch of 10,000 streams has megabytes, and Spark keeps 100 batches."""
+        progress = self
+        for batch in [*takewhile(lambda batch: batch.batchId() > self.last, reversed(recent))][::-1]:
+            if batch.batchId() > progress.last and batch.durationMs().containsKey("addBatch"):
+                progress = progress._replace(last=batch.batchId(), entries=progress.entries + batch.numInputRows())
+        return progress
+
 
 def run_batches(
     job: Job,
@@ -54,9 +66,7 @@ def run_batches(
         def count(query: StreamingQuery) -> None:
             nonlocal progress
             progress = progress._replace(query=query.id)
-            for batch in query.recentProgress:
-                if batch.batchId > progress.last and "addBatch" in batch.durationMs:
-                    progress = progress._replace(last=batch.batchId, entries=progress.entries + batch.numInputRows)
+            progress = progress.with_batches(query._jsq.recentProgress())
 
         def update_bar(query: StreamingQuery) -> None:
             count(query)

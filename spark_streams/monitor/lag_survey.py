@@ -237,7 +237,7 @@ def _fetch_group_details(
     replies = fetch_replies(server, commands)
     for number, draft in enumerate(drafts):
         ahead, oldest, consumers, summary = of_group = replies[4 * number : 4 * number + 4]
-        for command, reply in zip(commands[4 * number :], of_group, strict=False):
+        for command, reply in zip(commands[4 * number : 4 * number + 4], of_group, strict=True):
             if is_not_permitted(reply):
                 _report_or_raise(server.error_of(reply, command), refused)
         if any(isinstance(reply, ReplyError) for reply in of_group):
