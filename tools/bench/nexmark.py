@@ -59,5 +59,5 @@ def _rate(query: Query, views: Views, folder: Path) -> float:
     shutil.rmtree(out, ignore_errors=True)
     rate = _EVENTS / run(session(), query, views, out) / _CORES
     # Spark keeps the state of an ended query for a minute, in the memory that the next one needs.
-    session()._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+    session()._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()  # type: ignore[union-attr]
     return rate

@@ -173,7 +173,7 @@ class _Runs:
             raise RuntimeError(f"{shape.name}: {read} of {shape.count} entries were read")
         began, last = (datetime.datetime.fromisoformat(batches[place]["began"]) for place in (1, -1))
         seconds = (last - began).total_seconds() + batches[-1]["batch_ms"] / 1000
-        return sum(batch["rows"] for batch in batches[1:]) / seconds * shape.size / 1e6
+        return float(sum(batch["rows"] for batch in batches[1:]) / seconds * shape.size / 1e6)
 
     def _fill(self, shape: Shape) -> None:
         client = self._server.client()
