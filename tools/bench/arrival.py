@@ -15,7 +15,7 @@ import functools
 import itertools
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,27 +99,29 @@ class _Runs:
 
 
 def rows(stack: contextlib.ExitStack) -> list[Row]:
-    """Return the rows of the group: each program in each case, beside its peer."""
+    """Return the rows of the group: each program in each case, beside its peers."""
     runs = _Runs(stack.enter_context(running("redis-server")), Path(stack.enter_context(tempfile.TemporaryDirectory())))
     cases = [Case(table, rate, 1) for table in TABLES for rate in RATES]
     cases += [Case("deltalake", RATES[1], interval) for interval in INTERVALS if interval != 1]
-    made = [row for case in cases for row in _rows(runs, case, ("etl", "foreachBatch"), "files")]
-    return made + [row for rate in RATES for row in _rows(runs, Case("deltalake", rate, 1), ("etl",), "redis-py")]
+    return [row for case in cases for row in _rows(runs, case)]
 
 
-def _rows(runs: _Runs, case: Case, writers: Sequence[str], peer: str) -> Iterator[Row]:
-    """Yield the rows of these programs beside their peer. The first row of a program runs it."""
+def _rows(runs: _Runs, case: Case) -> Iterator[Row]:
+    """Yield the rows of a case. The first one of a program runs it; those that share a function share its run."""
+    pairs = [("etl", "files"), ("foreachBatch", "files")]
+    if case.table == "deltalake" and case.interval == 1:
+        pairs.append(("etl", "redis-py"))
     for name, title, unit in (("median", "p50", "ms"), ("p99", "p99", "ms"), ("files", "files a minute", "")):
-        theirs = functools.partial(runs.figure, peer, case, name)
-        for writer in writers:
+        figures = {one: functools.partial(runs.figure, one, case, name) for one in WRITERS}
+        for writer, peer in pairs:
             yield Row(
                 "P31",
                 f"{writer} into {case}: {title}",
                 f"{case.measured:g} s; peer: {_PEERS[peer]}",
                 unit,
                 None,
-                functools.partial(runs.figure, writer, case, name),
-                theirs,
+                figures[writer],
+                figures[peer],
                 peer,
                 at_least=False,
             )

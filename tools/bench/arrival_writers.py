@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -109,6 +110,7 @@ def job(server: Running, table: Table, rate: int, interval: int, folder: Path) -
 def each_batch(server: Running, table: Table, rate: int, interval: int, folder: Path) -> Iterator[None]:
     """A query of the source with foreachBatch."""
     options = {"url": f"redis://127.0.0.1:{server.port}/0", "streams": STREAM, "group": "g"}
+    options["startingOffsets"] = "earliest"
     frame = session().readStream.format("rstream").schema(SCHEMA).options(**options).load()
     with _query(frame, table, interval, folder), _entries(server, rate):
         yield
@@ -135,37 +137,39 @@ def _query(frame: DataFrame, table: Table, interval: int, folder: Path) -> Itera
 
 @contextlib.contextmanager
 def redis_py(server: Running, table: Table, rate: int, interval: int, folder: Path) -> Iterator[None]:
-    """The other peer: a consumer group in redis-py, which appends to a Delta table and then acknowledges."""
-    import pyarrow as pa
-    from deltalake import write_deltalake
-
-    ended = threading.Event()
-
-    def consume() -> None:
-        with redis.Redis(port=server.port) as client:
-            client.xgroup_create(STREAM, "g", id="0", mkstream=True)
-            while not ended.wait(interval):
-                rows, ids = [], []
-                while read := client.xreadgroup("g", "c", {STREAM: ">"}, count=10_000):
-                    for entry_id, fields in read[0][1]:
-                        ids.append(entry_id)
-                        rows.append((int(fields[b"t"]), fields[b"carrier"].decode(), float(fields[b"delay"])))
-                if not rows:
-                    continue
-                columns = zip(*rows, strict=True)
-                made = pa.table(dict(zip(_COLUMNS, map(pa.array, columns), strict=True)))
-                write_deltalake(table.path, made, mode="append")
-                for first in range(0, len(ids), 10_000):
-                    client.xack(STREAM, "g", *ids[first : first + 10_000])
-
-    thread = threading.Thread(target=consume, daemon=True)
-    thread.start()
+    """The other peer: a process with a consumer group in redis-py, which appends to a Delta table and acknowledges."""
+    consumer = multiprocessing.get_context("spawn").Process(target=_consume, args=(server.port, table.path, interval))
+    consumer.start()
     try:
         with _entries(server, rate):
             yield
     finally:
-        ended.set()
-        thread.join()
+        consumer.kill()
+        consumer.join()
+
+
+def _consume(port: int, path: Path, interval: int) -> None:
+    """Append what has arrived each `interval` seconds, for ever."""
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    with redis.Redis(port=port) as client:
+        client.xgroup_create(STREAM, "g", id="0", mkstream=True)
+        while True:
+            begun = time.monotonic()
+            rows, ids = [], []
+            while time.monotonic() - begun < interval:
+                for _, entries in client.xreadgroup("g", "c", {STREAM: ">"}, count=10_000, block=interval * 100):
+                    for entry_id, fields in entries:
+                        ids.append(entry_id)
+                        rows.append((int(fields[b"t"]), fields[b"carrier"].decode(), float(fields[b"delay"])))
+            if not rows:
+                continue
+            columns = zip(*rows, strict=True)
+            made = pa.table(dict(zip(_COLUMNS, map(pa.array, columns), strict=True)))
+            write_deltalake(path, made, mode="append")
+            for first in range(0, len(ids), 10_000):
+                client.xack(STREAM, "g", *ids[first : first + 10_000])
 
 
 Writer = Callable[[Running, Table, int, int, Path], contextlib.AbstractContextManager[None]]
