@@ -51,5 +51,6 @@ def test_the_page_escapes_and_draws_each_figure() -> None:
     samples = [Sample(60.0 * m, {"etl: jvm memory MB": 300.0, "server: keys": 4.0}, {}) for m in range(3)]
     page = report.page(samples, "Soak <1>", "lost 0", 1_800_000_000.0)
     assert "Soak &lt;1&gt;" in page
+    assert "&" not in page.partition("<style>")[2].partition("</style>")[0]
     assert "etl: jvm memory MB" in page
     assert page.count("<path d=") == 2

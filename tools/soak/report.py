@@ -32,7 +32,7 @@ _CHARTS = (
 _PAGE = """\
 {% from "charts.html" import charts with context %}
 <!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Soak</title><style>{{ style }}</style><main><h1>{{ title }}</h1><pre>{{ verdict }}</pre>
+<title>Soak</title><style>{{ style | safe }}</style><main><h1>{{ title }}</h1><pre>{{ verdict }}</pre>
 {{ charts(drawn, began, ended) }}</main></html>
 """
 
