@@ -190,7 +190,7 @@ GROUPS = (
     Mutant(
         "a-seek-that-outlives-the-first-batch",
         "source/query/planning.py",
-        "if first := _begun_with(begin, end):",
+        "if first := begun_with(begin, end):",
         "if first := list[str]():",
         "The mark of the begin stays while the first batch is read.",
     ),
