@@ -39,13 +39,16 @@ ON_REQUEST = {"growth", "nexmark", "arrival", "shapes"}
 
 
 def main() -> int:
-    """Measure the groups that the arguments name (default: all but growth and nexmark)."""
+    """Measure the groups that the arguments name (default: all but ON_REQUEST)."""
     # Processes that compile their modules at each start would be measured instead of what a user starts.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the exit handlers stop the servers
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument(
-        "groups", nargs="*", metavar="group", help=f"{', '.join(GROUPS)} (default: all but growth and nexmark)"
+        "groups",
+        nargs="*",
+        metavar="group",
+        help=f"{', '.join(GROUPS)} (default: all but {', '.join(sorted(ON_REQUEST))})",
     )
     parser.add_argument(
         "--json", action="store_true", help=f"also write the medians into docs/internals/{figures.FILE.name}"

@@ -27,6 +27,7 @@ class Table(ABC):
     def __init__(self, folder: Path) -> None:
         """Set up the table; the first batch creates it."""
         self.path = folder / "table"
+        self.settings = {"format": self.name, "path": str(self.path)}
 
     @abstractmethod
     def append(self, rows: DataFrame, number: int) -> None:
@@ -41,10 +42,6 @@ class ParquetFolder(Table):
     """A folder of Parquet files. A file can be read once it has its name."""
 
     name = "parquet"
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.settings = {"format": "parquet", "path": str(self.path)}
 
     def append(self, rows: DataFrame, number: int) -> None:
         rows.write.mode("append").parquet(str(self.path))
@@ -62,10 +59,6 @@ class DeltaTableFolder(Table):
     """A Delta table. Its log names the files of each commit."""
 
     name = "deltalake"
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.settings = {"format": "deltalake", "path": str(self.path)}
 
     def append(self, rows: DataFrame, number: int) -> None:
         from deltalake import write_deltalake

@@ -1,4 +1,7 @@
-"""Options of the source that plans draw, all together. What may stand together is asked of the product's own checks."""
+"""Options of the source that plans draw, all together. What may stand together is asked of the product's own checks.
+
+2,000 plans have each pair. `scripts/simulate --pairs` prints the missing pairs, and the options that no plan has.
+"""
 
 from __future__ import annotations
 

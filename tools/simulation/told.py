@@ -1,4 +1,9 @@
-"""Plans by hand that go one way: what their story must tell, in this order. Each is for a rare case."""
+"""Plans by hand that go one way: what their story must tell, in this order. Each is for a rare case.
+
+A moment is a number of ticks, or a request: `at("EXEC", "twin", 3)` is a copy of a task that stands still before its
+third `EXEC`, and `at("HLEN", "wake")` lets it continue before the next chunk of another task, also in the next run.
+Prefer a request: a change of the product does not move it.
+"""
 
 from __future__ import annotations
 

@@ -76,9 +76,9 @@ def _texts(name: str, kind: str) -> tuple[Column, Column]:
 class Judged:
     """Rows of a micro-batch, which stay in memory while it is written.
 
-    rows: all, with the columns `_reason`, `_error` and `_message`, null for a good row; good: the good rows, with
-    their columns alone; good_count: their number; bad_counts: numbers of bad rows by stream, reason, and whether they
-    wait for a retry.
+    rows: all, with the columns `_reason`, `_error` and `_message` and those of the entry, null for a good row; good:
+    the good rows, with their columns alone; good_count: their number; bad_counts: numbers of bad rows by stream,
+    reason, and whether they wait for a retry.
     """
 
     rows: DataFrame
