@@ -177,7 +177,7 @@ def test_a_stream_that_vanishes_before_the_first_offset_is_forgotten(
 
 def test_an_entry_that_waits_for_a_retry_outlives_its_stream(server: Server, client: redis.Redis) -> None:
     add(client, 1, "s:stays")
-    query = Query(server, **{**RETRIES, "retryDelay": "300ms"})
+    query = Query(server, **{**RETRIES, "retryDelay": "1500ms"})
     query.trigger()
     client.xadd("s:1", {"n": "bad"})
     query.trigger(3)
