@@ -34,6 +34,18 @@ def micro_batch_of_driver(spark: SparkSession) -> MicroBatchName | None:
     return None if query is None or number is None else MicroBatchName(query, int(number))
 
 
+def time_of_batch(spark: SparkSession) -> int:
+    """Return when Spark planned the micro-batch whose foreachBatch function runs in this thread of the driver, in
+    milliseconds since the epoch. A batch that is run again has the same time: it is that of `current_timestamp()`.
+
+    As a column of the query, Spark would write the time into the code of its rows, and compile it for each batch.
+    """
+    jvm, session = spark._jvm, spark._jsparkSession  # type: ignore[attr-defined]
+    query = jvm.java.util.UUID.fromString(spark.sparkContext.getLocalProperty(QUERY))
+    execution = session.sharedState().activeStreamingQueries().get(query)
+    return int(execution.lastExecution().offsetSeqMetadata().batchTimestampMs())
+
+
 def partition() -> int | None:
     """Return the number of this task's partition, None if this is no task."""
     context = TaskContext.get()

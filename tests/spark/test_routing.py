@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from spark_streams import route_dead_letters
 from spark_streams.deadletter.envelope import MARK, NAMES, RedriveMark, dead_letter_fields, open_envelope
 from spark_streams.errors import SchemaError
+from spark_streams.spark.task_context import time_of_batch
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tests.spark.streams import read_stream, run_to_the_end
@@ -163,3 +164,27 @@ def test_dead_letters_of_a_replayed_batch_are_written_once_where_the_write_has_a
     with server.client() as client:
         assert client.xlen("good") == 6
     assert dead_letters_in(server, "letters") == first
+
+
+def test_the_time_of_a_batch_is_its_current_timestamp_also_when_it_is_run_again(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    fill(server)
+    times: list[tuple[int, int]] = []
+
+    def batch(rows: DataFrame, number: int) -> None:
+        [now] = rows.selectExpr("unix_millis(now) AS now").distinct().collect()
+        times.append((time_of_batch(rows.sparkSession), now["now"]))
+        if len(times) == 1:
+            raise RuntimeError("fails after its writes")
+
+    def run() -> None:
+        entries = read_stream(spark, server, SCHEMA, streams="s").withColumn("now", F.current_timestamp())
+        writer = entries.writeStream.foreachBatch(batch).option("checkpointLocation", str(tmp_path / "time"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(Exception, match="fails after its writes"):
+        run()
+    run()
+    assert times == [times[0]] * 2
+    assert times[0][0] == times[0][1]

@@ -1,23 +1,31 @@
-"""Programs that write entries, or files, into a table; and who makes them."""
+"""Programs that write entries, or files, into a table; and who makes them.
+
+Those with Spark share one session: a new JVM is several times slower for a minute.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import multiprocessing
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import redis
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
 
+from spark_streams.jobs.command import program
+from spark_streams.jobs.job import ACCESS_SHAPE, Job
+from spark_streams.jobs.settings.config import load
 from tools.bench.arrival_tables import Table
 from tools.bench.client import request
 from tools.bench.servers import Running
 from tools.bench.spark import session
-from tools.soak.job_process import JobProcess
 
 SCHEMA = "t BIGINT, carrier STRING, delay DOUBLE"
 STREAM = "arrivals"
@@ -83,6 +91,13 @@ def _producing(producer: Producer) -> Iterator[None]:
         producer.join()
 
 
+class _Job(Job):
+    """The job in the session of the other programs."""
+
+    def session(self) -> SparkSession:
+        return session()
+
+
 @contextlib.contextmanager
 def job(server: Running, table: Table, rate: int, interval: int, folder: Path) -> Iterator[None]:
     """The job `etl`."""
@@ -94,16 +109,21 @@ def job(server: Running, table: Table, rate: int, interval: int, folder: Path) -
         "table": dict(table.settings),
         "dead_letters": {"stream": "dead"},
         "job": {"checkpoint": str(folder / "checkpoint"), "trigger": f"{interval} seconds"},
-        "spark": {"master": "local[2]", "spark.ui.enabled": "false"},
     }
     config = folder / "etl.toml"
     config.write_text(toml(settings))
-    running = JobProcess("etl", config, folder / "etl.log")
-    try:
-        with _entries(server, rate):
-            yield
-    finally:
-        running.kill()
+    etl = program("etl")
+    running = _Job("etl", load(str(config), (), {**ACCESS_SHAPE, **etl.shape}, etl.required), Console(quiet=True))
+    running.stop.listen()
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        ended = thread.submit(etl.body, running)
+        try:
+            with _entries(server, rate):
+                yield
+        finally:
+            signal.raise_signal(signal.SIGTERM)  # the job finishes its batch
+            ended.result()
+            running.stop.restore()
 
 
 @contextlib.contextmanager

@@ -42,7 +42,8 @@ def session() -> SparkSession:
         .config("spark.driver.memory", "2g")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")  # as in conf/spark-defaults.conf
+        .config("spark.python.unix.domain.socket.enabled", "true")  # these two as in conf/spark-defaults.conf
+        .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG4J}")
         .getOrCreate()
     )

@@ -40,7 +40,8 @@ def write_in_one_task(rows: DataFrame, write: Callable[[Pages], Pages]) -> None:
 
     Its column `written` is false if the table holds the batch already.
     """
-    rows.repartition(1).mapInArrow(write, "written BOOLEAN").collect()
+    # Not repartition: its shuffle writes all rows to a disk first. The job `etl` has them in its cache.
+    rows.coalesce(1).mapInArrow(write, "written BOOLEAN").collect()
 
 
 def check_partitions(shown: str, theirs: Sequence[str], ours: Sequence[str]) -> None:

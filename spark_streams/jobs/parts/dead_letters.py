@@ -18,6 +18,7 @@ from spark_streams.jobs.parts.source import Source
 from spark_streams.jobs.settings.config import FREE
 from spark_streams.monitor.watch.lineage.datasets import Dataset, sink_dataset
 from spark_streams.options.sink_options import SinkOptions
+from spark_streams.spark.task_context import time_of_batch
 from spark_streams.wire.connect import connect
 
 
@@ -79,7 +80,7 @@ class DeadLetters(Written):
                 consumer=self._source.options.consumer,
                 error=F.col("_error"),
                 message=F.col("_message"),
-                at=F.col("_at"),
+                at=F.timestamp_millis(F.lit(time_of_batch(rows.sparkSession))),  # which a replay repeats
                 retry_delay=self._source.retry_delay,
             ).letters
             letters.write.format("rstream").mode("append").options(**self._sink).save()

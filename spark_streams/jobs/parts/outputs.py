@@ -102,8 +102,9 @@ class Outputs(Written):
             return
         selected = output.select(rows).persist()
         try:
+            count = selected.count()  # it fills the cache, with all tasks
             writer.write(selected, number)
-            self._written[output.name] += selected.count()
+            self._written[output.name] += count
         finally:
             selected.unpersist()
 

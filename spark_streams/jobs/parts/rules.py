@@ -149,10 +149,8 @@ class Rules(Part):
         return StructType([*columns, *entry_fields])
 
     def rows(self, entries: DataFrame) -> DataFrame:
-        """Return the entries with the columns, which a field may hold encoded, and the time of their batch."""
-        # A dead letter has this time, which a replay repeats.
-        rows = entries.withColumn("_at", F.current_timestamp())
-        return rows if self._payload is None else self._payload.decoded(rows, self._columns.struct())
+        """Return the entries with the columns, which a field may hold encoded."""
+        return entries if self._payload is None else self._payload.decoded(entries, self._columns.struct())
 
     def good(self, rows: DataFrame) -> DataFrame:
         """Return the good rows, before the query starts: Spark analyzes types and rules. Raises ConfigError."""
