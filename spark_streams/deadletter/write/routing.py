@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -22,6 +23,24 @@ _FORM = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 _MARK_NAME = f"X'{MARK.hex()}'"
 _MARK_VALUE = "make_valid_utf8(cast(try_element_at(map_values(_fields), -1) AS STRING))"
 _ENVELOPE = ", ".join(f"X'{field.hex()}'" for field in FIELDS)
+# The mark of a redriven entry, which is its last field; null for other entries.
+_MARK = (
+    f"CASE WHEN try_element_at(map_keys(_fields), -1) = {_MARK_NAME} AND {_MARK_VALUE} RLIKE '{MARK_FORM}' "
+    f"THEN {_MARK_VALUE} END"
+)
+# Columns of the envelope that come from the entry, its batch and its mark.
+_OF_MARK = {part: f"regexp_extract(_past, '{MARK_FORM}', {part})" for part in (1, 2, 3)}
+_OF_ENTRY = {
+    "stream": "_stream",
+    "id": "_id",
+    "query": "_batch.query",
+    "batch": "_batch.number",
+    "first-failed": f"coalesce(nullif({_OF_MARK[2]}, ''), `{PREFIX}first-failed`)",
+    "redrives": f"coalesce({_OF_MARK[1]}, '0')",
+    "previous": _OF_MARK[3],
+}
+_UNMARKED = f"map_filter(_fields, (name, value) -> name != {_MARK_NAME})"
+_ORIGINAL_FIELDS = f"CASE WHEN _mark IS NULL THEN _fields ELSE {_UNMARKED} END AS _fields"
 
 
 class Routed(NamedTuple):
@@ -84,22 +103,18 @@ def route_dead_letters(
     _check(df, retries)
     dead = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
     # In a streaming query this is the batch's own time, which a replay repeats.
-    moment = F.current_timestamp() if at is None else at
-    now = F.date_format(F.to_utc_timestamp(moment, F.current_timezone()), _FORM)
-    columns = {
-        **_of_entry(df, now, retries),
-        "group": F.lit(group),
-        "consumer": F.lit(consumer),
-        "stage": F.lit(stage),
-        "reason": _text(reason),
-        "error": _text(error),
-        "message": _text(message),
+    now = _utc(F.current_timestamp() if at is None else at)
+    times = {"first-failed": F.coalesce(_utc("_first_failed"), now) if retries else now, "last-failed": now}
+    texts = {"group": group, "consumer": consumer, "stage": stage, "reason": reason, "error": error, "message": message}
+    given = {
+        f"{PREFIX}{name}": F.lit(value) if isinstance(value, str) else value
+        for name, value in {**times, **texts}.items()
     }
-    envelope = [F.coalesce(columns[name].cast("string"), F.lit("")).alias(f"{PREFIX}{name}") for name in NAMES]
-    dead_rows = df.where(dead).withColumns({"_mark": F.expr(_mark()), "_batch": _batch(df)})
-    dead_rows = dead_rows.withColumn("_past", F.coalesce("_mark", F.expr(_past())))
-    to = [_retry_stream_column(group, retries).alias(TO)] if retries else []
-    return Routed(df.where(~dead), dead_rows.select(*to, _original_fields().alias("_fields"), *envelope))
+    of_batch = {"_mark": F.expr(_MARK), "_batch": _batch(df), **_retry_stream(group, retries)}
+    dead_rows = df.where(dead).withColumns({**given, **of_batch})
+    dead_rows = dead_rows.withColumn("_past", F.expr(f"coalesce(_mark, {_past()})"))
+    letters = dead_rows.selectExpr(*([TO] if retries else []), _ORIGINAL_FIELDS, *_envelope(df, retries))
+    return Routed(df.where(~dead), letters)
 
 
 def _retries(retry_delay: str, group: str) -> int:
@@ -117,8 +132,10 @@ def _retries(retry_delay: str, group: str) -> int:
     return count
 
 
-def _retry_stream_column(group: str, retries: int) -> Column:
-    """Return keys.retry_stream as a column; null if no retry is left."""
+def _retry_stream(group: str, retries: int) -> dict[str, Column]:
+    """Return keys.retry_stream as a column; null if no retry is left. Without retries there is none."""
+    if not retries:
+        return {}
     stream = F.col("_stream")
     tag = F.regexp_extract(stream, r"^[^{]*\{([^}]+)\}", 1)
     no_tag = F.raise_error(
@@ -133,46 +150,21 @@ def _retry_stream_column(group: str, retries: int) -> Column:
     # The parts of the name before and after the stream.
     before, behind = retry_stream("x", group, 0).removesuffix("0").split("{x}")
     name = F.concat(F.lit(before), where, F.lit(behind), F.col("_attempt").cast("string"))
-    return F.when(F.col("_attempt") <= retries, name)
+    return {TO: F.when(F.col("_attempt") <= retries, name)}
 
 
-def _of_entry(df: DataFrame, now: Column, retries: int) -> dict[str, Column]:
-    """Return the columns of the envelope that come from the entry and its past."""
-    deliveries = F.col("_deliveries") if "_deliveries" in df.columns else F.lit("")
-    first = [F.date_format(F.to_utc_timestamp("_first_failed", F.current_timezone()), _FORM)] if retries else []
-    return {
-        "stream": F.col("_stream"),
-        "id": F.col("_id"),
-        "query": F.col("_batch.query"),
-        "batch": F.col("_batch.number"),
-        "deliveries": F.col("_attempt") if retries else deliveries,
-        "first-failed": F.coalesce(F.nullif(_of_mark(2), F.lit("")), *first, now),
-        "last-failed": now,
-        "redrives": F.coalesce(_of_mark(1), F.lit("0")),
-        "previous": _of_mark(3),
-    }
+def _envelope(df: DataFrame, retries: int) -> Iterator[str]:
+    """Yield the columns of the envelope as SQL: one text takes fewer calls of the JVM than its parts."""
+    deliveries = "_deliveries" if "_deliveries" in df.columns else "''"
+    sources = {**_OF_ENTRY, "deliveries": "_attempt" if retries else deliveries}
+    for name in NAMES:
+        source = sources.get(name, f"`{PREFIX}{name}`")
+        yield f"coalesce(cast({source} AS STRING), '') AS `{PREFIX}{name}`"
 
 
-def _original_fields() -> Column:
-    """Return the fields without the mark of a redriven entry."""
-    unmarked = F.expr(f"map_filter(_fields, (name, value) -> name != {_MARK_NAME})")
-    return F.when(F.col("_mark").isNull(), F.col("_fields")).otherwise(unmarked)
-
-
-def _text(value: Column | str) -> Column:
-    return F.lit(value) if isinstance(value, str) else value
-
-
-def _mark() -> str:
-    """Return the mark of a redriven entry, which is its last field; null for other entries."""
-    return (
-        f"CASE WHEN try_element_at(map_keys(_fields), -1) = {_MARK_NAME} AND {_MARK_VALUE} RLIKE '{MARK_FORM}' "
-        f"THEN {_MARK_VALUE} END"
-    )
-
-
-def _of_mark(part: int) -> Column:
-    return F.regexp_extract(F.col("_past"), MARK_FORM, part)
+def _utc(time: Column | str) -> Column:
+    """Return a timestamp as an envelope has it."""
+    return F.date_format(F.to_utc_timestamp(time, F.current_timezone()), _FORM)
 
 
 def _past() -> str:
