@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_streams.model.micro_batch import MicroBatchName
+from spark_streams.model.untyped import JavaObject
 from spark_streams.spark.running_pyspark import running_module
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def time_of_batch(spark: SparkSession) -> int:
 
     As a column of the query, Spark would write the time into the code of its rows, and compile it for each batch.
     """
-    jvm, session = spark._jvm, spark._jsparkSession  # type: ignore[attr-defined]
+    jvm: JavaObject = spark._jvm
+    session: JavaObject = spark._jsparkSession
     query = jvm.java.util.UUID.fromString(spark.sparkContext.getLocalProperty(QUERY))
     execution = session.sharedState().activeStreamingQueries().get(query)
     return int(execution.lastExecution().offsetSeqMetadata().batchTimestampMs())
