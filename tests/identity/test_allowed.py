@@ -242,4 +242,6 @@ def test_addresses_and_identities_are_made_from_options_in_one_place() -> None:
         ("options/access_options.py", "Identity"),
         ("commands/shared.py", "Address.parse"),  # an engine as the target of a copy; the list is asked there, too
         ("wire/address/address.py", "Identity"),  # of the environment
+        ("commands/verify.py", "Address.parse"),  # an engine that the command has started
+        ("verify/run.py", "Address.parse"),  # a relay of its own on this machine, to a server that was asked for
     }

@@ -24,6 +24,9 @@ KNOWN: dict[str, str] = {
     r"^(silent|uncounted) \| (deleted|trimmed) \| .*group set forward.*others read": (
         "a shared group is set forward over removed entries"
     ),
+    r"^uncounted \| trimmed\+vanished \| after .*others read.*vanished \| lenient": (
+        "the group of a lenient query is missing, and others had read in it"
+    ),
     r"^uncounted \| (deleted|trimmed|deleted\+trimmed) \| after .*(commits lost|checkpoint set back)": (
         "an entry was removed before its committed batch was read again"
     ),

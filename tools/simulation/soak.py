@@ -7,7 +7,7 @@ import multiprocessing
 import queue
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,7 +94,9 @@ def serving(kind: str) -> Iterator[Server]:
             yield server
 
 
-def soak(server: Server, seeds: range, tally: Tally | None = None, additions: Sequence[str] = ()) -> Iterator[Tally]:
+def soak(
+    server: Server, seeds: Iterable[int], tally: Tally | None = None, additions: Sequence[str] = ()
+) -> Iterator[Tally]:
     """Run these seeds. Yield the tally so far after each. additions: see plan.make."""
     tally = Tally() if tally is None else tally
     with product(server), server.client(decode_responses=True) as client:
