@@ -47,15 +47,22 @@ ANY_RUN = "any"
 
 
 def batch_kind_key(query: str) -> str:
-    """Return the key in which the source's tasks report the query's micro-batches to the sink. Each field names one
-    (`batch_kind_value`): NARROWED is only a piece of the batch of earlier runs; LOSSY has fewer entries than before."""
+    """Return the key of the hash in which the source's tasks report the query's micro-batches to the sink. Each field
+    (`batch_kind_field`) has the kind of one: NARROWED is only a piece of the batch of earlier runs; LOSSY has fewer
+    entries than before."""
     return f"rstream:told:{query}"
 
 
-def batch_kind_value(number: int, query_run: str) -> str:
-    """Return a micro-batch's name in a field of `batch_kind_key`. The run is part of it: if the checkpoint is set back,
-    another run has a batch of the same number. ANY_RUN: for an operator, the batch of this number in every run."""
-    return f"{number}:{query_run}"
+def batch_kind_field(kind: str, number: int, query_run: str) -> str:
+    """Return the field of `batch_kind_key` that says that a micro-batch is of this kind. It names the batch, so a late
+    task of an earlier one changes nothing. The run is part of it: if the checkpoint is set back, another run has a
+    batch of the same number. ANY_RUN: for an operator, the batch of this number in every run."""
+    return f"{kind} {number}:{query_run}"
+
+
+def number_of_kind_field(field: bytes) -> int | None:
+    """Return the number of the batch that a field of `batch_kind_key` names; None if it names none."""
+    return parse_number(field.partition(b" ")[2].partition(b":")[0])
 
 
 SESSIONS = "rstream:session:"

@@ -11,6 +11,8 @@ names. A replay after a crash reads these ranges again: it has the same entries,
      "old": {"orders": ["0-0 5-0 3 1700000000000"]},                entries at or below it: claimed, released, handed
                                                                     over, or left by an earlier checkpoint
      "owed": {"orders": "3-0 9-0 500 1690000000000"},               the batch before, if it was not acknowledged yet
+     "left": ["returns"],                                           streams that may have old entries which no batch
+                                                                    has. Without the field: all streams
      "record": "orders",                                            with maxDeliveries: only the record of failed
                                                                     batches, beside this stream, proves that the batch
                                                                     was read
@@ -44,7 +46,7 @@ HISTORY = "history"  # in an offset while the archive is read (source.archive.hi
 _SHOWN = 200  # characters of an offset in an error
 _T = TypeVar("_T")
 _FIELDS = {
-    *("format", "group", "consumer", "token", "streams", "batch", "old", "owed", "record", "notes", "noAck"),
+    *("format", "group", "consumer", "token", "streams", "batch", "old", "owed", "left", "record", "notes", "noAck"),
     "report",  # spark.batch_starts adds it on a Spark before 4.2
 }
 
@@ -110,8 +112,10 @@ class Offset:
 
     group, consumer: owner of the pending list; at: per stream; new: entries of the batch above the previous position;
     old: entries of the batch at or below it; owed: `new` of the batch before, if it was not acknowledged when this
-    offset was made; token: name of the batch; no_ack: the batch is read without a pending list, and the group is a
-    bookmark; notes: the driver has opened the notes of the batch's streams (task.notes); record: the stream beside
+    offset was made; left: streams in which entries at or below the position may be pending that no batch has, because
+    others were in the group, an earlier checkpoint has left them, or they are set aside: of every other stream, all
+    that is pending up to the position is committed with this batch; token: name of the batch; no_ack: the batch is read
+    without a pending list, and the group is a bookmark; notes: the driver has opened the notes of the batch's streams (task.notes); record: the stream beside
     which the record of failed batches is (pending.poison_record), "": there is none. With a record, the batch is only
     acknowledged if that says that the batch was read."""
 
@@ -121,6 +125,7 @@ class Offset:
     new: Mapping[str, Range] = field(default_factory=dict)
     old: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
     owed: Mapping[str, Range] = field(default_factory=dict)
+    left: frozenset[str] = frozenset()
     token: str = ""
     no_ack: bool = False
     notes: bool = False
@@ -151,16 +156,19 @@ class Offset:
         if unknown:
             raise _newer(f"has fields that this spark-streams does not know ({', '.join(unknown)})", value)
         try:
+            at = {stream: StreamOffset.parse(text) for stream, text in value["streams"].items()}
+            shared = {stream for stream, position in at.items() if position.read is None}
             return cls(
                 str(value["group"]),
                 str(value["consumer"]),
-                {stream: StreamOffset.parse(text) for stream, text in value["streams"].items()},
+                at,
                 {stream: Range.parse(stream, text) for stream, text in value["batch"].items()},
                 {
                     stream: tuple(Range.parse(stream, text) for text in texts)
                     for stream, texts in value.get("old", {}).items()
                 },
                 {stream: Range.parse(stream, text) for stream, text in value.get("owed", {}).items()},
+                frozenset(shared | {str(stream) for stream in value["left"]} if "left" in value else at),
                 str(value.get("token", "")),
                 bool(value.get("noAck", False)),
                 bool(value.get("notes", False)),
@@ -188,6 +196,7 @@ class Offset:
             "token": self.token,
             "streams": {stream: str(at) for stream, at in sorted(self.at.items())},
             "batch": {stream: str(new) for stream, new in sorted(self.new.items())},
+            **({"left": sorted(s for s in self.left if self.at[s].read is not None)} if self.token else {}),
             **{name: value for name, value in optional.items() if value},
         }
 
@@ -255,7 +264,15 @@ class Offset:
             new=_without(self.new, removed),
             old=_without(self.old, removed),
             owed=_without(self.owed, removed),
+            left=self.left - removed,
         )
+
+    def corrected(self, at: Mapping[str, StreamOffset], moved: Iterable[str]) -> Offset:
+        """Return this offset with other positions of these streams. moved: those at another place. Of these, the batch
+        has no entries any more, and entries below may be pending that no batch has."""
+        left = {*moved}
+        bare = self.without(left)
+        return replace(bare, at={**self.at, **at}, left=bare.left | left)
 
 
 def _without(values: Mapping[str, _T], removed: Collection[str]) -> Mapping[str, _T]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
-from spark_streams.model.ids import StreamId
+from spark_streams.model.ids import MIN_ID, StreamId
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +39,13 @@ class Range:
     def is_empty(self) -> bool:
         """Whether it can have no entry."""
         return self.last <= self.after
+
+
+def around(stream: str, ranges: Iterable[Range], last: StreamId, until: int = 0) -> list[Range]:
+    """Return what the stream has up to `last` that is in none of these ranges. Pure."""
+    found, after = list[Range](), MIN_ID
+    for taken in sorted(ranges, key=attrgetter("after")):
+        found.append(Range(stream, after, min(taken.after, last), until=until))
+        after = max(after, taken.last)
+    found.append(Range(stream, after, last, until=until))
+    return [entries for entries in found if not entries.is_empty]

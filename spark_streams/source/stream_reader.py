@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
-from spark_streams.model.keys import LOSSY, NARROWED, batch_kind_key, batch_kind_value
+from spark_streams.model.keys import LOSSY, NARROWED, batch_kind_field, batch_kind_key
 from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.model.printable import printable
 from spark_streams.options.source_options import SourceOptions
@@ -342,5 +342,5 @@ def report_batch_kind(server: Server, kind: str, batch: MicroBatchName | None) -
     kind: NARROWED, before the first row: rows that an earlier run wrote of the other pieces belong to those; LOSSY,
     before the last row: rows that an earlier execution wrote of the lost entries stay."""
     if batch is not None:
-        key, value = batch_kind_key(batch.query), batch_kind_value(batch.number, batch.query_run)
-        server.execute_all([("HSET", key, kind, value), ("PEXPIRE", key, _KIND_MILLISECONDS)])
+        key, field = batch_kind_key(batch.query), batch_kind_field(kind, batch.number, batch.query_run)
+        server.execute_all([("HSET", key, field, 1), ("PEXPIRE", key, _KIND_MILLISECONDS)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.model.keys import ANY_RUN, LOSSY, NARROWED, batch_kind_key, batch_kind_value, record_key
+from spark_streams.model.keys import ANY_RUN, LOSSY, NARROWED, batch_kind_field, batch_kind_key, record_key
 from spark_streams.model.micro_batch import MicroBatchName
 
 
@@ -60,15 +60,14 @@ class Batch:
     @property
     def kind_command(self) -> tuple[str, ...]:
         """The command whose reply `read_kind` takes."""
-        return ("HMGET", self.kind_key, NARROWED, LOSSY)
+        kinds = ((NARROWED, self.query_run), (LOSSY, self.query_run), (LOSSY, ANY_RUN))
+        return ("HMGET", self.kind_key, *(batch_kind_field(kind, self.number, run) for kind, run in kinds))
 
     def read_kind(self, reply: Sequence[bytes | None]) -> SourceReport:
         """Return the kind of the batch that the source reported in this run of the query. An operator may declare the
-        batch lossy in any run. A number without a run (of another version) is ignored: the source reports in each
-        run."""
-        narrowed, lossy = reply
-        in_this_run, in_any_run = (batch_kind_value(self.number, run).encode() for run in (self.query_run, ANY_RUN))
-        return SourceReport(narrowed == in_this_run, lossy in (in_this_run, in_any_run))
+        batch lossy in any run."""
+        narrowed, lossy, lossy_in_any_run = reply
+        return SourceReport(narrowed is not None, lossy is not None or lossy_in_any_run is not None)
 
     @property
     def record(self) -> str:

@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 
 from spark_streams.errors import LedgerError
-from spark_streams.model.keys import ANY_RUN, LOSSY, batch_kind_value
+from spark_streams.model.keys import ANY_RUN, LOSSY, batch_kind_field
 from spark_streams.model.numbers import parse_number
 from spark_streams.sink.ledger.batch import Batch
 
@@ -40,8 +40,8 @@ def _write_twice(batch: Batch, rows: str) -> str:
 
 def _accept(batch: Batch) -> str:
     """Return the remedy that goes on with the rows in the stream."""
-    value = batch_kind_value(batch.number, ANY_RUN)
-    return f"HSET {batch.kind_key} {LOSSY} {value} on the sink's server, and start the query again"
+    field = batch_kind_field(LOSSY, batch.number, ANY_RUN)
+    return f"HSET {batch.kind_key} '{field}' 1 on the sink's server, and start the query again"
 
 
 def no_number(value: str | bytes) -> LedgerError:

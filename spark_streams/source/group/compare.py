@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.group.findings import Finding, GroupUse, Kind, Start
-from spark_streams.source.group.state import Look
+from spark_streams.source.group.state import GroupState, Look
 from spark_streams.source.offset import StreamOffset
 from spark_streams.wire.replies.xinfo import StreamState
 
@@ -54,18 +55,27 @@ def is_ahead(at: StreamOffset, head: StreamState) -> bool:
     return at.number == 0 and at.position > head.last
 
 
+def at_position(at: StreamOffset, group: GroupState) -> GroupState:
+    """Return the group as if it had delivered up to the query's position."""
+    return group._replace(last_delivered=at.position, entries_read=at.read, lag=None)
+
+
 def use_of(at: StreamOffset, look: Look) -> GroupUse:
     """Return whether the query is alone in the group, now and at the last offset."""
     others = look.group is not None and bool(look.group.others)
     return GroupUse.SHARED if others or at.read is None else GroupUse.ALONE
 
 
-def is_older(at: StreamOffset, look: Look) -> bool:
+def is_older(at: StreamOffset, mark: Mark | None) -> bool:
     """Whether the commit mark knows a batch that the checkpoint does not have."""
-    mark = look.mark
     if mark is None or mark.is_seek:
         return False
     return mark.number > at.number or (mark.number == at.number > 0 and mark.token != at.token)
+
+
+def is_behind(mark: Mark | None, at: StreamOffset) -> bool:
+    """Whether the commit mark does not know the stream's last batch yet, or no longer."""
+    return at.number > 0 and (mark is None or mark.number < at.number)
 
 
 def moved_since_checkpoint(at: StreamOffset, look: Look, is_logged: bool = True) -> StreamOffset | None:
@@ -132,7 +142,7 @@ class _Comparison:
         if group is None:
             lost = lost_above(head, at.position, at.read) or 0
             return (Kind.STREAM_REPLACED, unread) if is_other or lost < 0 else (Kind.GROUP_MISSING, 0)
-        if is_older(at, self.look):
+        if is_older(at, self.look.mark):
             skipped = 1 if use_of(at, self.look) is GroupUse.SHARED else 0  # alone: it reads them again
             return Kind.CHECKPOINT_OLDER, skipped
         if is_other:

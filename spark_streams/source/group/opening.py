@@ -201,7 +201,7 @@ class Opening:
             existing = {
                 stream: position
                 for stream, position in existing.items()
-                if (mark := marks.get(stream)) is None or not mark.is_begin or mark.id != position
+                if (mark := marks[stream]) is None or not mark.is_begin or mark.id != position
             }
             unused = unused_start(server, member, existing, options.starting_offsets)
             if unused is not None:

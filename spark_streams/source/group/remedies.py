@@ -187,13 +187,15 @@ REMEDIES: Mapping[Kind, Remedy] = {row.kind: row for row in ROWS}
 class DataLoss:
     """Losses of one run. allowed: failOnDataLoss=false; counts: lost entries, per stream, which the progress shows.
 
-    If a connection breaks, a step of the run is tried again, and may find the same again. Until it ends, what it has
-    reported is not reported again, or only by how much it has grown."""
+    If a connection breaks, a step of the run is tried again, and may find the same again. What a step has lost of a
+    stream is the most that one attempt has reported. Within an attempt, reports add up."""
 
     allowed: bool
     place: MessageContext
     counts: Counter[str] = field(default_factory=Counter)
-    _of_step: dict[tuple[Kind, str, StreamId, str], int] = field(default_factory=dict)  # lost entries
+    _of_step: Counter[str] = field(default_factory=Counter)  # lost entries that the present step has counted
+    _of_attempt: Counter[str] = field(default_factory=Counter)  # those that its present attempt has reported
+    _logged: set[tuple[Kind, str, StreamId, str]] = field(default_factory=set)  # findings of the step without a number
 
     def refuse(self, findings: Sequence[Finding]) -> None:
         """Raise the error of the first finding that is not harmless if the query is strict."""
@@ -206,18 +208,27 @@ class DataLoss:
         them."""
         self.refuse(findings)
         for finding in findings:
-            name = (finding.kind, finding.stream, finding.above, finding.detail)
-            before = self._of_step.get(name)
-            if before is None or finding.lost > before:
-                self._of_step[name] = finding.lost
-                self.count(replace(finding, lost=finding.lost - (before or 0)))
+            stream, name = finding.stream, (finding.kind, finding.stream, finding.above, finding.detail)
+            self._of_attempt[stream] += finding.lost
+            more = self._of_attempt[stream] - self._of_step[stream]
+            if more > 0:
+                self._of_step[stream] += more
+                self._log_and_count(replace(finding, lost=more))
+            elif not finding.lost and name not in self._logged:
+                self._logged.add(name)
+                self._log_and_count(finding)
+
+    def attempt_began(self) -> None:
+        """A step of the run begins, or is tried again."""
+        self._of_attempt.clear()
 
     def step_ended(self) -> None:
         """Forget what a step of the run has reported: the run knows its corrections."""
         self._of_step.clear()
+        self._of_attempt.clear()
+        self._logged.clear()
 
-    def count(self, finding: Finding) -> None:
-        """Log a finding, and count what is lost."""
+    def _log_and_count(self, finding: Finding) -> None:
         does = _LEAVES if finding.is_left else REMEDIES[finding.kind].does(finding.group_use)
         line = f"{problem_of(finding, self.place)}. The query {does}"
         if not finding.lost:

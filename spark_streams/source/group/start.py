@@ -114,7 +114,8 @@ def first_positions(
     """
     streams = [stream for stream in member.streams if stream not in new]
     heads, states = fetch_state(server, member, streams)
-    begun = {s: mark.id for s, mark in fetch_marks(server, member, streams).items() if mark.is_begin}
+    marks = fetch_marks(server, member, streams)
+    begun = {stream: mark.id for stream, mark in marks.items() if mark is not None and mark.is_begin}
     commands = [("XPENDING", stream, member.group, f"({begun[stream]}", "+", 1, member.consumer) for stream in begun]
     reserved = {stream for stream, reply in zip(begun, server.execute_all(commands), strict=True) if reply}
     positions = dict(new)
@@ -162,11 +163,11 @@ def require_not_forgotten(server: Server, member: Membership, streams: Sequence[
         server.execute("DEL", forgotten_key(stream, member.group))
 
 
-def fetch_marks(server: Server, member: Membership, streams: Sequence[str]) -> dict[str, Mark]:
-    """Return the commit marks of these streams that exist. Raises ServerError."""
+def fetch_marks(server: Server, member: Membership, streams: Sequence[str]) -> dict[str, Mark | None]:
+    """Return the commit marks of these streams; None: there is none. Raises ServerError."""
     keys = [committed_key(stream, member.group, member.consumer) for stream in streams]
     marks = map(Mark.parse, server.execute_all([("GET", key) for key in keys]))
-    return {stream: mark for stream, mark in zip(streams, marks, strict=True) if mark is not None}
+    return dict(zip(streams, marks, strict=True))
 
 
 def restart_groups(server: Server, member: Membership, positions: Mapping[str, StreamId]) -> None:

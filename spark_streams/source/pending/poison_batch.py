@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.model.ids import MIN_ID, StreamId
@@ -37,6 +37,7 @@ from spark_streams.source.pending.poison_record import (
     CachedPoisonState,
     PoisonRecord,
     QueryFailure,
+    attempt_key_of,
     delete_failure,
     delete_record,
     fetch_failure,
@@ -89,15 +90,15 @@ class PoisonBatch:
 
         After an exception, call it again. Raises GroupMissingError, ServerError, DataLossError.
         """
-        if not end.held:
-            return False, cache  # the batch only corrects a position (trigger.trigger)
         record = PoisonRecord(server, cache, end, begin)
+        if not end.held:
+            return False, record.cache  # the batch only corrects a position (trigger.trigger)
         state = record.state.for_batch(end.token)
         died = state.runs - (state.run == self._run)  # this run counts once, also if the connection broke before
         if self._max_deaths is None:
             if end.record and not state.narrowed:  # the option was removed: the record must still say that it was read
                 record.save(replace(state, runs=died + 1, run=self._run))
-            return state.narrowed, CachedPoisonState(PoisonState(), may_hold=False)
+            return state.narrowed, record.cache
         if state.narrowed:
             return True, record.cache
         remaining = end.without(missing_groups)
@@ -105,14 +106,14 @@ class PoisonBatch:
         state = replace(state, runs=died + 1, run=self._run)
         may_go_on = died < state.allowed_deaths(self._max_deaths, is_unchanged=name is None)
         if not died or may_go_on or is_done_in_sink(server, end):
-            record.save(state)
+            record.save(state, *([] if died else [attempt_key_of(end)]))
             return False, record.cache
         pending = pending_ranges(server, self._member, remaining.all_ranges, _PAGE, limits=self._limits)
         if not pending:
             record.save(state)
             return False, record.cache
         self._set_aside(server, record, state, end, pending, remaining)
-        return True, replace(record.cache, may_hold=True)
+        return True, record.cache
 
     def _set_aside(
         self,
@@ -186,38 +187,52 @@ class PoisonBatch:
 
     # -- a batch is chosen ---------------------------------------------------------------------------------------
 
-    def begin(self, server: Server, begin: Offset) -> None:
-        """Forget what this run must not use of the record. Its entries are then pending entries like others.
-
-        Without maxDeliveries, that is every piece; what the record says of the last batch is kept until that is
-        acknowledged. Of an earlier checkpoint it is the record. And pieces above the checkpoint are of a batch that
-        this copy of it does not have."""
+    def begin(self, server: Server, begin: Offset) -> CachedPoisonState:
+        """Return the run's copy of the record, without what this run must not use of it. Its entries are then pending
+        entries like others: all of a record of an earlier checkpoint; pieces above the checkpoint, which are of a batch
+        that this copy of it does not have; pieces of streams that the checkpoint no longer has. Without maxDeliveries,
+        no piece is read as a batch, but the sink may still have rows of it."""
         if not begin.streams:
-            return
+            return CachedPoisonState(PoisonState())
         record = PoisonRecord(server, CachedPoisonState(), begin)
         last = record.state
         if record.cache.key is None:
-            return
-        if not begin.token or (self._max_deaths is None and last.token != begin.token):
+            return record.cache
+        if not begin.token:
             delete_record(server, begin)
-        elif self._max_deaths is None and last.pieces:
-            record.save(PoisonState(token=last.token, runs=last.runs, narrowed=last.narrowed))
-        elif above := [name for name, piece in last.pieces.items() if _is_above(piece, begin)]:
-            kept = {name: piece for name, piece in last.pieces.items() if name not in above}
-            record.save(replace(last, pieces=kept))
+            return CachedPoisonState(PoisonState())
+        state = last.without_streams(last.streams - begin.at.keys())
+        for name, piece in [*state.pieces.items(), *state.away.items()]:
+            state = state.without(name) if _is_above(piece, begin) else state
+        state = state.released() if self._max_deaths is None else state
+        if state != last:
+            record.save(state)
+        return record.cache
+
+    def let_go(
+        self, server: Server, begin: Offset, cache: CachedPoisonState, read: Collection[str]
+    ) -> CachedPoisonState:
+        """Return the run's copy without maxDeliveries, after nothing is pending any more of what was set aside in these
+        streams. begin: acknowledged."""
+        if self._max_deaths is not None or not cache.streams & {*read}:
+            return cache
+        record = PoisonRecord(server, cache, begin)
+        record.save(record.state.without_streams(read))
+        return record.cache
 
     def next_piece(
         self, server: Server, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
     ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
-        """Return the piece that is the next batch, with its pending entries, or nothing. begin: committed and
-        acknowledged.
+        """Return the piece that is the next batch, with its pending entries, or nothing. streams: that are read; begin:
+        committed and acknowledged.
 
         Raises ServerError, DataLossError.
         """
-        if self._max_deaths is None or not begin.streams or not (cache.may_hold or cache.holds_pieces):
+        if self._max_deaths is None or not begin.streams or not cache.may_hold:
             return {}, [], cache
         record = PoisonRecord(server, cache, begin)
         state = record.state.after_commit(begin.token, record.state.piece_of(begin.old), begin.held > 0)
+        state = state.with_streams(streams)
         for condemned in list(state.condemned()):
             state = self._give_up(server, record, condemned, state)
         while (large := state.piece_to_cut()) is not None:
@@ -227,18 +242,18 @@ class PoisonBatch:
         chosen: dict[str, tuple[Range, ...]] = {}
         tasks: list[Part] = []
         while not tasks and (name := state.next_piece()) is not None:
-            state, chosen, tasks = self._held(server, streams, state, name)
+            state, chosen, tasks = self._held(server, state, name)
         return self._chosen(record, state, chosen, tasks)
 
     def fallback_piece(
-        self, server: Server, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
+        self, server: Server, begin: Offset, cache: CachedPoisonState
     ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
         """Return the piece that is the next batch if there is nothing else to read, or nothing."""
         record = PoisonRecord(server, cache, begin)
         name = record.state.fallback_piece()
         if name is None:
             return {}, [], cache
-        return self._chosen(record, *self._held(server, streams, record.state, name))
+        return self._chosen(record, *self._held(server, record.state, name))
 
     @staticmethod
     def _chosen(
@@ -247,19 +262,16 @@ class PoisonBatch:
         """Save the state after a piece was chosen, and return the piece."""
         if state != record.state:
             record.save(state)
-        return chosen if tasks else {}, tasks, replace(record.cache, may_hold=bool(state.pieces))
+        return chosen if tasks else {}, tasks, record.cache
 
     def _held(
-        self, server: Server, streams: Sequence[str], state: PoisonState, name: str
+        self, server: Server, state: PoisonState, name: str
     ) -> tuple[PoisonState, dict[str, tuple[Range, ...]], list[Part]]:
         """Return a piece's ranges with the numbers that are pending now, and its entries; and the state without the
         piece if nothing is pending. Missing entries are reported."""
         ranges: dict[str, tuple[Range, ...]] = {}
         tasks: list[Part] = []
-        read = {*streams}
         for stream, parts in state.pieces[name].ranges().items():
-            if stream not in read:
-                continue
             counted = []
             for part in parts:
                 found = pending_ranges(server, self._member, [part], self._limits.reserve_step, limits=self._limits)

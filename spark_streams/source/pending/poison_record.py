@@ -26,17 +26,25 @@ class QueryFailure:
 
 @dataclass(frozen=True)
 class CachedPoisonState:
-    """A run's copy of the state on the server. state: None if it was not fetched; key: of the record on the server;
-    may_hold: pieces may be set aside that `state` does not have."""
+    """A run's copy of the state on the server. state: None if it was not fetched; key: of the record on the server."""
 
     state: PoisonState | None = None
     key: bytes | None = None
-    may_hold: bool = True
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether entries may be set aside."""
+        return self.state is None or bool(self.state.streams)
 
     @property
     def holds_pieces(self) -> bool:
-        """Whether pieces are set aside."""
+        """Whether pieces wait to be read."""
         return self.state is not None and bool(self.state.pieces)
+
+    @property
+    def streams(self) -> frozenset[str]:
+        """Streams of which entries are set aside."""
+        return frozenset() if self.state is None else self.state.streams
 
 
 class PoisonRecord:
@@ -61,11 +69,11 @@ class PoisonRecord:
         assert self.cache.state is not None
         return self.cache.state
 
-    def save(self, state: PoisonState) -> None:
-        """Store the state on the server. If its key has changed, delete the old one."""
+    def save(self, state: PoisonState, *obsolete: bytes) -> None:
+        """Store the state on the server. If its key has changed, delete the old one. obsolete: other keys to delete."""
         key, old_key = _record_key(self._offset), self.cache.key
-        deletions = [("DEL", old_key)] if old_key not in (None, key) else []
-        self._server.execute_all([("SET", key, state.to_json()), *deletions])
+        old = [*obsolete, *([old_key] if old_key not in (None, key) else [])]
+        self._server.execute_all([("SET", key, state.to_json()), *[("DEL", name) for name in old]])
         self.cache = replace(self.cache, state=state, key=key)
 
 
@@ -85,20 +93,20 @@ def delete_record(server: Server, offset: Offset) -> None:
 
 
 def note_attempt(server: Server, key: bytes, token: str, query: str, batch: str) -> None:
-    """Store which micro-batch of Spark reads the batch with this token. A task calls it. key: from `attempt_key_of`."""
+    """Store which micro-batch of Spark reads the batch with this token. A task calls it. key: from `attempt_key_of`. The
+    field names the batch, so a late task of an earlier one changes nothing."""
     if query:
-        server.execute("SET", key, f"{token} {batch} {query}")
+        server.execute("HSET", key, token, f"{batch} {query}")
 
 
 def is_done_in_sink(server: Server, end: Offset) -> bool:
     """Whether an exactly-once sink on this server has completed the batch that ends here, or has begun to, which it
     does when all tasks have succeeded. If so, the run has died between the tasks and Spark's commit log, and not of an
     entry. False if that is unknown: another sink or server."""
-    note = server.execute("GET", attempt_key_of(end))
-    token, _, spark_batch = (note or b"").decode("utf-8", "replace").partition(" ")
-    batch, _, query = spark_batch.partition(" ")
+    note = server.execute("HGET", attempt_key_of(end), end.token)
+    batch, _, query = (note or b"").decode("utf-8", "replace").partition(" ")
     number = parse_number(batch)
-    if token != end.token or not query or number is None:
+    if not query or number is None:
         return False
     [reply] = server.pipeline([("HGETALL", record_key(query))])  # an error if the sink's keys are forbidden to us
     record = {} if isinstance(reply, ReplyError) else dict(zip(reply[0::2], reply[1::2], strict=True))
@@ -111,7 +119,8 @@ def is_done_in_sink(server: Server, end: Offset) -> bool:
 
 
 def attempt_key_of(end: Offset) -> bytes:
-    """Return the key in which a task stores the micro-batch of Spark that reads the last batch."""
+    """Return the key of the hash in which tasks store the micro-batch of Spark that reads a batch, by its token. It is
+    deleted before the tasks of the next batch run."""
     return key_beside(_record_stream(end), "tried", end.group, end.consumer)
 
 

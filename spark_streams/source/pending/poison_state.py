@@ -23,7 +23,7 @@ strikes one of the 40 batches in between. docs/reference/guarantees.md has the o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
@@ -83,7 +83,8 @@ class PoisonState:
     run: name of the last of them; narrowed: its entries were set aside.
     clean: batches with entries that were committed at their first attempt in a row; a death of other entries than those
     of the last death ends the row.
-    The entries set aside. pieces: by name, those that died in the order of their deaths; commits: batches with
+    The entries set aside. pieces: by name, those that died in the order of their deaths; away: parts of pieces that no
+    batch may choose, because their streams are not read, or maxDeliveries is not set; commits: batches with
     entries that were committed at their first attempt while pieces were held; counted: last batch that `commits` and
     `clean` take into account; failures_in_a_row: deaths since the last commit.
     """
@@ -94,6 +95,7 @@ class PoisonState:
     narrowed: bool = False
     clean: int = 0
     pieces: Mapping[str, Piece] = field(default_factory=dict)
+    away: Mapping[str, Piece] = field(default_factory=dict)
     commits: int = 0
     counted: str = ""
     failures_in_a_row: int = 0
@@ -102,15 +104,57 @@ class PoisonState:
     def from_json(cls, text: bytes | str) -> Self:
         """Parse the text that `to_json` returns. Raises LookupError, TypeError, ValueError for any other text."""
         fields: dict[str, Json] = json.loads(text)
-        pieces = {name: Piece(**piece) for name, piece in fields.pop("pieces").items()}
-        state = cls(**fields, pieces=pieces)
-        for piece in pieces.values():
+        pieces, away = (
+            {name: Piece(**piece) for name, piece in fields.pop(held).items()} for held in ("pieces", "away")
+        )
+        state = cls(**fields, pieces=pieces, away=away)
+        for piece in [*pieces.values(), *away.values()]:
             piece.ranges()
         return state
 
     def to_json(self) -> str:
         """Return the text that is stored on the server."""
         return json.dumps(asdict(self))
+
+    # -- the streams that are read ------------------------------------------------------------------------------------
+
+    @property
+    def streams(self) -> frozenset[str]:
+        """Streams of which entries are set aside."""
+        return frozenset(stream for piece in [*self.pieces.values(), *self.away.values()] for stream in piece.parts)
+
+    def with_streams(self, streams: Collection[str]) -> PoisonState:
+        """Return the state if these streams are read: parts of the pieces that are of other streams are away."""
+        if not self.away and all(stream in streams for stream in self.streams):
+            return self
+        pieces, away = dict[str, Piece](), dict[str, Piece]()
+        for name, piece in [*self.pieces.items(), *self.away.items()]:
+            for held, is_read in ((pieces, True), (away, False)):
+                parts = {stream: texts for stream, texts in piece.parts.items() if (stream in streams) == is_read}
+                if parts:
+                    held[name] = replace(piece, parts={**(held[name].parts if name in held else {}), **parts})
+        return replace(self, pieces=pieces, away=away)
+
+    def without_streams(self, streams: Collection[str]) -> PoisonState:
+        """Return the state without what is set aside of these streams."""
+
+        def kept(held: Mapping[str, Piece]) -> dict[str, Piece]:
+            parts = {name: {s: of for s, of in piece.parts.items() if s not in streams} for name, piece in held.items()}
+            return {name: replace(held[name], parts=left) for name, left in parts.items() if left}
+
+        return replace(self, pieces=kept(self.pieces), away=kept(self.away))
+
+    def released(self) -> PoisonState:
+        """Return the state if nothing is read as a piece (without maxDeliveries): all pieces are away. Other batches
+        may read entries of them, so how many they have is not known any more."""
+        away = {
+            name: replace(
+                piece, parts={s: tuple(str(replace(part, count=0)) for part in of) for s, of in parts.items()}
+            )
+            for name, piece in self.with_streams(()).away.items()
+            if (parts := piece.ranges())
+        }
+        return replace(self, pieces={}, away=away)
 
     # -- the current batch -------------------------------------------------------------------------------------------
 
@@ -213,8 +257,11 @@ class PoisonState:
         return replace(self, pieces={**self.pieces, name: replace(self.pieces[name], given_up=True)})
 
     def without(self, name: str) -> PoisonState:
-        """Return the state without this piece."""
-        return replace(self, pieces={other: piece for other, piece in self.pieces.items() if other != name})
+        """Return the state without this piece, and without what is away of it."""
+        pieces, away = (
+            {other: piece for other, piece in held.items() if other != name} for held in (self.pieces, self.away)
+        )
+        return replace(self, pieces=pieces, away=away)
 
     def cut(self, name: str, new_pieces: Mapping[str, Ranges]) -> PoisonState:
         """Return the state with new pieces in the place of this one, which has not died."""

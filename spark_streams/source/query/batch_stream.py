@@ -245,7 +245,7 @@ class MicroBatchStream:
     def _first(self, server: Server) -> Offset:
         positions = self._opening.first(server)
         at = {stream: StreamOffset(position) for stream, position in positions.items()}
-        return Offset(self.member.group, self.member.consumer, at)
+        return Offset(self.member.group, self.member.consumer, at, left=frozenset(at))
 
     def _until_now(self, server: Server, run: RunState) -> tuple[None, RunState]:
         self._opening.find(server)  # Spark calls this before `first`

@@ -78,7 +78,7 @@ class Planning:
         if batch is None or batch.end != end:
             batch = CurrentBatch(end)
         try:
-            if not batch.is_counted and not (batch.is_new and self._options.max_deliveries is None):
+            if not batch.is_counted and not (batch.is_new and not end.record):
                 # Once per run: Spark plans a batch again for each action on it. An earlier run may have cut its batch,
                 # whether or not maxDeliveries is set now.
                 is_cut = self._steps.take(lambda server, run: self._count_attempt(server, begin, end, run))
@@ -98,10 +98,9 @@ class Planning:
         run = self._steps.run
         size = run.admission.size([part.count for part in parts])
         # If earlier runs wrote rows that this batch does not have, other batches have these rows. Those batches are
-        # still to come while pieces are held.
-        holds_pieces = run.poison.may_hold and run.poison.holds_pieces
+        # still to come while entries are set aside.
         planned = divide_into_tasks(parts, size, self._options.ordered, self._limits)
-        return Plan.of_tasks(planned, batch.is_cut or holds_pieces, batch.noted)
+        return Plan.of_tasks(planned, batch.is_cut or bool(run.poison.streams), batch.noted)
 
     def _count_attempt(self, server: Server, begin: Offset, end: Offset, run: RunState) -> tuple[bool, RunState]:
         """Count this run's attempt at a batch. After too many attempts its entries are set aside. Return whether the

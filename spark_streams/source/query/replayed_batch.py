@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import DataLossError, GroupMissingError
-from spark_streams.source.group.compare import is_older
-from spark_streams.source.group.findings import Finding, GroupUse, Kind
-from spark_streams.source.group.state import fetch_looks
+from spark_streams.source.group.compare import NOTHING_ABOVE, at_position, compare, is_older
+from spark_streams.source.group.findings import Finding, Kind
+from spark_streams.source.group.state import Look, fetch_looks
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
@@ -16,6 +16,9 @@ from spark_streams.source.part import ALL, Part, pending_parts
 from spark_streams.source.pending_list import pending_ranges
 from spark_streams.source.range import Range
 from spark_streams.wire.connection.server import Server
+
+# If a stream shows one of these, the batch of the offset is not the one that the server has.
+_OTHER_BATCH = {Kind.STREAM_MISSING, Kind.STREAM_REPLACED, Kind.CHECKPOINT_OLDER, Kind.SERVER_RESTORED}
 
 
 @dataclass(frozen=True)
@@ -30,45 +33,45 @@ class ReplayedBatch:
     limits: Limits
 
     def read(self, begin: Offset, end: Offset, is_cut: bool) -> tuple[list[Part], list[Finding]]:
-        """Return what tasks read of the batch, old entries first, and what is lost. If the checkpoint is an older copy,
-        a strict query reads nothing. is_cut: the entries of the batch were set aside, so its tasks read none.
+        """Return what tasks read of the batch, old entries first, and what is lost. If the server does not have the
+        batch any more, or the checkpoint is an older copy, a strict query reads nothing. is_cut: the entries of the
+        batch were set aside, so its tasks read none.
 
         Raises GroupMissingError, DataLossError."""
-        older = self._older_checkpoint(begin, end)
-        if is_cut or (older and self.is_strict):
-            return [], older
+        looks = fetch_looks(self.server, self.member, end.taken_from)
+        wrong = [finding for s, look in looks.items() if (finding := self._compared(s, begin, end, look)) is not None]
+        older = [replace(finding, lost=0) for finding in wrong if finding.kind is Kind.CHECKPOINT_OLDER]
+        if is_cut or (wrong and self.is_strict):
+            return [], wrong if self.is_strict else older
         old = [entries for stream in end.taken_from for entries in end.old.get(stream, ())]
         new = [end.new[stream] for stream in end.taken_from if stream in end.new]
-        read = [*map(self._pending, old), *(self._new(entries, end) for entries in new)]
+        read = [*map(self._pending, old), *(self._new(entries, end, looks[entries.stream]) for entries in new)]
         lost = [finding for _, finding in read if finding is not None]
         return [part for parts, _ in read for part in parts], [*older, *lost]
 
-    def _older_checkpoint(self, begin: Offset, end: Offset) -> list[Finding]:
-        """Return a finding for each stream that shows an older copy of the checkpoint: the commit mark knows a later
-        batch, or another one with this number. If it knows this batch, only Spark's commit log has lost it: it is read
-        again. For a first batch Spark passes where the query would begin now (S2): that is no part of the
-        checkpoint."""
-        streams = [s for s in end.taken_from if end.pending(s) and (s in begin.at or s in end.at)]
-        findings = []
-        for stream, look in fetch_looks(self.server, self.member, streams).items():
-            mark, at = look.mark, end.at[stream]
-            if look.group is None or mark == at.mark:
-                continue
-            if is_older(at, look) or (begin.token and stream in begin.at and is_older(begin.at[stream], look)):
-                use = GroupUse.SHARED if look.group.others else GroupUse.ALONE
-                position = look.group.last_delivered
-                # The batch is read again whatever the group's position is, so the query goes on at its end.
-                findings.append(
-                    Finding(Kind.CHECKPOINT_OLDER, stream, use, end[stream], position, mark.id if mark else None)
-                )
-        return findings
+    def _compared(self, stream: str, begin: Offset, end: Offset, look: Look) -> Finding | None:
+        """Return what says that the server does not have this batch, as a fresh batch is compared with its position at
+        the end of this one. If the commit mark knows this batch, only Spark's commit log has lost it: it is read again.
+        For a first batch Spark passes where the query would begin now (S2): that is no part of the checkpoint."""
+        at = end.at[stream]
+        if not end.pending(stream):  # without a pending list, the group is no part of the batch
+            look = look._replace(mark=None, group=look.group and at_position(at, look.group))
+        if look.mark == at.mark:
+            look = look._replace(mark=None)
+        elif begin.token and stream in begin.at and is_older(begin.at[stream], look.mark):
+            at = begin.at[stream]
+        finding = compare(stream, at, look, NOTHING_ABOVE)
+        # The batch is read again whatever the group's position is, so the query goes on at its end.
+        return finding if finding is not None and finding.kind in _OTHER_BATCH else None
 
-    def _new(self, entries: Range, end: Offset) -> tuple[list[Part], Finding | None]:
+    def _new(self, entries: Range, end: Offset, look: Look) -> tuple[list[Part], Finding | None]:
+        """Return what is read of a range. If the query is alone, and was, the stream itself has the batch, whatever has
+        become of the pending list. Others may have claimed entries of it, unless they were acknowledged with it."""
         if not end.pending(entries.stream):
-            return [Part(entries, ALL)], None  # the stream itself has the batch
-        if end.at[entries.stream].read is None:
+            return [Part(entries, ALL)], None
+        is_shared = look.group is not None and not look.group.is_alone and look.mark != end.at[entries.stream].mark
+        if is_shared or end.at[entries.stream].read is None:
             return self._pending(entries)
-        # The query was alone: the stream itself has the batch, whatever has become of the pending list.
         found = self._still_pending(entries, spare=True)
         if sum(pending.count for pending in found) == entries.count:
             return pending_parts(found), None

@@ -33,6 +33,7 @@ class Steps:
 
         def attempt(server: Server) -> T:
             run, self.run = self.run, self.run.unknown()
+            self._losses.attempt_began()
             result, self.run = step(server, run)
             self._losses.step_ended()
             return result

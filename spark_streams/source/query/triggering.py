@@ -73,6 +73,8 @@ class Triggering:
     def commit(self, server: Server, end: Offset, run: RunState) -> tuple[None, RunState]:
         """Acknowledge the batch that ends here, without another trigger."""
         run = self._after_jobs(run)
+        if not run.is_known:  # the next trigger looks at the groups first
+            return None, run
         acknowledged, _ = self._acknowledging.acknowledge(server, end, run)
         # The next trigger finds what was reserved ahead in the pending list.
         return None, acknowledged if run.prefetched is None else run.unknown()

@@ -7,8 +7,12 @@ commit marks, and remove entries that leave their stream (remove.py).
 
 Exactly the entries that the offset names are acknowledged, delivered until the time that it names. So XACK may be
 repeated, and an entry that another client hands over meanwhile is not acknowledged unread. The commit marks are set
-after the last XACK. So a mark proves that its batch is acknowledged (or set aside, with maxDeliveries): if the server
-is restored, everything above it is acknowledged again. Dead letters acknowledge their entries when the notes are taken.
+after the last XACK. So a mark proves that its batch is acknowledged (or set aside, with maxDeliveries).
+
+A run that knows nothing yet reads the marks of all streams of the checkpoint, also of those that it no longer reads,
+and sets each one that is behind. So each acknowledgement leaves all marks as new as the checkpoint. If a mark is behind
+later, its batch was not acknowledged yet, or the server was restored. Then all that is pending up to the position is
+committed, unless the offset says that the stream may have old entries which no batch has. Dead letters acknowledge their entries when the notes are taken.
 XACK itself is in pending_list.py.
 """
 
@@ -17,18 +21,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from types import MappingProxyType
 
 from spark_streams.model.commit_mark import Mark
 from spark_streams.model.counters import BAD, DEAD, RETRIED
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.model.keys import is_returned
 from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.group.compare import is_behind
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.offset import Offset, StreamOffset
 from spark_streams.source.pending.poison_batch import PoisonBatch
-from spark_streams.source.range import Range
+from spark_streams.source.range import Range, around
 from spark_streams.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task.missing_entries import delete_missing, fetch_missing
@@ -39,8 +43,7 @@ from spark_streams.source.trigger.remove import Removing
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.wire.connection.server import Server
 
-Marks = Mapping[str, Mark | None]
-_NO_MARKS: Marks = MappingProxyType({})
+Marks = Mapping[str, Mark | None]  # of all streams of the checkpoint
 
 
 class Acknowledging:
@@ -77,14 +80,14 @@ class Acknowledging:
         server: Server,
         start: Offset,
         run: RunState,
-        marks: Marks = _NO_MARKS,
+        marks: Marks | None = None,
         streams: AbstractSet[str] | None = None,
     ) -> tuple[RunState, int]:
         """Write dead letters of noted entries, acknowledge the batch that ends at `start`, and remove entries that
         leave their streams. Return what the run knows then, and how many entries were acknowledged.
 
-        marks: as the server has them; a run that follows its own batch need not know them; streams: those that have the
-        group, None: all. Raises GroupMissingError, ServerError.
+        marks: as the server has them, None: as this run has left them; streams: those that have the group, None: all.
+        Raises GroupMissingError, ServerError.
         """
         run, settle, jobs = self._steps(server, start, run, marks, streams)
         entries = settle(server)
@@ -94,21 +97,26 @@ class Acknowledging:
 
     def in_background(self, server: Server, start: Offset, run: RunState) -> tuple[RunState, list[Job]]:
         """Do the same, but return the steps that can run beside the tasks of the next batch as jobs."""
-        run, settle, jobs = self._steps(server, start, run, _NO_MARKS, None)
+        run, settle, jobs = self._steps(server, start, run, None, None)
         return run, [settle, *jobs]
 
     def _steps(
-        self, server: Server, start: Offset, run: RunState, marks: Marks, streams: AbstractSet[str] | None
+        self, server: Server, start: Offset, run: RunState, marks: Marks | None, streams: AbstractSet[str] | None
     ) -> tuple[RunState, Callable[[Server], int], list[Job]]:
         """Take notes. Return what the run knows after the remaining steps, and these steps: the XACK of the entries
         with the commit marks, and the jobs that follow it. The notes come first: the mark says that they were taken."""
         posted = self.take_notes(server, start, run, marks)
         ranges = self._ranges(server, start, run, marks, streams)
-        committed, settled = _committed(start, marks, streams), run.settled
+        to_set, settled = _marks_to_set(start, marks), run.settled
+        committed = start.without(
+            stream
+            for stream, at in start.at.items()
+            if (streams is not None and stream not in streams) or (marks is not None and _shows_move(marks[stream], at))
+        )
         removes, due = self._due(start, run)
 
         def settle(server: Server) -> int:
-            return posted + self._role.commit(server, ranges, committed, settled)
+            return posted + self._role.commit(server, ranges, to_set, committed, settled)
 
         jobs: list[Job] = [lambda server: self._removing.sweep(server, start, due)] if due else []
         knows_fields = run.knows_fields or (run.settled is not None and bool(start.taken_from))
@@ -116,7 +124,7 @@ class Acknowledging:
         return run, settle, jobs
 
     def _ranges(
-        self, server: Server, start: Offset, run: RunState, marks: Marks, streams: AbstractSet[str] | None
+        self, server: Server, start: Offset, run: RunState, marks: Marks | None, streams: AbstractSet[str] | None
     ) -> list[Range]:
         """Return the pending entries of the batch, and of the one before if that was not acknowledged. A batch that the
         record does not prove read stays pending: better read again than acknowledged unread. A run asks for the record
@@ -127,8 +135,11 @@ class Acknowledging:
         for stream in start.at:
             if streams is not None and stream not in streams:
                 continue
-            parts = [*_owed(start, stream, run), *(start.pending(stream) if is_read else ())]
-            ranges += [*(_restored(start, stream, marks.get(stream), parts) if is_read else ()), *parts]
+            batch = start.pending(stream)
+            if marks is not None and _is_all_committed(start, stream, marks[stream]):
+                ranges += around(stream, () if is_read else batch, start[stream])
+            else:
+                ranges += [*_owed(start, stream, run), *(batch if is_read else ())]
         return [entries for entries in ranges if not entries.is_empty]
 
     def sweep_when_idle(self, server: Server, start: Offset, run: RunState) -> None:
@@ -143,7 +154,7 @@ class Acknowledging:
         due = self._removing.due(start, is_first) if is_first or removes else set()
         return removes or bool(due), due
 
-    def take_notes(self, server: Server, start: Offset, run: RunState, marks: Marks) -> int:
+    def take_notes(self, server: Server, start: Offset, run: RunState, marks: Marks | None) -> int:
         """Take the notes of the tasks of the batch that ends here: dead letters, missing entries, bad values. Return
         how many entries were acknowledged, because they became dead letters or wait for a retry."""
         if run.has_settled(start) or _is_committed(marks, start):
@@ -198,36 +209,38 @@ def _owed(start: Offset, stream: str, run: RunState) -> list[Range]:
     return [start.owed[stream]] if stream in start.owed and run.settled is None else []
 
 
-def _is_earlier(start: Offset, stream: str, entry: StreamId, run: RunState, marks: Marks) -> bool:
+def _is_earlier(start: Offset, stream: str, entry: StreamId, run: RunState, marks: Marks | None) -> bool:
     """Whether an entry is acknowledged with the batch that ends here, and is of an earlier one."""
-    earlier = [*_owed(start, stream, run), *_restored(start, stream, marks.get(stream), ())]
-    return any(part.covers(entry) for part in earlier) and not any(part.covers(entry) for part in start.ranges(stream))
+    if any(part.covers(entry) for part in start.ranges(stream)):
+        return False
+    is_owed = any(part.covers(entry) for part in _owed(start, stream, run))
+    return is_owed or (marks is not None and _is_restored(start, stream, marks[stream]) and entry <= start[stream])
 
 
-def _restored(start: Offset, stream: str, mark: Mark | None, parts: Sequence[Range]) -> list[Range]:
-    """Return what else is pending and committed if the server was restored. Its mark then is older than the batch
-    before the ones that may not be acknowledged yet. These are all entries between the mark and the position, but only
-    if nobody else could hand entries over."""
+def _is_all_committed(start: Offset, stream: str, mark: Mark | None) -> bool:
+    """Whether all that is pending up to the position was read, and is not acknowledged any more, or not yet."""
     at = start.at[stream]
-    if mark is None or at.read is None or mark.is_seek or mark.no_ack:
-        return []
+    return is_behind(mark, at) and stream not in start.left and not at.mark.no_ack
+
+
+def _is_restored(start: Offset, stream: str, mark: Mark | None) -> bool:
+    """Whether the server has lost acknowledgements: the mark is older than the batch before the ones that may not be
+    acknowledged yet."""
     missing = sum([start.is_of_this_batch(stream), stream in start.owed])
-    if at.number - mark.number <= missing:
-        return []
-    return [Range(stream, mark.id, at.position, until=max((part.until for part in parts), default=0))]
+    is_older_yet = mark is not None and start.at[stream].number - mark.number > missing
+    return is_older_yet and _is_all_committed(start, stream, mark)
 
 
-def _committed(start: Offset, marks: Marks, streams: AbstractSet[str] | None) -> Offset:
-    """Return the offset with the streams whose commit is recorded. A stream that the query no longer reads keeps its
-    mark: it was not compared with the checkpoint. So does one whose mark shows that its group was moved: the query
+def _marks_to_set(start: Offset, marks: Marks | None) -> dict[str, Mark]:
+    """Return the marks that are behind the checkpoint, as they are to be. A mark that shows a move stays: the query
     follows it after this, and a kill in between must not hide the move."""
-    return start.without(
-        stream
+    if marks is None:
+        return {s: at.mark for s, at in start.at.items() if start.is_of_this_batch(s) or s in start.owed}
+    return {
+        stream: at.mark
         for stream, at in start.at.items()
-        if (streams is not None and stream not in streams)
-        or (marks and stream not in marks)
-        or _shows_move(marks.get(stream), at)
-    )
+        if is_behind(marks[stream], at) and not _shows_move(marks[stream], at)
+    }
 
 
 def _shows_move(mark: Mark | None, at: StreamOffset) -> bool:
@@ -237,9 +250,13 @@ def _shows_move(mark: Mark | None, at: StreamOffset) -> bool:
     return mark.is_seek or (mark.number, mark.token) == (at.number, at.token)
 
 
-def _is_committed(marks: Marks, start: Offset) -> bool:
+def _is_committed(marks: Marks | None, start: Offset) -> bool:
     """Whether an earlier trigger has committed this batch, after it took the tasks' notes."""
-    return bool(start.taken_from) and all(
-        (mark := marks.get(stream)) is not None and (mark.number, mark.token) == start.at[stream][1:3]
-        for stream in start.taken_from
+    return (
+        marks is not None
+        and bool(start.taken_from)
+        and all(
+            (mark := marks[stream]) is not None and (mark.number, mark.token) == start.at[stream][1:3]
+            for stream in start.taken_from
+        )
     )

@@ -34,7 +34,9 @@ def as_left(server: Server, role: GroupRole, start: Offset, streams: Sequence[st
             return None
         states[stream] = role.at_query(start.at[stream], group)
     run = replace(run, positions=positions_of(groups))
-    return QueryState(start, heads, states, run.has_settled(start), above=above, run=run)
+    return QueryState(
+        start, heads, states, run.has_settled(start), above=above, left=start.left - states.keys(), run=run
+    )
 
 
 def _expected(

@@ -17,15 +17,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.state import GroupState, Reserved
-from spark_streams.source.offset import Offset
 from spark_streams.source.part import ALL, PENDING, Part, by_stream, entries_per_stream, pending_parts
 from spark_streams.source.pending.poison_batch import PoisonBatch
 from spark_streams.source.pending_list import NO_LIMIT, pending_ranges
 from spark_streams.source.quota import BatchQuota
-from spark_streams.source.range import Range
+from spark_streams.source.range import Range, around
 from spark_streams.source.sampled_size import average_sizes
 from spark_streams.source.trigger.group_role import GroupRole
 from spark_streams.source.trigger.prefetch import Prefetch
@@ -100,15 +99,15 @@ class ContentsChooser:
         sizes = average_sizes(server, {stream: state.start[stream] for stream in state.groups}, self._limits)
         return replace(request, quota=replace(request.quota, sizes=sizes))
 
-    def begin(self, server: Server, start: Offset) -> None:
-        """Prepare the first trigger of a run."""
-        self._poison.begin(server, start)
+    def begin(self, server: Server, state: QueryState) -> QueryState:
+        """Return the state with the record of failed batches, in the first trigger of a run."""
+        return replace(state, run=replace(state.run, poison=self._poison.begin(server, state.start)))
 
     def choose(self, server: Server, state: QueryState, request: BatchRequest) -> BatchContents:
         """Return the entries that the quota admits; empty if there is nothing to read. Raises DataLossError,
         ServerError and its subclasses."""
         contents, quota = BatchContents(run=state.run), request.quota
-        if state.is_settled and self._options.max_deliveries is not None:
+        if state.is_settled:
             contents = self._piece(server, state, contents)
             if contents:
                 return replace(contents, takes_no_more=True)
@@ -120,7 +119,7 @@ class ContentsChooser:
         if contents or not state.is_settled or not contents.run.poison.holds_pieces:
             return contents
         run = contents.run
-        old, parts, cache = self._poison.fallback_piece(server, list(state.groups), state.start, run.poison)
+        old, parts, cache = self._poison.fallback_piece(server, state.start, run.poison)
         return replace(contents, old=old, parts=parts, run=replace(run, poison=cache))
 
     # -- what is pending for the query ---------------------------------------------------------------------------
@@ -128,7 +127,9 @@ class ContentsChooser:
     def _piece(self, server: Server, state: QueryState, contents: BatchContents) -> BatchContents:
         """Take a piece of a batch that killed its query."""
         run = contents.run
-        old, parts, cache = self._poison.next_piece(server, list(state.groups), state.start, run.poison)
+        read = [stream for stream in state.groups if not state.old.get(stream)]
+        cache = self._poison.let_go(server, state.start, run.poison, read)
+        old, parts, cache = self._poison.next_piece(server, list(state.groups), state.start, cache)
         return replace(contents, old=old, parts=parts, run=replace(run, poison=cache))
 
     def _old(
@@ -137,10 +138,11 @@ class ContentsChooser:
         """Take entries at or below the positions, around the pieces of batches that killed the query."""
         old: dict[str, tuple[Range, ...]] = {}
         parts: list[Part] = []
-        pieces = contents.run.poison.state if self._options.max_deliveries is not None else None
+        pieces = contents.run.poison.state
         for stream in state.old:
             ranges: list[Range] = []
-            for pending in self._around(pieces.set_aside_in(stream) if pieces is not None else [], stream, state):
+            set_aside = pieces.set_aside_in(stream) if pieces is not None else []
+            for pending in around(stream, set_aside, state.start[stream], state.times.get(stream, 0)):
                 limit = quota.limit_of(stream)
                 if limit == 0:
                     break
@@ -154,16 +156,6 @@ class ContentsChooser:
             if ranges:
                 old[stream] = tuple(ranges)
         return replace(contents, old=old, parts=parts), quota
-
-    def _around(self, set_aside: Sequence[Range], stream: str, state: QueryState) -> list[Range]:
-        """Return the ranges of a stream up to the position that hold no piece."""
-        after, around = MIN_ID, list[Range]()
-        until = state.times.get(stream, 0)
-        for piece in set_aside:
-            around.append(Range(stream, after, piece.after, until=until))
-            after = max(after, piece.last)
-        around.append(Range(stream, after, state.start[stream], until=until))
-        return [pending for pending in around if not pending.is_empty]
 
     def _reserved(
         self, server: Server, state: QueryState, contents: BatchContents, quota: BatchQuota, turn: int

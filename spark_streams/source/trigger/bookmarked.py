@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_streams.errors import GroupSharedError, StreamStateError
-from spark_streams.model.commit_mark import without_pending_list
+from spark_streams.model.commit_mark import Mark, without_pending_list
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.operator_commands import acknowledge_command, delete_consumer_command
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.admin import GroupChange, change_groups
-from spark_streams.source.group.compare import is_older
+from spark_streams.source.group.compare import at_position, is_older
 from spark_streams.source.group.findings import Start
 from spark_streams.source.group.looks import Looks
 from spark_streams.source.group.state import GroupState, Look, Reserved, fetch_looks
@@ -57,7 +57,7 @@ class Bookmarked(GroupRole):
 
     def at_query(self, at: StreamOffset, group: GroupState) -> GroupState:
         """Return the group as if it had delivered up to the query's position."""
-        return _delivered_up_to(at, group)
+        return at_position(at, group)
 
     def position(self, stream: str, start: Offset, run: RunState) -> StreamId:
         """Return the position of the last commit."""
@@ -97,11 +97,18 @@ class Bookmarked(GroupRole):
         taken = entries_per_stream(parts)
         return Reserved(parts, {s: _delivered(groups[s], end, taken[s]) for s, end in ends.items()}, {})
 
-    def commit(self, server: Server, ranges: Sequence[Range], committed: Offset, settled: Offset | None) -> int:
+    def commit(
+        self,
+        server: Server,
+        ranges: Sequence[Range],
+        marks: Mapping[str, Mark],
+        committed: Offset,
+        settled: Offset | None,
+    ) -> int:
         """Acknowledge these ranges, which a run without noAck has read. Set the groups, with the number of entries read
         up to there if that is known, except those that this run has set there before."""
         entries = acknowledge(server, self.member, ranges, self.limits)
-        changes = {
+        changes = {stream: GroupChange(mark=mark) for stream, mark in marks.items()} | {
             # A mark shows that the query is active.
             stream: GroupChange(
                 set_to=Start(at.position, at.read), mark=at.mark if at.number else None, touch=at.number > 0
@@ -161,15 +168,11 @@ def look_at_query(at: StreamOffset | None, look: Look) -> Look:
     if at is None or group is None:
         return look
     if mark is None:
-        return look._replace(group=_delivered_up_to(at, group))
+        return look._replace(group=at_position(at, group))
     if mark.is_seek and mark.id != at.position:
         return look
-    is_passed_over = at.number > 0 and mark.no_ack and is_older(at, look)
-    return look._replace(group=_delivered_up_to(at, group), mark=None if is_passed_over else mark)
-
-
-def _delivered_up_to(at: StreamOffset, group: GroupState) -> GroupState:
-    return group._replace(last_delivered=at.position, entries_read=at.read, lag=None)
+    is_passed_over = at.number > 0 and mark.no_ack and is_older(at, mark)
+    return look._replace(group=at_position(at, group), mark=None if is_passed_over else mark)
 
 
 def _delivered(group: GroupState, position: StreamId, count: int) -> GroupState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_streams.errors import GroupMissingError
-from spark_streams.model.commit_mark import committed_key
+from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import StreamId
 from spark_streams.source.group.looks import Looks
 from spark_streams.source.group.state import GroupState, Reserved, fetch_looks
@@ -72,15 +72,20 @@ class Delivered(GroupRole):
         step = min(self.limits.reserve_step, admission.size([entries.count for entries in wanted]))
         return reserve(server, self.member, wanted, groups, step, self.limits)
 
-    def commit(self, server: Server, ranges: Sequence[Range], committed: Offset, settled: Offset | None) -> int:
+    def commit(
+        self,
+        server: Server,
+        ranges: Sequence[Range],
+        marks: Mapping[str, Mark],
+        committed: Offset,
+        settled: Offset | None,
+    ) -> int:
         """Acknowledge these ranges, and set the commit marks after the last XACK."""
         group, consumer = self.member.group, self.member.consumer
-        marks = [
-            (stream, pack("SET", committed_key(stream, group, consumer), str(at.mark)))
-            for stream, at in committed.at.items()
-            if committed.is_of_this_batch(stream) or stream in committed.owed
+        commands = [
+            (stream, pack("SET", committed_key(stream, group, consumer), str(mark))) for stream, mark in marks.items()
         ]
-        return acknowledge(server, self.member, ranges, self.limits, marks)
+        return acknowledge(server, self.member, ranges, self.limits, commands)
 
     def token_of(self, batch: str) -> str:
         """Return that of the batch."""

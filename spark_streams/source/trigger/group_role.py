@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from spark_streams.model.commit_mark import Mark
 from spark_streams.model.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.looks import Looks
@@ -89,10 +90,18 @@ class GroupRole(ABC):
         Raises GroupMissingError, DataLossError, ServerError."""
 
     @abstractmethod
-    def commit(self, server: Server, ranges: Sequence[Range], committed: Offset, settled: Offset | None) -> int:
-        """Acknowledge these ranges. Then record on the server that the batch that ends at `committed` is committed, in
-        each stream of it. Return how many entries were acknowledged. settled: the last offset for which this was done,
-        None: unknown. Raises GroupMissingError, DataLossError, ServerError."""
+    def commit(
+        self,
+        server: Server,
+        ranges: Sequence[Range],
+        marks: Mapping[str, Mark],
+        committed: Offset,
+        settled: Offset | None,
+    ) -> int:
+        """Acknowledge these ranges. Then set these commit marks. Return how many entries were acknowledged.
+
+        committed: the checkpoint, in the streams whose groups may be set to it; settled: the last offset for which this
+        was done, None: unknown. Raises GroupMissingError, DataLossError, ServerError."""
 
     @abstractmethod
     def token_of(self, batch: str) -> str:

@@ -25,6 +25,7 @@ from spark_streams.source.group.compare import (
     at_end,
     compare,
     has_forgotten,
+    is_behind,
     is_older,
     is_proved_below,
     lost_above,
@@ -40,6 +41,7 @@ from spark_streams.source.group.first_account import (
 from spark_streams.source.group.looks import Looks
 from spark_streams.source.group.opening import Opened
 from spark_streams.source.group.remedies import DataLoss, problem_of
+from spark_streams.source.group.start import fetch_marks
 from spark_streams.source.group.state import (
     GroupState,
     Look,
@@ -47,7 +49,7 @@ from spark_streams.source.group.state import (
 from spark_streams.source.group.stream_set import StreamSet
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, StreamOffset
-from spark_streams.source.trigger.acknowledge import Acknowledging
+from spark_streams.source.trigger.acknowledge import Acknowledging, Marks
 from spark_streams.source.trigger.as_left import as_left
 from spark_streams.source.trigger.group_role import GroupRole
 from spark_streams.source.trigger.run_state import QueryState, RunState, positions_of
@@ -92,9 +94,9 @@ class Observer:
         start, streams = opened.start, list(opened.streams)
         seen, start, run = self._begin_new_streams(server, start, streams, run)
         destroy_scratch_groups(server, self._member, [s for s, look in seen.looks.items() if look.has_scratch])
-        marks = {stream: look.mark for stream, look in seen.looks.items()}
-        if run.settled is not None and any(_is_forgotten(start, s, mark, run) for s, mark in marks.items()):
-            run = replace(run, settled=None)
+        if run.settled is not None and any(_is_forgotten(start, s, look.mark, run) for s, look in seen.looks.items()):
+            run = run.unknown()
+        marks = self._marks(server, start, seen, run)
         findings: Mapping[str, Finding] = {}
         for _ in range(_MOST_LOOKS):
             moves = self._moves(server, start, seen)
@@ -131,7 +133,7 @@ class Observer:
         run: RunState,
     ) -> QueryState:
         """Return the state. Nothing is wrong any more, and what is committed is acknowledged, unless it can wait until
-        tasks run."""
+        tasks run: then it is not known how many of the pending entries are old."""
         unsettled: Mapping[str, int] = {}
         is_settled = run.has_settled(start)
         if not is_settled:
@@ -163,6 +165,7 @@ class Observer:
             {stream: seen.looks[stream].time for stream in states},
             {stream: ranges for stream, ranges in seen.above.items() if ranges},
             self._role.old_entries(server, start, pending),
+            start.left - states.keys() if is_settled else start.left,
             run,
         )
 
@@ -181,6 +184,15 @@ class Observer:
             old[stream] = look.group.ours - seen.ours_above(stream)
         run = replace(state.run, prefetched=None)
         return replace(state, groups=groups, times=times, above=above, old=old, run=run)
+
+    def _marks(self, server: Server, start: Offset, seen: Looks, run: RunState) -> Marks:
+        """Return the commit marks of all streams of the checkpoint. Those of streams that the query does not read are
+        as this run has left them, once it has acknowledged a batch."""
+        unread = [stream for stream in start.at if stream not in seen.looks]
+        others: Marks = {stream: start.at[stream].mark for stream in unread}
+        if run.settled is None:
+            others = fetch_marks(server, self._member, unread)
+        return {**others, **{stream: look.mark for stream, look in seen.looks.items()}}
 
     def _look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
         return self._role.look(server, start, streams)
@@ -204,7 +216,7 @@ class Observer:
             begun[stream], mark = first_account(server, stream, start, look)
             if mark != look.mark:
                 joined[stream] = mark
-        start = replace(start, at={**start.at, **begun})
+        start = start.corrected(begun, begun)
         deletions = {stream: seen.looks[stream].head.deleted for stream in begun}  # deleted before the query began
         settled = None if run.settled is None else replace(run.settled, at={**begun, **run.settled.at})
         run = replace(run, settled=settled, reported_deletions={**deletions, **run.reported_deletions})
@@ -229,7 +241,7 @@ class Observer:
     ) -> tuple[Offset, RunState]:
         """Go on where these groups were moved."""
         carry_out(server, self._member, moves, {})
-        start = _without_ranges(replace(start, at={**start.at, **{s: move.at for s, move in moves.items()}}), [*moves])
+        start = start.corrected({stream: move.at for stream, move in moves.items()}, moves)
         return start, replace(run, start=start, is_corrected=True)
 
     def _with_counts_of_server(self, server: Server, start: Offset, seen: Looks) -> Offset:
@@ -320,8 +332,7 @@ class Observer:
         repairs = {stream: repair for stream, repair in repairs.items() if stream not in there}
         deletions = {s: repair.reported_deletion for s, repair in repairs.items() if repair.reported_deletion > MIN_ID}
         corrected, before = {stream: repair.at for stream, repair in repairs.items()}, start
-        moved = [stream for stream in repairs if findings[stream].kind is not Kind.ENTRIES_LOST]
-        start = _without_ranges(replace(start, at={**start.at, **corrected}), moved)
+        start = start.corrected(corrected, [s for s in repairs if findings[s].kind is not Kind.ENTRIES_LOST])
         gone = {stream for stream in findings if stream not in repairs and stream not in there}
         if gone:
             self._stream_set.leave(gone)
@@ -337,7 +348,7 @@ class Observer:
         return {
             stream
             for stream, at in start.at.items()
-            if (look := seen.looks.get(stream)) is None or (look.group is not None and not is_older(at, look))
+            if (look := seen.looks.get(stream)) is None or (look.group is not None and not is_older(at, look.mark))
         }
 
     def _reportable(self, findings: Mapping[str, Finding]) -> list[Finding]:
@@ -392,15 +403,8 @@ def _recounted(server: Server, stream: str, at: StreamOffset, look: Look) -> Str
 def _is_forgotten(start: Offset, stream: str, mark: Mark | None, run: RunState) -> bool:
     """Whether the server no longer knows the last batch that the run has acknowledged: it has returned to an older
     state."""
-    if stream not in start.at or not start.is_of_this_batch(stream):
+    if stream not in start.at:
         return False
-    known = start.at[stream].number - (not run.has_settled(start))
-    return known > 0 and (mark is None or mark.number < known)
-
-
-def _without_ranges(offset: Offset, streams: Sequence[str]) -> Offset:
-    """Return the offset without entries of these streams in its batch."""
-    if not streams:
-        return offset
-    bare = offset.without(streams)
-    return replace(bare, at=offset.at)
+    at = start.at[stream]
+    is_open = start.is_of_this_batch(stream) and not run.has_settled(start)
+    return is_behind(mark, at._replace(number=at.number - is_open))

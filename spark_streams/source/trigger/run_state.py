@@ -75,7 +75,7 @@ class QueryState:
     trigger; heads, groups: per stream; is_settled: the batch up to `start` is or is being acknowledged; times: of the
     looks, in milliseconds of the server's clock; above: entries that are pending for the query above its position, per
     stream; old: how many old entries it has, per stream: those that are pending at or below its position, without the
-    batch up to `start`; run: what the run knows now."""
+    batch up to `start`; left: streams that may have more of them; run: what the run knows now."""
 
     start: Offset
     heads: Mapping[str, StreamState]
@@ -84,6 +84,7 @@ class QueryState:
     times: Mapping[str, int] = field(default_factory=dict)
     above: Mapping[str, list[Range]] = field(default_factory=dict)
     old: Mapping[str, int] = field(default_factory=dict)
+    left: frozenset[str] = frozenset()
     run: RunState = field(default_factory=RunState)
 
     @property

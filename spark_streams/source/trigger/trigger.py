@@ -125,10 +125,9 @@ class Trigger:
 
         A corrected position that no offset has yet is written into the end of the batch. If there is nothing to read,
         a batch without entries carries it: otherwise a strict query would stop again."""
-        is_first = not run.is_known
         state = self._observer.state_at(server, opened, run)
-        if is_first:
-            self._contents.begin(server, state.start)
+        if not state.run.is_known:
+            state = self._contents.begin(server, state)
         state = self._settled_if_needed(server, state)
         request = BatchRequest(
             next_token(opened.checkpoint.token), self._quota.with_entries(limit), run.turn + 1, self._now()
@@ -230,6 +229,13 @@ def end_of_batch(
         elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
             at[stream] = at[stream]._replace(read=None, group_read=(group.entries_read or 0) + at[stream].missed)
     is_settled = state.is_settled or not start.token
+    taken = {stream: sum(part.count for part in parts) for stream, parts in contents.old.items()}
+    left = {
+        *state.left,
+        *(stream for stream, entries in state.old.items() if entries > taken.get(stream, 0)),
+        *contents.run.poison.streams,
+        *(stream for stream, position in at.items() if position.read is None),
+    }
     return Offset(
         start.group,
         start.consumer,
@@ -237,10 +243,11 @@ def end_of_batch(
         contents.new,
         contents.old,
         owed={} if is_settled else start.delivered,
+        left=frozenset(left & at.keys()),
         token=token,
         no_ack=role.no_ack,
         notes=bool(contents) and options.mode == "DEADLETTER",
-        record=_record_stream(start, at) if options.max_deliveries is not None else "",
+        record=_record_stream(start, at) if options.max_deliveries is not None or contents.run.poison.streams else "",
     )
 
 
