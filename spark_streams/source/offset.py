@@ -115,9 +115,9 @@ class Offset:
     offset was made; left: streams in which entries at or below the position may be pending that no batch has, because
     others were in the group, an earlier checkpoint has left them, or they are set aside: of every other stream, all
     that is pending up to the position is committed with this batch; token: name of the batch; no_ack: the batch is read
-    without a pending list, and the group is a bookmark; notes: the driver has opened the notes of the batch's streams (task.notes); record: the stream beside
-    which the record of failed batches is (pending.poison_record), "": there is none. With a record, the batch is only
-    acknowledged if that says that the batch was read."""
+    without a pending list, and the group is a bookmark; notes: the driver has opened the notes of the batch's streams
+    (task.notes); record: the stream beside which the record of failed batches is (pending.poison_record), "": there is
+    none. With a record, the batch is only acknowledged if that says that the batch was read."""
 
     group: str
     consumer: str

@@ -24,6 +24,7 @@ from spark_streams.wire.entries.pending_page import PendingPage, decode_pending,
 TIME = pack("TIME")
 NO_LIMIT: Mapping[str, int] = MappingProxyType({})
 _TIME_BYTES = 64  # more than its reply has
+_ASKED_AGAIN = 100  # requests: a millisecond has a few; a clock that has gone back since the look may need seconds
 _ACK = -1  # index of an XACK among commands that have the index of their range
 
 
@@ -34,13 +35,16 @@ def pending_ranges(
     size: int,
     at_most: Mapping[str, int] = NO_LIMIT,
     limits: Limits = LIMITS,
+    asks_again: bool = False,
 ) -> list[Range]:
     """Return the entries of these ranges that are pending for the query's consumer, in order, as ranges of up to `size`
     entries. The stream may hold other entries between them.
 
-    at_most: by stream, how many of each range, the first ones. Raises GroupMissingError, ServerError.
+    at_most: by stream, how many of each range, the first ones; asks_again: `until` of the ranges is the time of a look,
+    and no time of a delivery: ask until it is over. Raises GroupMissingError, ServerError.
     """
-    found = [(index, entries) for index, entries, _ in _pages(server, member, ranges, size, at_most, limits)]
+    pages = _pages(server, member, ranges, size, at_most, limits, asks_again)
+    found = [(index, entries) for index, entries, _ in pages]
     return [entries for _, entries in sorted(found, key=itemgetter(0))]
 
 
@@ -59,9 +63,16 @@ def pending_ids(
 
 
 def _pages(
-    server: Server, member: Membership, ranges: Sequence[Range], size: int, at_most: Mapping[str, int], limits: Limits
+    server: Server,
+    member: Membership,
+    ranges: Sequence[Range],
+    size: int,
+    at_most: Mapping[str, int],
+    limits: Limits,
+    asks_again: bool = False,
 ) -> Iterator[tuple[int, Range, PendingPage]]:
     """Yield each page that has entries, with the part of a range that it shows, and the index of the range."""
+    asked = 0
     allowed = {index: at_most.get(entries.stream, sys.maxsize) for index, entries in enumerate(ranges)}
     remaining = {index: entries for index, entries in enumerate(ranges) if not entries.is_empty and allowed[index]}
     while remaining:
@@ -69,7 +80,10 @@ def _pages(
         fair = min(size, _page_size(len(requested), limits))
         counts = [min(fair, allowed[index]) for index in requested]
         pages = _receive(_send(server, member, list(requested.values()), counts, [])).pages
+        asked += asks_again and any(page.is_unknown for page in pages)
         for (index, entries), count, page in zip(requested.items(), counts, pages, strict=True):
+            if asks_again and page.is_unknown and asked < _ASKED_AGAIN:
+                continue
             del remaining[index]
             if page.last is None:
                 continue

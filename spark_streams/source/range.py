@@ -12,8 +12,9 @@ from spark_streams.model.ids import MIN_ID, StreamId
 @dataclass(frozen=True, slots=True)
 class Range:
     """Entries of one stream with after < ID ≤ last that were delivered to the query's consumer at `until` at the latest
-    (milliseconds of the server's clock; 0: at any time). count: how many they are, 0 if that is not known. An entry
-    that is handed over later has a later time of delivery, so it is not of the batch."""
+    (milliseconds of the server's clock). count: how many they are, 0 if that is not known. An entry that is handed over
+    later has a later time of delivery, so it is not of the batch. until is 0 if the query is alone in the group: nobody
+    can hand entries over, and no clock decides."""
 
     stream: str
     after: StreamId

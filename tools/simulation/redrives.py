@@ -143,7 +143,7 @@ class Redrives:
             if not self.may_meet and not self._has_lost_keys():
                 world.fail(f"a redrive is refused | {shape(error)}", error.message)
         elif isinstance(error, StreamMissingError):
-            if world.client.exists(DEAD):
+            if process.before and world.client.exists(DEAD):  # else the stream may have come after it had looked
                 world.fail(f"a redrive fails | {shape(error)}", error.message)
         elif isinstance(error, StreamStateError):
             self._remedy(error)

@@ -66,6 +66,12 @@ class Look(NamedTuple):
     time: int = 0
     has_scratch: bool = False
 
+    @property
+    def until(self) -> int:
+        """When what is pending in the look was delivered at the latest (Range.until). 0: at any time, because nobody
+        else can hand entries over."""
+        return 0 if self.group is not None and self.group.is_alone else self.time
+
 
 def fetch_looks(server: Server, member: Membership, streams: Sequence[str]) -> dict[str, Look]:
     """Return the state of each stream at one moment. Raises WrongKeyTypeError, ServerReplyError."""
@@ -244,7 +250,8 @@ def shared_at_restart(member: Membership, stream: str, state: GroupState) -> Gro
 @dataclass(frozen=True)
 class Reserved:
     """Reserved entries. parts: in order per stream; states: the groups of all requested streams after that; times: of
-    the server after that, in milliseconds, for streams whose entries were delivered."""
+    the server after that, in milliseconds, for streams whose entries were delivered; 0 if the query is alone: nobody
+    else can hand entries over."""
 
     parts: list[Part]
     states: Mapping[str, GroupState]

@@ -1,5 +1,8 @@
 """Claims: taking over pending entries of dead consumers of the group, and released entries (XPENDING … IDLE, XCLAIM).
 
+    → WATCH lease   GET lease   XPENDING … IDLE     a page of one consumer, which is no running query
+    → MULTI   XCLAIM … JUSTID   EXEC                nil: a query has begun as this consumer
+
 Claimed entries become pending for the query's own consumer. Those at or below its position are old entries, like
 entries that another client hands over: the next batch takes them. Those above it are taken like reserved entries. So a
 run that dies between a claim and its offset loses no entry and reads none twice. Only a report is missing then: of
@@ -29,6 +32,7 @@ from spark_streams.model.counters import CLAIMED
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.account import count_missing
+from spark_streams.source.group.consumer_lease import lease_key
 from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import DataLoss
 from spark_streams.source.group.state import GroupState, OtherConsumer, read_group_now
@@ -40,9 +44,10 @@ from spark_streams.source.pending_list import pending_ids, pending_page
 from spark_streams.source.quota import BatchQuota
 from spark_streams.source.range import Range
 from spark_streams.source.run_counters import RunCounters
-from spark_streams.wire.connection.connection import SKIP, Argument, pack
+from spark_streams.wire.connection.connection import Argument
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, texts_of
+from spark_streams.wire.replies.multi_exec import transact
 from spark_streams.wire.replies.released import FATAL, RELEASED_IDLE, released_in
 
 _log = logging.getLogger("spark_streams.source")
@@ -151,23 +156,40 @@ class Claims:
         requested, start = 0, MIN_ID
         while limit is None or requested < limit:
             page_size = limits.claim_page if limit is None else min(limits.claim_page, limit - requested)
+            if self._runs_again(server, stream, holder):
+                break
             page = pending_page(server, stream, holder.xpending(member, stream, start, page_size))
             if page.last is None:
                 break
-            dead_groups, count, packed = _separate_dead(stream, holder, page, self._max_deliveries)
+            dead_groups, living = _separate_dead(stream, holder, page, self._max_deliveries)
             for dead in dead_groups:
                 if self._dead_letters is None:
                     self._warn_of_fatal(dead)
                 else:
                     self._dead_letters.write(server, dead)
-            if count:
-                _send_claim(server, member, stream, holder, count, packed)
-                ids.append(packed)
-                requested += count
+            if living.count:
+                if transact(server.connection_for(stream), _claims(member, stream, holder, living)) is None:
+                    break  # a query has begun as this consumer
+                ids.append(living.ids)
+                requested += living.count
+            elif holder.consumer is not None:
+                server.connection_for(stream).execute("UNWATCH")
             if page.count < page_size or page.last == MAX_ID:
                 break
             start = page.last.next()
         return ids, requested
+
+    def _runs_again(self, server: Server, stream: str, holder: Holder) -> bool:
+        """Whether a running query is the holder by now. Otherwise watch its lease: if a query takes it, no transaction
+        claims anything."""
+        if holder.consumer is None:
+            return False
+        node = server.connection_for(stream)
+        node.execute("WATCH", lease_key(stream, self._member.group, holder.consumer))
+        runs = bool(self._stream_set.live(server, [(stream, holder.consumer)]))
+        if runs:
+            node.execute("UNWATCH")
+        return runs
 
     def _warn_of_fatal(self, dead: DeadEntries) -> None:
         """Log once that fatal entries stay pending because the query has no dead-letter stream."""
@@ -220,29 +242,33 @@ def released_above(
 
 def _separate_dead(
     stream: str, holder: Holder, page: PendingPage, max_deliveries: int | None
-) -> tuple[list[DeadEntries], int, bytes]:
-    """Return the entries of a page that are fatal or were delivered too often, the number of other entries, and the
-    packed IDs of those. Pure."""
+) -> tuple[list[DeadEntries], PendingPage]:
+    """Return the entries of a page that are fatal or were delivered too often, and the page without them. Pure."""
     fatal = page.deliveries == FATAL
     is_dead = fatal if max_deliveries is None else page.deliveries >= max_deliveries
     if not holder.counts or not is_dead.any():
-        return [], page.count, page.ids
+        return [], page
     ids = page.parsed_ids()
     fatal_entries, exhausted_entries = [
         DeadEntries(stream, holder.consumer, [ids[row] for row in rows], page.deliveries[rows].tolist())
         for rows in (np.flatnonzero(fatal), np.flatnonzero(is_dead & ~fatal))
     ]
     fatal_entries = replace(fatal_entries, reason="fatal", message="marked as fatal (XNACK FATAL)")
-    living = arguments_of(page.ids).filter(pa.array(~is_dead))
+    living = b"".join(arguments_of(page.ids).filter(pa.array(~is_dead)).to_pylist())
     dead_groups = [dead for dead in (fatal_entries, exhausted_entries) if dead.ids]
-    return dead_groups, len(living), b"".join(living.to_pylist())
+    return dead_groups, replace(
+        page, count=int((~is_dead).sum()), ids=living, deliveries=page.deliveries[~is_dead], idle=page.idle[~is_dead]
+    )
 
 
-def _send_claim(server: Server, member: Membership, stream: str, holder: Holder, count: int, packed: bytes) -> None:
-    """Send XCLAIM of this number of packed IDs for the query's consumer, with its reply suppressed. The server checks
-    the idle time again (FACTS R8: JUSTID counts no delivery)."""
-    connection = server.connection_for(stream)
-    connection.require_silence()
-    head = pack("XCLAIM", stream, member.group, member.consumer, holder.idle).split(b"\r\n", 1)[1]
-    words, tail = (5, b"") if holder.counts else (6, b"$6\r\nJUSTID\r\n")
-    connection.send(b"%b*%d\r\n%b%b%b" % (SKIP, words + count, head, packed, tail))
+def _claims(member: Membership, stream: str, holder: Holder, page: PendingPage) -> list[tuple[Argument, ...]]:
+    """Return the XCLAIMs of the entries of a page for the query's consumer, without the entries in their replies. The
+    server checks the idle time again. JUSTID counts no delivery (FACTS R8), so RETRYCOUNT does."""
+    head = ("XCLAIM", stream, member.group, member.consumer, holder.idle)
+    ids = texts_of(page.ids)
+    if not holder.counts:
+        return [(*head, *ids.to_pylist(), "JUSTID")]
+    return [
+        (*head, *ids.filter(pa.array(page.deliveries == count)).to_pylist(), "RETRYCOUNT", count + 1, "JUSTID")
+        for count in np.unique(page.deliveries).tolist()
+    ]

@@ -93,8 +93,8 @@ def delete_record(server: Server, offset: Offset) -> None:
 
 
 def note_attempt(server: Server, key: bytes, token: str, query: str, batch: str) -> None:
-    """Store which micro-batch of Spark reads the batch with this token. A task calls it. key: from `attempt_key_of`. The
-    field names the batch, so a late task of an earlier one changes nothing."""
+    """Store which micro-batch of Spark reads the batch with this token. A task calls it. The field names the batch: a
+    late task of an earlier one changes nothing. key: from `attempt_key_of`."""
     if query:
         server.execute("HSET", key, token, f"{batch} {query}")
 

@@ -69,8 +69,8 @@ class ReplayedBatch:
         become of the pending list. Others may have claimed entries of it, unless they were acknowledged with it."""
         if not end.pending(entries.stream):
             return [Part(entries, ALL)], None
-        is_shared = look.group is not None and not look.group.is_alone and look.mark != end.at[entries.stream].mark
-        if is_shared or end.at[entries.stream].read is None:
+        others = look.group is not None and (look.group.others or look.group.released)
+        if (others and look.mark != end.at[entries.stream].mark) or end.at[entries.stream].read is None:
             return self._pending(entries)
         found = self._still_pending(entries, spare=True)
         if sum(pending.count for pending in found) == entries.count:

@@ -12,8 +12,9 @@ after the last XACK. So a mark proves that its batch is acknowledged (or set asi
 A run that knows nothing yet reads the marks of all streams of the checkpoint, also of those that it no longer reads,
 and sets each one that is behind. So each acknowledgement leaves all marks as new as the checkpoint. If a mark is behind
 later, its batch was not acknowledged yet, or the server was restored. Then all that is pending up to the position is
-committed, unless the offset says that the stream may have old entries which no batch has. Dead letters acknowledge their entries when the notes are taken.
-XACK itself is in pending_list.py.
+committed, unless the offset says that the stream may have old entries which no batch has.
+
+Dead letters acknowledge their entries when the notes are taken. XACK itself is in pending_list.py.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class ContentsChooser:
                 if limit == 0:
                     break
                 at_most = NO_LIMIT if limit is None else {stream: limit}
-                found = pending_ranges(server, self._member, [pending], _OLD_PAGE, at_most, self._limits)
+                found = pending_ranges(server, self._member, [pending], _OLD_PAGE, at_most, self._limits, True)
                 count = sum(entries.count for entries in found)
                 if count:
                     ranges.append(replace(pending, last=found[-1].last, count=count))
@@ -176,7 +176,7 @@ class ContentsChooser:
             Range(stream, state.start[stream], state.groups[stream].last_delivered, until=state.times[stream])
             for stream in allowed
         ]
-        found = pending_ranges(server, self._member, pending, size, allowed, self._limits)
+        found = pending_ranges(server, self._member, pending, size, allowed, self._limits, True)
         taken = entries_per_stream(found)
         # If all are taken, the range ends where the group is: nothing else in between is ours.
         last = {entries.stream: index for index, entries in enumerate(found)}

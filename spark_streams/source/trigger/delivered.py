@@ -33,12 +33,12 @@ class Delivered(GroupRole):
         member, limits = self.member, self.limits
         looks = fetch_looks(server, member, streams)
         pending = [
-            Range(stream, start[stream], look.group.last_delivered, until=look.time)
+            Range(stream, start[stream], look.group.last_delivered, until=look.until)
             for stream, look in looks.items()
             if look.group is not None and look.group.ours and look.group.last_delivered > start[stream]
         ]
         try:
-            listed = pending_ranges(server, member, pending, limits.reserve_step, limits=limits)
+            listed = pending_ranges(server, member, pending, limits.reserve_step, limits=limits, asks_again=True)
         except GroupMissingError:  # destroyed since: look again
             return self.look(server, start, streams)
         released = {

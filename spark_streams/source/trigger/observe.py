@@ -162,7 +162,7 @@ class Observer:
             {stream: seen.looks[stream].head for stream in states},
             states,
             is_settled,
-            {stream: seen.looks[stream].time for stream in states},
+            {stream: seen.looks[stream].until for stream in states},
             {stream: ranges for stream, ranges in seen.above.items() if ranges},
             self._role.old_entries(server, start, pending),
             start.left - states.keys() if is_settled else start.left,
@@ -178,7 +178,7 @@ class Observer:
                 known.pop(stream, None)
             if look.group is None:
                 continue  # the next trigger finds it
-            groups[stream], times[stream] = look.group, look.time
+            groups[stream], times[stream] = look.group, look.until
             if stream in seen.above:
                 above[stream] = seen.above[stream]
             old[stream] = look.group.ours - seen.ours_above(stream)

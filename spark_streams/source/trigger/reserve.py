@@ -141,7 +141,7 @@ def reserve(
     return Reserved(
         [part for walk in walks for part in walk.parts],
         {walk.stream: walk.now for walk in walks},
-        times,
+        {walk.stream: 0 if walk.now.is_alone else times[walk.stream] for walk in walks if walk.stream in times},
     )
 
 

@@ -72,10 +72,10 @@ class QueryState:
     """The query at the beginning of a trigger.
 
     start: Spark's checkpoint, corrected, without streams that are no longer read, and with every stream of the
-    trigger; heads, groups: per stream; is_settled: the batch up to `start` is or is being acknowledged; times: of the
-    looks, in milliseconds of the server's clock; above: entries that are pending for the query above its position, per
-    stream; old: how many old entries it has, per stream: those that are pending at or below its position, without the
-    batch up to `start`; left: streams that may have more of them; run: what the run knows now."""
+    trigger; heads, groups: per stream; is_settled: the batch up to `start` is or is being acknowledged; times: until
+    when their pending entries were delivered (Look.until); above: entries that are pending for the query above its
+    position, per stream; old: how many old entries it has, per stream: those that are pending at or below its position,
+    without the batch up to `start`; left: streams that may have more of them; run: what the run knows now."""
 
     start: Offset
     heads: Mapping[str, StreamState]

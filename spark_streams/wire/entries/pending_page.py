@@ -33,7 +33,8 @@ class PendingPage:
 
     count: pending entries. last: ID of the last entry in the reply, None if it is empty. ids: their IDs as packed
     arguments in a row. deliveries: delivery count of each, int64. idle: milliseconds since the last delivery of each,
-    int64. listed: entries in the reply: more than `count` after `delivered_until`.
+    int64. listed: entries in the reply: more than `count` after `delivered_until`. is_unknown: whether entries that
+    `delivered_until` has kept may be delivered later.
     """
 
     count: int
@@ -42,6 +43,7 @@ class PendingPage:
     deliveries: Index
     idle: Index
     listed: int
+    is_unknown: bool = False
 
     def parsed_ids(self) -> list[StreamId]:
         """Return the IDs one by one, for a few entries."""
@@ -49,9 +51,14 @@ class PendingPage:
 
     def delivered_until(self, until: int, now: int) -> PendingPage:
         """Return the entries that were delivered at `until` at the latest; 0: at any time. now: milliseconds of the
-        server's clock when it answered, or just before."""
-        if not until or not self.count or now - int(self.idle.min()) <= until:
+        server's clock when it answered, or just before.
+
+        No idle time means: delivered within this millisecond, or later by the server's clock, which has gone back since
+        then. A millisecond after `until`, the former has an idle time."""
+        if not until or not self.count:
             return self
+        if now - int(self.idle.min()) <= until:
+            return replace(self, is_unknown=now <= until and not self.idle.all())
         is_older = now - self.idle <= until
         ids = b"".join(arguments_of(self.ids).filter(pa.array(is_older)).to_pylist())
         count = int(is_older.sum())

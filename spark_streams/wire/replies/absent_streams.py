@@ -67,7 +67,7 @@ def suggest_names(server: Server, requested: Sequence[str], but: Collection[str]
 
 def hint_of_names(server: Server, requested: Sequence[str], command: str = "rstream streams") -> str:
     """Return a question with the nearest existing streams, or which command lists the streams."""
-    near = [repr(name) for name in suggest_names(server, requested).values()]
+    near = [repr(name) for name in suggest_names(server, requested, requested).values()]
     return f"did you mean {', '.join(near)}?" if near else f"{command} lists the streams"
 
 
