@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from spark_streams.errors import StreamStateError
 from spark_streams.source.group.opening import Opened, Opening
+from spark_streams.source.group.start import fetch_marks
 from spark_streams.source.group.state import Reserved
 from spark_streams.source.group.stream_set import StreamSet
 from spark_streams.source.offset import Offset
@@ -73,9 +74,8 @@ class Triggering:
     def commit(self, server: Server, end: Offset, run: RunState) -> tuple[None, RunState]:
         """Acknowledge the batch that ends here, without another trigger."""
         run = self._after_jobs(run)
-        if not run.is_known:  # the next trigger looks at the groups first
-            return None, run
-        acknowledged, _ = self._acknowledging.acknowledge(server, end, run)
+        marks = None if run.settled is not None else fetch_marks(server, self._streams.member, end.streams)
+        acknowledged, _ = self._acknowledging.acknowledge(server, end, run, marks)
         # The next trigger finds what was reserved ahead in the pending list.
         return None, acknowledged if run.prefetched is None else run.unknown()
 

@@ -133,8 +133,9 @@ class Acknowledging:
         may_have_record = bool(start.record) or run.settled is None
         is_read = not may_have_record or self._poison.has_read(server, start)
         ranges: list[Range] = []
-        for stream in start.at:
-            if streams is not None and stream not in streams:
+        for stream, at in start.at.items():
+            is_done = marks is not None and marks[stream] == at.mark
+            if is_done or (streams is not None and stream not in streams):
                 continue
             batch = start.pending(stream)
             if marks is not None and _is_all_committed(start, stream, marks[stream]):

@@ -393,7 +393,8 @@ def test_the_sinks_record_tells_whether_it_has_completed_a_batch(
     new = Range("s", MIN_ID, StreamId(5, 0), 2)
     end = Offset("g", "spark", {"s": StreamOffset(StreamId(5, 0), 1, "t")}, {"s": new}, token="t")
     if note is not None:
-        client.set(attempt_key_of(end), note)
+        token, _, micro_batch = note.partition(" ")
+        client.hset(attempt_key_of(end), token, micro_batch)
     if closed is not None:
         client.hset("rstream:sink:q", "", closed)
     with Connection(Address.parse(server.url)) as there:
@@ -416,7 +417,7 @@ def test_a_batch_that_the_sink_has_begun_to_complete_has_killed_nobody(
 ) -> None:
     new = Range("s", MIN_ID, StreamId(5, 0), 2)
     end = Offset("g", "spark", {"s": StreamOffset(StreamId(5, 0), 1, "t")}, {"s": new}, token="t")
-    client.set(attempt_key_of(end), "t 3 q")
+    client.hset(attempt_key_of(end), "t", "3 q")
     client.hset("rstream:sink:q", mapping=record)
     if done is not None:
         client.hset("rstream:sink:{out}:q", "done", done)

@@ -63,7 +63,7 @@ def test_while_nothing_is_committed_no_entry_is_condemned_and_little_is_held(ent
 
 def test_a_saved_state_is_read_again_and_one_of_the_first_version_is_refused() -> None:
     piece = Piece({"s": ["0-0 5-0 3 1700"]}, died=2, since=1, began=1, error="E", message="m")
-    state = PoisonState("t", 2, "r", True, 30, {"c": piece}, 4, "u", 1)
+    state = PoisonState("t", 2, "r", True, 30, {"c": piece}, {"d": piece}, 4, "u", 1)
     assert PoisonState.from_json(state.to_json()) == state
     with pytest.raises(LookupError):
         PoisonState.from_json(json.dumps({"token": "t", "runs": 2, "run": "r", "narrowed": True}))
