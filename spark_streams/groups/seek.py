@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spark_streams.groups.group_snapshot import GroupSnapshot
 from spark_streams.groups.guard import change
 from spark_streams.groups.target import Target
-from spark_streams.model.commit_mark import SEEK, Mark, committed_key
+from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.source.group.account import count_between, count_read
 from spark_streams.source.group.findings import Start
@@ -47,7 +47,8 @@ def seek(server: Server, snapshot: GroupSnapshot, target: Target, now_ms: int) -
     """Move the group, and return the effect. Raises GroupInUseError, StreamStateError, ServerError."""
     planned, start = plan_seek(server, snapshot, target, now_ms)
     stream, group = snapshot.stream, snapshot.group
-    mark, queries = Mark(start.position, 0, SEEK), dict.fromkeys([*snapshot.marks, *snapshot.absent])
+    queries = dict.fromkeys([*snapshot.marks, *snapshot.absent])
+    marks = {query: Mark.of_seek(start.position, snapshot.marks.get(query)) for query in queries}
     groups, *_ = change(
         server,
         stream,
@@ -56,7 +57,7 @@ def seek(server: Server, snapshot: GroupSnapshot, target: Target, now_ms: int) -
         [
             ("XINFO", "GROUPS", stream),
             ("XGROUP", "SETID", stream, group, str(start.position), *start.words()),
-            *[("SET", committed_key(stream, group, query), str(mark)) for query in queries],
+            *[("SET", committed_key(stream, group, query), str(mark)) for query, mark in marks.items()],
         ],
     )
     info = group_named(group, groups)

@@ -5,7 +5,7 @@
     5-0 0.37                    the query begins above 5-0; 37 entries were ever added up to there ("unknown" if not
                                 counted), and no batch has read above it
     5-0 0.5f1c9a0b-first        a first batch above 5-0 is logged, and not committed
-    5-0 0.seek                  an operator has set the group to 5-0 (`rstream groups seek`)
+    5-0 12.seek                 an operator has set the group to 5-0 (`rstream groups seek`) after batch 12
 
 A token is the name of the checkpoint and the name of the batch. All batches of a checkpoint have its name. The number
 goes on under a new checkpoint: so of two marks of a stream the one with the higher number is the later one, whichever
@@ -26,7 +26,8 @@ from spark_streams.model.ids import InvalidStreamId, StreamId
 from spark_streams.model.keys import key_beside
 from spark_streams.model.numbers import parse_number
 
-UNKNOWN, SEEK = "unknown", "seek"
+UNKNOWN = "unknown"
+_SEEK = "seek"
 _NO_ACK, _FIRST = "noAck", "first"
 
 
@@ -77,6 +78,12 @@ class Mark(NamedTuple):
         batch."""
         return cls(position, 0, f"{checkpoint_of(token)}-{_FIRST}")
 
+    @classmethod
+    def of_seek(cls, position: StreamId, before: Mark | None) -> Mark:
+        """Return the mark after an operator has set the group. before: the mark by then. It keeps the number, so a
+        server that has lost acknowledgements before is still noticed."""
+        return cls(position, 0 if before is None else before.number, _SEEK)
+
     def __str__(self) -> str:
         return f"{self.id} {self.number}.{self.token}"
 
@@ -93,7 +100,7 @@ class Mark(NamedTuple):
     @property
     def is_seek(self) -> bool:
         """Whether an operator has set the group."""
-        return self.token == SEEK
+        return self.token == _SEEK
 
     @property
     def is_begin(self) -> bool:

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from spark_streams.model.commit_mark import SEEK, Mark, without_pending_list
+from spark_streams.model.commit_mark import Mark, without_pending_list
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.group.compare import (
     PendingAbove,
@@ -248,7 +248,7 @@ class World:
         self.set_group()
         group, mark = self.server.group, self.server.mark
         if group is not None and mark is not None:
-            self.server.mark = Mark(id_of(group.position), 0, SEEK)
+            self.server.mark = Mark.of_seek(id_of(group.position), mark)
 
     def delete_consumer(self) -> None:
         """XGROUP DELCONSUMER."""

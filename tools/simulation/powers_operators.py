@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from spark_streams.model.commit_mark import SEEK, committed_key
+from spark_streams.model.commit_mark import Mark, committed_key
+from spark_streams.model.ids import StreamId
 from spark_streams.verify.history import id_key
 from tools.simulation.moments import amid_a_trigger, is_sought
 from tools.simulation.powers_others import NAMES
@@ -93,7 +94,9 @@ def seek(world: World, step: Step) -> None:
         return
     target = pick(["0-0", *seen.ids], step.how)
     world.client.xgroup_setid(name, GROUP, id=target)
-    world.client.set(committed_key(name, GROUP, CONSUMER), f"{target} 0.{SEEK}")
+    key = committed_key(name, GROUP, CONSUMER)
+    before = Mark.parse((world.client.get(key) or "").encode())
+    world.client.set(key, str(Mark.of_seek(StreamId.parse(target), before)))
     ours = {*seen.ours()}
     for entry in world.model.entries_of(name):
         if entry.key > id_key(target):

@@ -15,7 +15,8 @@ from spark_streams.errors import (
     StreamMissingError,
     StreamStateError,
 )
-from spark_streams.model.commit_mark import SEEK, Mark, committed_key
+from spark_streams.model.commit_mark import Mark, committed_key
+from spark_streams.model.ids import StreamId
 from spark_streams.verify.history import id_key
 from tools.simulation.model import EARLY, OTHER_CHECKPOINT
 from tools.simulation.once import OUT
@@ -261,8 +262,8 @@ class Operator:
             world.client.xgroup_create(name, GROUP, id=position, mkstream=True)
         else:
             world.client.xgroup_setid(name, GROUP, id=position)
-            if world.client.exists(key := committed_key(name, GROUP, CONSUMER)):
-                world.client.set(key, f"{position} 0.{SEEK}")
+            if (value := world.client.get(key := committed_key(name, GROUP, CONSUMER))) is not None:
+                world.client.set(key, str(Mark.of_seek(StreamId.parse(position), Mark.parse(value.encode()))))
         for entry in world.model.entries_of(name):
             entry.settled |= entry.named and world.model.is_due(entry) and entry.key <= id_key(position)
 

@@ -52,7 +52,7 @@ def begin_of(at: StreamOffset | None, start: Offset, look: Look) -> Begin:
     if mark.number and start.token and mark.checkpoint == start.checkpoint:
         return Begin(MIN_ID, 0, 0, "", mark)
     position = group.last_delivered if at is None else at.position
-    if mark.number:
+    if mark.number and not mark.is_seek:
         return Begin(position, None, mark.number, mark.token, Mark(position, mark.number, mark.token))
     is_sought = mark.is_seek and at is not None and mark.id != at.position
     return Begin(position, mark=mark if is_sought else None)

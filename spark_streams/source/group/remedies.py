@@ -213,10 +213,10 @@ class DataLoss:
             more = self._of_attempt[stream] - self._of_step[stream]
             if more > 0:
                 self._of_step[stream] += more
-                self._log_and_count(replace(finding, lost=more))
+                self.count(replace(finding, lost=more))
             elif not finding.lost and name not in self._logged:
                 self._logged.add(name)
-                self._log_and_count(finding)
+                self.count(finding)
 
     def attempt_began(self) -> None:
         """A step of the run begins, or is tried again."""
@@ -228,7 +228,8 @@ class DataLoss:
         self._of_attempt.clear()
         self._logged.clear()
 
-    def _log_and_count(self, finding: Finding) -> None:
+    def count(self, finding: Finding) -> None:
+        """Log a finding, and count what is lost."""
         does = _LEAVES if finding.is_left else REMEDIES[finding.kind].does(finding.group_use)
         line = f"{problem_of(finding, self.place)}. The query {does}"
         if not finding.lost:

@@ -133,8 +133,8 @@ class Acknowledging:
         may_have_record = bool(start.record) or run.settled is None
         is_read = not may_have_record or self._poison.has_read(server, start)
         ranges: list[Range] = []
-        for stream, at in start.at.items():
-            is_done = marks is not None and marks[stream] == at.mark
+        for stream in start.at:
+            is_done = marks is not None and _knows_batch(marks[stream], start, stream)
             if is_done or (streams is not None and stream not in streams):
                 continue
             batch = start.pending(stream)
@@ -257,8 +257,10 @@ def _is_committed(marks: Marks | None, start: Offset) -> bool:
     return (
         marks is not None
         and bool(start.taken_from)
-        and all(
-            (mark := marks[stream]) is not None and (mark.number, mark.token) == start.at[stream][1:3]
-            for stream in start.taken_from
-        )
+        and all(_knows_batch(marks[stream], start, stream) for stream in start.taken_from)
     )
+
+
+def _knows_batch(mark: Mark | None, start: Offset, stream: str) -> bool:
+    """Whether the mark proves that the stream's last batch is acknowledged, also if the group was moved since."""
+    return mark is not None and (mark.number, mark.token) == start.at[stream][1:3]

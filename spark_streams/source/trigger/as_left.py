@@ -56,6 +56,8 @@ def _is_quiet(
     """Whether a group is as the run has left it, and nothing of its stream is lost."""
     if not group.is_alone or group.ours != ours or group.last_delivered != position or not head.exists:
         return False
+    if position < at.position:  # it was set back before it has delivered what was reserved ahead
+        return False
     if head.added is None or head.added < at.added or head.last < at.position:
         return False
     if at.number == 0 and head.added > at.added:  # some may be below the position at which the query begins

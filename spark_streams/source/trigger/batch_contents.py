@@ -221,7 +221,8 @@ class ContentsChooser:
 
     def _listed(self, server: Server, state: QueryState, contents: BatchContents, reserved: Reserved) -> list[Part]:
         """Return what was reserved. If other clients could hand entries over or move the group since the trigger
-        looked, return what the pending list has above the position, up to the group's."""
+        looked, return what the pending list has above the position, up to the group's: of a group that was set back,
+        nothing. What it has delivered are old entries of a later batch."""
         after = {
             stream: contents.new[stream].last if stream in contents.new else state.start[stream]
             for stream in reserved.times
@@ -234,8 +235,9 @@ class ContentsChooser:
             if reserved.states[stream].last_delivered > position
             and (reserved.states[stream].others or stream not in whole)
         }
+        back = {stream for stream, position in after.items() if reserved.states[stream].last_delivered <= position}
         if not doubtful:
-            return reserved.parts
+            return [part for part in reserved.parts if part.stream not in back]
         counts, ends = entries_per_stream(reserved.parts), reserved.states
         pending = [
             Range(stream, after[stream], ends[stream].last_delivered, until=reserved.times[stream])
@@ -245,7 +247,7 @@ class ContentsChooser:
         found = pending_ranges(server, self._member, pending, size, limits=self._limits)
         listed = entries_per_stream(found)
         kept = {stream for stream in doubtful & whole if listed[stream] == counts[stream]}
-        parts = [part for part in reserved.parts if part.stream not in doubtful - kept]
+        parts = [part for part in reserved.parts if part.stream not in back | (doubtful - kept)]
         return parts + [Part(entries, PENDING) for entries in found if entries.stream not in kept]
 
     def plan_prefetch(

@@ -233,6 +233,7 @@ def end_of_batch(
     left = {
         *state.left,
         *(stream for stream, entries in state.old.items() if entries > taken.get(stream, 0)),
+        *(stream for stream, group in contents.after.items() if group.ours > _known_of(stream, state, contents)),
         *contents.run.poison.streams,
         *(stream for stream, position in at.items() if position.read is None),
     }
@@ -249,6 +250,13 @@ def end_of_batch(
         notes=bool(contents) and options.mode == "DEADLETTER",
         record=_record_stream(start, at) if options.max_deliveries is not None or contents.run.poison.streams else "",
     )
+
+
+def _known_of(stream: str, state: QueryState, contents: BatchContents) -> int:
+    """Return how many entries are pending for the query after it has reserved new ones, as far as it knows which."""
+    unsettled = () if state.is_settled else state.start.pending(stream)
+    new = contents.new.get(stream)
+    return sum(part.count for part in unsettled) + state.old.get(stream, 0) + (0 if new is None else new.count)
 
 
 def _record_stream(start: Offset, at: Mapping[str, StreamOffset]) -> str:

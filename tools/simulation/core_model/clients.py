@@ -213,7 +213,8 @@ class Clients:
         self.happened("seek")
         to = self.random.choice([*self.entries, ZERO])
         self._do("XGROUP", "SETID", self.key, "g", text(to))
-        self._do("SET", self.keys.mark(self.key), self.keys.sought(text(to)))
+        key = self.keys.mark(self.key)
+        self._do("SET", key, self.keys.sought(text(to), self._do("GET", key)))
         pending, existing = set(self._pending("us")), set(self._existing())
         for entry_id, entry in self.entries.items():
             if entry_id > to and entry_id in existing and entry.reads:

@@ -97,7 +97,8 @@ class Offset:
     position: the batch ends here; read: entries ever added up to `position`, None if the group is shared; missed:
     entries lost in a shared group, which some servers never add to entries-read; added: entries ever added to the
     stream; number, token: name of the batch; new: its entries above the previous position; old: its entries at or
-    below it; owed: `new` of the batch before, if that was not acknowledged when this offset was made;
+    below it; owed: `new` of the batch before, if that was not acknowledged when this offset was made; left: old entries
+    may be pending that no batch has;
     guarded: maxDeliveries is set, so only the record proves that the batch was read; checkpoint: its name, "": Spark
     has logged no batch, and number and token are those of the mark at which the query begins."""
 
@@ -111,6 +112,7 @@ class Offset:
     new: Range | None = None
     old: tuple[Range, ...] = ()
     owed: Range | None = None
+    left: bool = True
     guarded: bool = False
     checkpoint: str = ""
 
@@ -154,19 +156,21 @@ class Look:
 
 def is_older(start: Offset, mark: Mark | None) -> bool:
     """Whether the mark knows a batch that the checkpoint does not have: the checkpoint is an older copy."""
-    return mark is not None and (
-        mark.number > start.number or (mark.number == start.number > 0 and mark.token != start.token)
+    return (
+        mark is not None
+        and not mark.is_seek
+        and (mark.number > start.number or (mark.number == start.number > 0 and mark.token != start.token))
     )
 
 
 def unacknowledged(start: Offset, mark: Mark | None) -> list[Range]:
-    """The ranges that may still be pending although `start` is committed. After a server was restored, these are all of
-    our entries between its mark and `start`, but only if nobody else could hand entries over."""
-    ranges = [*([start.owed] if start.owed else []), *start.ranges]
-    is_restored = mark is not None and not mark.is_seek and start.number - mark.number > (2 if start.owed else 1)
-    if mark is not None and is_restored and start.read is not None:
-        return [Range(mark.id, start.position, until=max((r.until for r in ranges), default=0)), *ranges]
-    return ranges
+    """The ranges that may still be pending although `start` is committed: none if the mark knows its batch. If the mark
+    is behind, these are all of our entries up to the position, unless old ones may be left that no batch has."""
+    if mark is not None and (mark.number, mark.token) == (start.number, start.token):
+        return []
+    if start.number and not start.left and (mark is None or mark.number < start.number):
+        return [Range(ZERO, start.position)]
+    return [*([start.owed] if start.owed else []), *start.ranges]
 
 
 def ordinal_in_shared_group(start: Offset, look: Look) -> int | None:

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import DataLossError, GroupMissingError, StreamStateError
-from spark_streams.model.commit_mark import SEEK, committed_key
+from spark_streams.model.commit_mark import Mark, committed_key
+from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import key_beside
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.shards import names
@@ -265,8 +266,8 @@ class Product:
     def record(self, stream: str) -> str:
         return key_beside(stream, "attempts", GROUP, CONSUMER).decode()
 
-    def sought(self, position: str) -> str:
-        return f"{position} 0.{SEEK}"
+    def sought(self, position: str, before: str | None) -> str:
+        return str(Mark.of_seek(StreamId.parse(position), None if before is None else Mark.parse(before.encode())))
 
     def start(self, world: Any) -> Process:
         self._processes.number += 1

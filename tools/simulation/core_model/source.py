@@ -146,10 +146,11 @@ class Source:
             is_settled = True
         old: list[Id] = []
         pieces: list[Range] = []
+        left = start.left
         if is_settled:
             piece = self._next_piece(start)
             if piece is not None:
-                return self._made(replace(start, new=None, owed=None, old=(piece,)), start, look)
+                return self._made(replace(start, new=None, owed=None, old=(piece,), left=True), start, look)
             if consumers := self._to_claim(look):
                 self._claim(consumers)
                 look = self._look()
@@ -158,6 +159,7 @@ class Source:
             found = self._pending(Range(ZERO, start.position, until=look.time))
             old = [i for i in found if not any(s.after < i <= s.last for s in suspects)][: self._limit]
             pieces = runs_of(old, suspects, look.time)
+            left = bool(suspects) or look.ours - len(above) > len(old)
         new, after = self._new_entries(start, look, above, self._limit - len(old))
         if not pieces and not new:
             if not is_settled:
@@ -165,9 +167,10 @@ class Source:
             if not self._is_corrected:
                 return checkpoint
             # An empty batch keeps the correction: otherwise a strict query would stop again.
-            return self._made(replace(start, new=None, old=(), owed=None), start, after)
+            return self._made(replace(start, new=None, old=(), owed=None, left=left), start, after)
         owed = None if is_settled else start.new
-        end = replace(start, new=new, old=tuple(pieces), owed=owed, position=new.last if new else start.position)
+        position = new.last if new else start.position
+        end = replace(start, new=new, old=tuple(pieces), owed=owed, position=position, left=left)
         end = self._made(end, start, after)
         if not is_settled:
             self._background = self._background_work(start, look.mark)
@@ -284,7 +287,8 @@ class Source:
         group_read = 0 if read is not None or look.entries_read is None else look.entries_read + missed
         return replace(
             end, number=start.number + 1, token=self._live, checkpoint=checkpoint, added=look.added, read=read,
-            missed=missed, group_read=group_read, guarded=self._max_deaths is not None,
+            missed=missed, group_read=group_read, left=end.left or read is None,
+            guarded=self._max_deaths is not None,
         )  # fmt: skip
 
     def _to_claim(self, look: Look) -> list[str]:
@@ -321,9 +325,9 @@ class Source:
         record = self._record()
         attempts, is_aside = record.get("batches", {}).get(start.token, (0, False))
         ranges = unacknowledged(start, mark)
-        if start.guarded and (is_aside or not attempts):
-            ranges = [r for r in ranges if r not in start.ranges]
         ids = sorted({i for entries in ranges for i in self._pending(entries)})
+        if start.guarded and (is_aside or not attempts):
+            ids = [i for i in ids if not any(r.after < i <= r.last for r in start.ranges)]
         for first in range(0, len(ids), PAGE):
             self._do(["XACK", self._key, self._group, *map(text, ids[first : first + PAGE])])
             yield

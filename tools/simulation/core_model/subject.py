@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tools.simulation.core_model.facts import Mark
 from tools.simulation.core_model.source import Source
 
 
@@ -24,8 +25,8 @@ class Keys(Protocol):
     def record(self, stream: str) -> str:
         """Return the key of the record of batches that kill the query."""
 
-    def sought(self, position: str) -> str:
-        """Return the mark of an operator who has set the group to a position."""
+    def sought(self, position: str, before: str | None) -> str:
+        """Return the mark of an operator who has set the group to a position. before: the mark by then."""
 
 
 class Subject(Keys, Protocol):
@@ -61,8 +62,8 @@ class Model:
     def record(self, stream: str) -> str:
         return f"record:{stream}"
 
-    def sought(self, position: str) -> str:
-        return f"{position} 0.seek"
+    def sought(self, position: str, before: str | None) -> str:
+        return f"{position} {Mark.parse(before).number if before else 0}.seek"
 
     def start(self, world: Any) -> Source:
         powers = world.scenario.powers

@@ -85,7 +85,7 @@ GROUPS = (
     Mutant(
         "row-checkpoint-older",
         "source/group/compare.py",
-        "if is_older(at, self.look):",
+        "if is_older(at, self.look.mark):",
         "if False:",
         "Remedies, checkpoint older: an older copy passes for the newest one.",
     ),

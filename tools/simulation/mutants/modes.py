@@ -106,8 +106,8 @@ MODES = (
     Mutant(
         "attempt-is-not-recorded",
         "source/pending/poison_batch.py",
-        "        if not died or may_go_on or is_done_in_sink(server, end):\n            record.save(state)",
-        "        if not died or may_go_on or is_done_in_sink(server, end):\n            pass",
+        "record.save(state, *([] if died else [attempt_key_of(end)]))",
+        "pass",
         "The record of failed batches does not count a run.",
     ),
     Mutant(
@@ -125,9 +125,23 @@ MODES = (
         "The pieces of a batch that kills its query are not recorded.",
     ),
     Mutant(
+        "pieces-of-unread-streams-are-forgotten",
+        "source/pending/poison_state.py",
+        "for held, is_read in ((pieces, True), (away, False)):",
+        "for held, is_read in ((pieces, True),):",
+        "Pieces of streams that the query does not read are forgotten.",
+    ),
+    Mutant(
+        "a-record-goes-with-its-option",
+        "source/pending/poison_batch.py",
+        "state = state.released() if self._max_deaths is None else state",
+        "state = state.without_streams(state.streams) if self._max_deaths is None else state",
+        "Without maxDeliveries, the sink does not learn that entries of a batch were set aside.",
+    ),
+    Mutant(
         "done-in-the-sink-is-cut",
         "source/pending/poison_record.py",
-        "if token != end.token or not query or number is None:",
+        "if not query or number is None:",
         "if True:",
         "A batch that the sink has completed is cut.",
     ),
@@ -141,8 +155,8 @@ MODES = (
     Mutant(
         "pieces-above-an-older-copy",
         "source/pending/poison_batch.py",
-        "elif above := [name for name, piece in last.pieces.items() if _is_above(piece, begin)]:",
-        "elif above := [name for name in last.pieces if False]:",
+        "state = state.without(name) if _is_above(piece, begin) else state",
+        "pass",
         "Pieces of a batch that an older copy of the checkpoint does not have are read with it.",
     ),
     Mutant(

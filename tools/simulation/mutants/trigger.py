@@ -22,9 +22,65 @@ TRIGGER = (
     Mutant(
         "no-commit-mark",
         "source/trigger/delivered.py",
-        "return acknowledge(server, self.member, ranges, self.limits, marks)",
+        "return acknowledge(server, self.member, ranges, self.limits, commands)",
         "return acknowledge(server, self.member, ranges, self.limits)",
         "No commit mark is set.",
+    ),
+    Mutant(
+        "marks-of-unread-streams-stay-behind",
+        "source/trigger/acknowledge.py",
+        "if is_behind(marks[stream], at) and not _shows_move(marks[stream], at)",
+        "if start.is_of_this_batch(stream) and not _shows_move(marks[stream], at)",
+        "A mark that is behind stays so, unless the last batch has entries of its stream.",
+    ),
+    Mutant(
+        "marks-of-unread-streams-are-not-asked-for",
+        "source/trigger/observe.py",
+        "others = fetch_marks(server, self._member, unread)",
+        "pass",
+        "The marks of streams that the query does not read pass for new ones.",
+    ),
+    Mutant(
+        "nothing-is-left",
+        "source/trigger/trigger.py",
+        "left=frozenset(left & at.keys()),",
+        "left=frozenset(stream for stream in left & at.keys() if at[stream].read is None),",
+        "An offset does not name the streams that have old entries which no batch has.",
+    ),
+    Mutant(
+        "a-batch-that-was-cut-is-all-committed",
+        "source/trigger/acknowledge.py",
+        "ranges += around(stream, () if is_read else batch, start[stream])",
+        "ranges += around(stream, (), start[stream])",
+        "After a restore, entries that were set aside are acknowledged unread.",
+    ),
+    Mutant(
+        "a-replay-trusts-that-it-was-alone",
+        "source/query/replayed_batch.py",
+        "if (others and look.mark != end.at[entries.stream].mark) or end.at[entries.stream].read is None:",
+        "if end.at[entries.stream].read is None:",
+        "A replay reads entries that others have claimed since its batch was made.",
+    ),
+    Mutant(
+        "a-second-loss-of-an-attempt-is-not-counted",
+        "source/group/remedies.py",
+        "self._of_attempt[stream] += finding.lost",
+        "self._of_attempt[stream] = finding.lost",
+        "The second of two losses of a stream in one trigger is not counted.",
+    ),
+    Mutant(
+        "a-clock-decides-in-a-lone-group",
+        "source/group/state.py",
+        "return 0 if self.group is not None and self.group.is_alone else self.time",
+        "return self.time",
+        "What is pending in a lone group depends on the clock of the server.",
+    ),
+    Mutant(
+        "a-claim-watches-nothing",
+        "source/pending/claim.py",
+        'node.execute("WATCH", lease_key(stream, self._member.group, holder.consumer))',
+        "pass",
+        "Entries are claimed from a query that has begun since its lease was read.",
     ),
     Mutant(
         "no-second-look",
@@ -57,7 +113,7 @@ TRIGGER = (
     Mutant(
         "trusts-an-older-server",
         "source/trigger/observe.py",
-        "return known > 0 and (mark is None or mark.number < known)",
+        "return is_behind(mark, at._replace(number=at.number - is_open))",
         "return False",
         "A server that has forgotten an acknowledgement is not noticed.",
     ),
@@ -78,8 +134,8 @@ TRIGGER = (
     Mutant(
         "nothing-restored-is-acknowledged",
         "source/trigger/acknowledge.py",
-        "if at.number - mark.number <= missing:",
-        "if True:",
+        "if marks is not None and _is_all_committed(start, stream, marks[stream]):",
+        "if False:",
         "After a restore only the last batches are acknowledged again.",
     ),
     Mutant(
@@ -183,8 +239,8 @@ TRIGGER = (
     Mutant(
         "reports-all-of-a-loss-that-has-grown",
         "source/group/remedies.py",
-        "lost=finding.lost - (before or 0)",
-        "lost=finding.lost",
+        "self.count(replace(finding, lost=more))",
+        "self.count(finding)",
         "If the connection breaks after a report, and the loss grows, all of it is counted again.",
     ),
     Mutant(
@@ -219,15 +275,15 @@ TRIGGER = (
     Mutant(
         "replay-of-an-older-checkpoint",
         "source/query/replayed_batch.py",
-        "        return findings\n",
-        "        return []\n",
+        "return finding if finding is not None and finding.kind in _OTHER_BATCH else None",
+        "return None",
         "The unfinished batch of an older checkpoint is read again without a report.",
     ),
     Mutant(
         "lost-commit-log-passes-for-an-older-copy",
         "source/query/replayed_batch.py",
-        "if look.group is None or mark == at.mark:",
-        "if look.group is None:",
+        "if look.mark == at.mark:",
+        "if False:",
         "A batch that only Spark's commit log has lost is not read again.",
     ),
     Mutant(
@@ -307,8 +363,8 @@ TRIGGER = (
     Mutant(
         "one-mark-commits-all-streams",
         "source/trigger/acknowledge.py",
-        "return bool(start.taken_from) and all(",
-        "return bool(start.taken_from) and any(",
+        "and all(_knows_batch(marks[stream], start, stream) for stream in start.taken_from)",
+        "and any(_knows_batch(marks[stream], start, stream) for stream in start.taken_from)",
         "A batch counts as committed if the mark of one of its streams says so.",
     ),
     Mutant(
@@ -321,8 +377,8 @@ TRIGGER = (
     Mutant(
         "second-backlog-whenever-delivered",
         "source/trigger/batch_contents.py",
-        "around.append(Range(stream, after, state.start[stream], until=until))",
-        "around.append(Range(stream, after, state.start[stream]))",
+        "around(stream, set_aside, state.start[stream], state.times.get(stream, 0))",
+        "around(stream, set_aside, state.start[stream])",
         "Entries that are handed over below a batch of the second backlog are acknowledged with it, unread.",
     ),
     Mutant(
