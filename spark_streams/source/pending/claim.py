@@ -159,21 +159,20 @@ class Claims:
             if self._runs_again(server, stream, holder):
                 break
             page = pending_page(server, stream, holder.xpending(member, stream, start, page_size))
+            dead_groups, living = _separate_dead(stream, holder, page, self._max_deliveries)
+            # Also without a command: EXEC ends the watch.
+            if transact(server.connection_for(stream), _claims(member, stream, holder, living)) is None:
+                break  # a query has begun as this consumer
             if page.last is None:
                 break
-            dead_groups, living = _separate_dead(stream, holder, page, self._max_deliveries)
+            if living.count:
+                ids.append(living.ids)
+                requested += living.count
             for dead in dead_groups:
                 if self._dead_letters is None:
                     self._warn_of_fatal(dead)
                 else:
                     self._dead_letters.write(server, dead)
-            if living.count:
-                if transact(server.connection_for(stream), _claims(member, stream, holder, living)) is None:
-                    break  # a query has begun as this consumer
-                ids.append(living.ids)
-                requested += living.count
-            elif holder.consumer is not None:
-                server.connection_for(stream).execute("UNWATCH")
             if page.count < page_size or page.last == MAX_ID:
                 break
             start = page.last.next()
@@ -267,7 +266,7 @@ def _claims(member: Membership, stream: str, holder: Holder, page: PendingPage) 
     head = ("XCLAIM", stream, member.group, member.consumer, holder.idle)
     ids = texts_of(page.ids)
     if not holder.counts:
-        return [(*head, *ids.to_pylist(), "JUSTID")]
+        return [(*head, *ids.to_pylist(), "JUSTID")] if page.count else []
     return [
         (*head, *ids.filter(pa.array(page.deliveries == count)).to_pylist(), "RETRYCOUNT", count + 1, "JUSTID")
         for count in np.unique(page.deliveries).tolist()
