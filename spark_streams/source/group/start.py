@@ -20,6 +20,7 @@ from spark_streams.source.group.findings import Start
 from spark_streams.source.group.state import fetch_state, missing, shared_at_restart
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_no_such_key
 from spark_streams.wire.replies.xinfo import StreamState, group_named, stream_states
 
 _log = logging.getLogger("spark_streams.source")
@@ -141,7 +142,7 @@ def require_not_forgotten(server: Server, member: Membership, streams: Sequence[
     for stream, record in zip(own, map(ForgottenGroup.parse, replies), strict=True):
         if record is None:
             continue
-        [groups] = server.pipeline([("XINFO", "GROUPS", stream)])
+        [groups] = server.execute_all([("XINFO", "GROUPS", stream)], is_no_such_key)
         info = group_named(member.group, groups)
         if info is None or info.last_delivered != record.position:
             continue  # created again or set to another position since
