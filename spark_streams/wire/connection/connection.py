@@ -150,6 +150,7 @@ class Connection(Commands):
         mark = secrets.token_hex(16).encode()
         self._mark_request = pack("ECHO", mark)
         self._mark_reply = b"$%d\r\n%b\r\n" % (len(mark), mark)
+        self._separated = 1  # commands of the last `request_separately`
         self._may_be_silent = False
         self._memory = (-math.inf, Memory())  # time of the question, the answer
         try:
@@ -339,11 +340,19 @@ class Connection(Commands):
 
     def request_separately(self, commands: Sequence[bytes], max_bytes: int | None = None) -> None:
         """As `request`; `split_replies` then cuts the run of bytes into one reply per command."""
+        self._separated = len(commands)
         self.request(self._mark_request.join(commands), max_bytes=max_bytes)
 
     def split_replies(self, replies: memoryview) -> list[memoryview]:
-        """Return one reply for each command of `request_separately`."""
-        return [memoryview(reply) for reply in bytes(replies).split(self._mark_reply)]
+        """Return one reply for each command of `request_separately`. Raises the named error if a mark between them was
+        refused."""
+        parts = [memoryview(reply) for reply in bytes(replies).split(self._mark_reply)]
+        if len(parts) != self._separated:
+            reader = hiredis.Reader(replyError=ReplyError)
+            reader.feed(replies)  # type: ignore[arg-type]  # it takes any buffer
+            while (reply := reader.gets()) is not False:
+                self.answer(("ECHO",), reply)
+        return parts
 
     def receive(self, max_bytes: int | None = None) -> memoryview:
         """Return the raw reply bytes of the last `request` (one or more replies in a row); one request at a time.
