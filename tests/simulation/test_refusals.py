@@ -1,0 +1,146 @@
+"""Each command of a healthy start, trigger, replay, claim and redrive is refused, by each code that a server may give.
+
+An error is not an answer. What passes loses nothing: no entry is lost, read twice, or acknowledged unread, and nothing
+but a named error ends the query. What lasts ends it by name. Between MULTI and EXEC a command is refused when it is
+queued, by EXEC (EXECABORT), or when EXEC runs it (NOPERM).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+import redis
+
+from tests.turns import TURNS
+from tools.simulation.histories import CLAIMS, POISON, more
+from tools.simulation.histories import plan as plan_of
+from tools.simulation.in_process.refusals import CODES, NOPERM, Request
+from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.patched import product
+from tools.simulation.run import run
+from tools.simulation.setup import Plan
+from tools.simulation.step import Step
+from tools.simulation.world import World
+
+SERVER = ProcessServer()
+BOB_READS, BOB_DIES = Step("read"), Step("die")
+MISFITS = Step("misfit", amount=0.5)
+CRASH, CRASH_AFTER_THE_SINK = Step("crash"), Step("crash", how=0.9)
+REDRIVE = Step("redrive", amount=0.9)
+LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}
+MOST = 100  # commands that a lasting state refuses before the next run
+
+
+@dataclass(frozen=True)
+class History:
+    """before: what happens before the refusal; then: the steps in which the command is refused, and those behind."""
+
+    before: list[Step | str]
+    then: list[Step | str]
+    options: Mapping[str, str] = field(default_factory=dict)
+    sink: str = "recorder"
+    ahead: int | None = None
+
+    def plan(self) -> Plan:
+        """Return the plan, with a step `refusing` in its place."""
+        made = plan_of(*self.before, "refusing", *self.then, sink=self.sink, **self.options)
+        has_values = "mode" in self.options
+        return replace(made, setup=replace(made.setup, has_values=has_values, ahead=self.ahead or made.setup.ahead))
+
+
+HISTORIES: Mapping[str, History] = {
+    "start": History([], ["trigger", "trigger"]),
+    "start of an exactly-once sink": History([], ["trigger", "trigger"], sink="once"),
+    "trigger": History(["trigger", more(4)], ["trigger", more(2), "trigger"]),
+    "trigger that reserves ahead": History(
+        ["trigger", more(8)], ["trigger", "trigger", "trigger"], {"maxEntriesPerTrigger": "3"}, ahead=1
+    ),
+    "trigger of a shared group": History(["trigger", more(2), BOB_READS, more(3)], ["trigger", more(2), "trigger"]),
+    "trigger of a pattern": History(["trigger"], [more(3), "trigger", "trigger"], {"streamsPattern": "s:*"}),
+    "trigger without a pending list": History(
+        ["trigger", more(8)], ["trigger", "trigger", "trigger"], {"noAck": "true", "maxEntriesPerTrigger": "3"}
+    ),
+    "trigger that removes": History(["trigger", more(4)], ["trigger", "trigger"], {"onCommit": "delete"}),
+    "trigger with dead letters": History(["trigger", MISFITS, more(2)], ["trigger", "trigger"], LETTERS),
+    "trigger with retries": History(
+        ["trigger", MISFITS, more(2)], ["trigger", "trigger", "trigger", "trigger"], {**LETTERS, "retryDelay": "1s"}
+    ),
+    "replay": History(["trigger", more(4), CRASH, "trigger"], ["trigger", "trigger"]),
+    "replay of a shared group": History(
+        ["trigger", BOB_READS, more(4), CRASH, "trigger"], ["trigger", "trigger"]
+    ),
+    "replay of dead letters that the sink skips": History(
+        ["trigger", more(1), BOB_READS, MISFITS, more(2), CRASH_AFTER_THE_SINK, "trigger"],
+        ["trigger", "trigger"], LETTERS, sink="skipping",
+    ),
+    "replay without a pending list": History(
+        ["trigger", more(4), CRASH, "trigger"], ["trigger", "trigger"], {"noAck": "true"}
+    ),
+    "replay that counts attempts": History(
+        ["trigger", more(4), CRASH, "trigger"], ["trigger", "trigger", "trigger", "trigger"], POISON
+    ),
+    "replay of a batch that the sink has": History(
+        ["trigger", more(4), CRASH_AFTER_THE_SINK, "trigger"], ["trigger", "trigger"],
+        {**POISON, "maxDeliveries": "1"}, sink="once",
+    ),
+    "claim": History(["trigger", more(3), BOB_READS, BOB_DIES], ["trigger", "trigger"], CLAIMS),
+    "redrive": History([MISFITS, "trigger", "trigger"], [REDRIVE, "trigger", REDRIVE, "trigger"], LETTERS),
+}  # fmt: skip
+
+
+def shape(request: Request) -> str:
+    """Return the command with its form, and the kind of its key."""
+    words = [word.decode("utf-8", "replace") for word in request.words[1:]]
+    key = next((word for word in words if ":" in word), "")
+    form = f"/{len(words)}" if request.name == "xpending" else ""  # a summary, a page, or one entry
+    kind = key.split(":")[1] if key.startswith("rstream:") else "s" if key else ""
+    return f"{request.name}{form} {kind}".strip()
+
+
+@dataclass
+class Played:
+    """failures: kinds and details; story: its lines; refused: what was; offered: what the code applies to."""
+
+    failures: list[str]
+    story: list[str]
+    refused: list[Request]
+    offered: list[Request]
+
+    @property
+    def errors(self) -> list[str]:
+        """Errors that ended the query or a redrive."""
+        return [found[0] for line in self.story if (found := re.match(r"   (redrive \d+: )?\[RSTREAM_.*", line))]
+
+
+def play(client: redis.Redis, name: str, code: str, is_met: Callable[[World, int, Request], bool]) -> Played:
+    """Play a history. is_met: whether the command with this number, of those that the code applies to, is refused."""
+    story: list[str] = []
+    offered: list[Request] = []
+    refused: list[Request] = []
+
+    def refusing(world: World, step: Step) -> None:
+        def chosen(request: Request) -> bool:
+            offered.append(request)
+            if met := is_met(world, len(offered) - 1, request):
+                world.away = True
+                refused.append(request)
+                world.tell(f"refused {request.place}: {request.words}")
+            return met
+
+        SERVER.core.refusals.begin(code, chosen)
+
+    outcome = run(SERVER, client, HISTORIES[name].plan(), story.append, beside={"refusing": refusing})
+    return Played([f"{one.kind}\n{one.details}" for one in outcome.failures], story, refused, offered)
+
+
+def commands_of(client: redis.Redis, name: str, code: str) -> dict[tuple[str, str], list[int]]:
+    """Return the numbers of the commands of a healthy history that the code applies to, by shape and place."""
+    healthy = play(client, name, code, lambda world, number, request: False)
+    assert not healthy.failures, healthy.failures[0]
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for number, request in enumerate(healthy.offered):
+        numbers.setdefault((shape(request), request.place), []).append(number)
+    return numbers
