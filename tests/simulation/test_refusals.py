@@ -47,8 +47,11 @@ class History:
     def plan(self) -> Plan:
         """Return the plan, with a step `refusing` in its place."""
         made = plan_of(*self.before, "refusing", *self.then, sink=self.sink, **self.options)
-        has_values = "mode" in self.options
-        return replace(made, setup=replace(made.setup, has_values=has_values, ahead=self.ahead or made.setup.ahead))
+        options = {
+            k: v for k, v in made.setup.options.items() if k != "streams" or "streamsPattern" not in self.options
+        }
+        ahead, has_values = self.ahead or made.setup.ahead, "mode" in self.options
+        return replace(made, setup=replace(made.setup, options=options, ahead=ahead, has_values=has_values))
 
 
 HISTORIES: Mapping[str, History] = {

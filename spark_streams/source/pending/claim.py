@@ -129,6 +129,8 @@ class Claims:
                 continue
             # Other clients may have acknowledged or claimed some meanwhile, so the pending list decides.
             gained = self._count_pending(server, stream) - before
+            if gained <= 0:  # nobody has read the replies: this one, of no entry, has the error if claims are refused
+                server.execute("XCLAIM", stream, self._member.group, self._member.consumer, 0, "0-0", "JUSTID")
             if gained < requested:
                 deleted = self._count_deleted(server, stream, requested_ids)
                 if deleted:
