@@ -6,7 +6,8 @@ wire.entries.decode). Replies are RESP2. Replies are read while a request is sen
 
 An error is not an answer: each of these raises the named error of an error reply. A caller for which an error is an
 answer (`no such key`: there is no such stream) names it, by a function of wire.replies.reply_errors; it then gets this
-error as a value. Only `pipeline` returns all errors as values; nothing outside of package wire calls it.
+error as a value. Only `pipeline` returns all errors as values: for package wire, and for commands that show them
+(tests/project/test_layout.py names the packages that never call it).
 """
 
 from __future__ import annotations
