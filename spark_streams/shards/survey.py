@@ -176,7 +176,7 @@ def _existing_keys(server: Server, names: Sequence[str], count_hidden: bool) -> 
 
 def _search_shards(server: Server, stream: str) -> dict[int, list[str]]:
     """Return all shards that exist, of any number; none if the user may not read them."""
-    counts = set()
+    counts = set[int]()
     for portion in _portions(enumerate(possible_names(stream), 1)):
         parts = [(count, part) for count, names in portion for part in server.together(names, key=str)]
         replies = server.execute_all([("EXISTS", *part) for _, part in parts], is_not_permitted)
