@@ -158,9 +158,10 @@ class _Answer:
         """The page of each range. Raises the named error of the first reply that is one."""
         pages: dict[int, PendingPage] = {}
         for connection, indexes, now, replies in self.replies:
-            for index, page in zip(indexes, decode_pending(replies, len(indexes)), strict=True):
+            for index, reply in zip(indexes, decode_pending(replies, len(indexes)), strict=True):
                 command = ("XPENDING", self.sent.ranges[index].stream, self.sent.member.group)
-                pages[index] = connection.answer(command, page).delivered_until(self.sent.ranges[index].until, now)
+                page: PendingPage = connection.answer(command, reply)
+                pages[index] = page.delivered_until(self.sent.ranges[index].until, now)
         return [pages[index] for index in range(len(pages))]
 
     def acks(self) -> list[tuple[str, bytes]]:

@@ -404,12 +404,11 @@ class Fetcher:
         now, replies = split_time(connection, replies)
         pages: list[PendingPage] = []
         known = [is_no_group] if self._group_may_be_missing else []
-        for page, cursor in zip(decode_pending(replies, len(cursors)), cursors, strict=True):
-            command = ("XPENDING", cursor.range.stream, self._member.group)
-            answer = connection.answer(command, page, *known)
-            if is_no_group(answer):
+        for reply, cursor in zip(decode_pending(replies, len(cursors)), cursors, strict=True):
+            page = connection.answer(("XPENDING", cursor.range.stream, self._member.group), reply, *known)
+            if is_no_group(page):
                 pages.append(NOTHING_PENDING)
             else:
                 # The entries of a whole range are ours, whenever they were delivered.
-                pages.append(answer if cursor.is_all else answer.delivered_until(cursor.range.until, now))
+                pages.append(page if cursor.is_all else page.delivered_until(cursor.range.until, now))
         return pages
