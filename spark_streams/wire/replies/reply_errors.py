@@ -43,6 +43,11 @@ def is_busy_group(reply: Reply) -> TypeGuard[ReplyError]:
     return _has_code(reply, "BUSYGROUP")
 
 
+def is_out_of_memory(reply: Reply) -> TypeGuard[ReplyError]:
+    """The server's memory is full (maxmemory), and the command could need more of it."""
+    return _has_code(reply, "OOM")
+
+
 def is_no_such_key(reply: Reply) -> TypeGuard[ReplyError]:
     """XINFO, XSETID: the stream does not exist."""
     return _says(reply, "no such key")

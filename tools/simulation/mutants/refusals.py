@@ -26,11 +26,4 @@ REFUSALS = (
         "replies = [None if isinstance(r, Exception) else r for r in server.pipeline(commands)]\n",
         "If the server refuses to say for whom an entry is pending, a replay deletes the note on it.",
     ),
-    Mutant(
-        "a-record-that-is-refused-is-empty",
-        "source/pending/poison_record.py",
-        "    if is_not_permitted(reply):\n        return False\n    record",
-        "    record",
-        "A source that may not read the sink's keys ends.",
-    ),
 )
