@@ -88,10 +88,11 @@ def resolve_streams(
 def require_existing(server: Server, names: Sequence[Name]) -> None:
     """Raise StreamMissingError if one of these streams does not exist. The error has the nearest names."""
     from spark_streams.wire.replies.absent_streams import hint_of_names
-    from spark_streams.wire.replies.reply_errors import is_no_such_key
+    from spark_streams.wire.replies.reply_errors import is_no_such_key, is_not_permitted, is_wrong_type
 
     # XINFO rather than EXISTS: a user with rights for stream commands only may send it.
-    replies = server.pipeline([("XINFO", "STREAM", name) for name in names])
+    commands = [("XINFO", "STREAM", name) for name in names]
+    replies = server.execute_all(commands, is_no_such_key, is_not_permitted, is_wrong_type)
     missing = [str(name) for name, reply in zip(names, replies, strict=True) if is_no_such_key(reply)]
     if missing:
         hint = hint_of_names(server, missing)
@@ -109,10 +110,9 @@ def _without_dead_letters(server: Server, pattern: str, streams: Sequence[str]) 
 
 
 def _with_group(server: Server, streams: Sequence[str], group: str) -> list[str]:
-    from spark_streams.wire.replies.xinfo import group_named
+    from spark_streams.wire.replies.xinfo import streams_with_group
 
-    replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
-    return [stream for stream, reply in zip(streams, replies, strict=True) if group_named(group, reply)]
+    return streams_with_group(server, streams, group)
 
 
 def _no_match(server: Server, word: str, having: str = "") -> StreamMissingError:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from spark_streams.errors import IdsExhaustedError, WrongKeyTypeError
 from spark_streams.model.ids import MAX_ID, StreamId
-from spark_streams.wire.connection.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection.connection import Argument, Connection, Reply
 from spark_streams.wire.connection.server import Key
 from spark_streams.wire.replies.reply_errors import is_no_such_key
 from spark_streams.wire.replies.xinfo import stream_in
@@ -25,16 +25,15 @@ def watch_and_check_ids(
     Raises IdsExhaustedError, WrongKeyTypeError, ServerReplyError; then nothing is watched.
     """
     watch = [("WATCH", *keys)] if keys else []
-    replies = server.pipeline([*watch, *reads, *[("XINFO", "STREAM", stream) for stream in streams]])
     count = len(watch) + len(reads)
     try:
-        for command, reply in zip([*watch, *reads], replies, strict=False):
-            if isinstance(reply, ReplyError):
-                raise server.error_of(reply, command)
+        described = [("XINFO", "STREAM", stream) for stream in streams]
+        replies = server.execute_all([*watch, *reads, *described], is_no_such_key)
         for stream, reply in zip(streams, replies[count:], strict=True):
             _require_ids(server, stream, reply, entries)
     except Exception:
-        server.execute("UNWATCH")
+        if server.is_open:
+            server.execute("UNWATCH")
         raise
     return replies[len(watch) : count]
 
@@ -59,8 +58,6 @@ def _require_ids(server: Connection, stream: Key, reply: Reply, entries: int) ->
     """Check the reply to XINFO STREAM. A stream that does not exist can take entries."""
     if is_no_such_key(reply):
         return
-    if isinstance(reply, ReplyError):
-        raise server.error_of(reply, ("XADD", stream))
     last = stream_in(reply).last
     if _ordinal(MAX_ID) - _ordinal(last) < entries:
         raise IdsExhaustedError(

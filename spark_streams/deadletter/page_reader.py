@@ -22,6 +22,7 @@ from spark_streams.wire.entries.lines import Index
 from spark_streams.wire.replies.absent_streams import hint_of_names
 from spark_streams.wire.replies.named_streams import names_and_patterns
 from spark_streams.wire.replies.replies import milliseconds
+from spark_streams.wire.replies.reply_errors import is_no_such_key
 from spark_streams.wire.replies.xinfo import read_stream_state
 from spark_streams.wire.session import Session
 
@@ -46,14 +47,12 @@ def extent(server: Server, stream: str | bytes, criteria: Criteria) -> Extent:
 
     Raises StreamMissingError, WrongKeyTypeError, ServerError.
     """
-    clock, info = server.pipeline([("TIME",), ("XINFO", "STREAM", stream)])
+    clock, info = server.execute_all([("TIME",), ("XINFO", "STREAM", stream)], is_no_such_key)
     state = read_stream_state(server, stream, info)
     if not state.exists:
         name = stream if isinstance(stream, str) else stream.decode("utf-8", "backslashreplace")
         hint = hint_of_names(server, [name], "rstream dead list")
         raise StreamMissingError(f"no stream {name!r} at {server.address}; {hint}")
-    if isinstance(clock, ReplyError):
-        raise server.error_of(clock, ("TIME",))
     first, last = criteria.range(milliseconds(clock))
     settled = replace(criteria, named=names_and_patterns(server, criteria.streams)) if criteria.streams else criteria
     return Extent(first, min(last, state.last), state.length, settled)

@@ -97,10 +97,10 @@ class Faults:
         if spec.name == "exec":
             xadd = COMMANDS[b"xadd"]
             queue = [find(request) if isinstance(request, list) else xadd for request in client.queue or ()]
-            if any(_applies(self.refusal, queued) for queued in [spec, *queue]):
+            if any(applies(self.refusal, queued) for queued in [spec, *queue]):
                 client.leave_transaction()
                 raise CommandError(f"EXECABORT Transaction discarded because of: {self.refusal.text}")
-        elif _applies(self.refusal, spec) or (
+        elif applies(self.refusal, spec) or (
             self.refusal.refuses_to_queue and client.queue is not None and spec.name not in _NEVER_QUEUED
         ):
             raise CommandError(self.refusal.text)
@@ -161,7 +161,8 @@ class Faults:
         return reply
 
 
-def _applies(refusal: Refusal, spec: Command) -> bool:
+def applies(refusal: Refusal, spec: Command) -> bool:
+    """Whether a server in this state refuses the command."""
     if spec.name in refusal.allowed or refusal.unless in spec.flags:
         return False
     return not refusal.flag or refusal.flag in spec.flags

@@ -33,7 +33,7 @@ def plan_create(
 ) -> tuple[Created, Start]:
     """Return the effect of creating the group. Raises StreamStateError if it exists, StreamMissingError if the stream
     does not exist and is not to be created."""
-    described, groups = server.pipeline([("XINFO", "STREAM", stream), ("XINFO", "GROUPS", stream)])
+    described, groups = server.execute_all([("XINFO", "STREAM", stream), ("XINFO", "GROUPS", stream)], is_no_such_key)
     if is_no_such_key(described) and not makes_stream:
         raise missing(server, stream, "create it, too, with --mkstream")
     head = read_stream_state(server, stream, described)

@@ -17,6 +17,7 @@ from spark_streams.model.keys import keys_of_consumer
 from spark_streams.model.operator_commands import create_command
 from spark_streams.wire.connection.connection import Argument, ReplyError
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
 from spark_streams.wire.replies.xinfo import consumers_in, group_named
 
 
@@ -50,7 +51,7 @@ def require_consumers(snapshot: GroupSnapshot, consumer: str) -> list[str]:
 
 def find_consumers(server: Server, stream: str, group: str, consumer: str) -> list[str]:
     """Return the same names; empty if there is no such consumer, group or stream."""
-    [reply] = server.pipeline([("XINFO", "CONSUMERS", stream, group)])
+    [reply] = server.execute_all([("XINFO", "CONSUMERS", stream, group)], is_no_group, is_no_such_key)
     names = [] if isinstance(reply, ReplyError) else [info.text for info in consumers_in(reply)]
     return [name for name in names if consumer == name]
 

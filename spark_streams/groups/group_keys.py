@@ -35,9 +35,8 @@ def find_group_keys(server: Server, streams_of: Mapping[str, Iterable[str]]) -> 
     pairs = [(group, stream) for group, streams in streams_of.items() for stream in streams]
     commands = [("XINFO", "CONSUMERS", stream, group) for group, stream in pairs]
     possible: dict[str, dict[bytes, GroupKey]] = {group: {} for group in streams_of}
-    for (group, stream), command, reply in zip(pairs, commands, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError) and not (is_no_group(reply) or is_no_such_key(reply)):
-            raise server.error_of(reply, command)
+    replies = server.execute_all(commands, is_no_group, is_no_such_key)
+    for (group, stream), reply in zip(pairs, replies, strict=True):
         consumers = [] if isinstance(reply, ReplyError) else [info.text for info in consumers_in(reply)]
         of_group = [GroupKey(key, kind, stream=stream) for kind, key in keys_of_group(stream, group, MOST_DELAYS)]
         for query in queries_among(consumers, DEFAULT_QUERY):

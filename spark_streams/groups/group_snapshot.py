@@ -10,12 +10,11 @@ from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import StreamId
 from spark_streams.options.table import SOURCE
 from spark_streams.source.group.consumer_lease import lease_key
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.lease import Processes, are_held, describe
 from spark_streams.wire.replies.absent_streams import hint_of_names
 from spark_streams.wire.replies.replies import milliseconds
-from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
+from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key, is_not_permitted
 from spark_streams.wire.replies.xinfo import (
     ConsumerInfo,
     GroupInfo,
@@ -96,21 +95,19 @@ def fetch_group(
 ) -> GroupSnapshot:
     """Fetch the state of a group. absent: see GroupSnapshot. Raises StreamStateError if the stream or the group does
     not exist, ServerError."""
-    head, groups, consumers = server.pipeline(
-        [("XINFO", "STREAM", stream), ("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, group)]
+    head, groups, consumers = server.execute_all(
+        [("XINFO", "STREAM", stream), ("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, group)],
+        is_no_such_key,
+        is_no_group,
     )
     if is_no_such_key(head):
         raise StreamMissingError(f"no stream {stream!r} at {server.address}; {hint_of_names(server, [stream])}")
     state = read_stream_state(server, stream, head)
-    if isinstance(groups, ReplyError):
-        raise server.error_of(groups, ("XINFO", "GROUPS", stream))
     info = group_named(group, groups)
-    if info is None or is_no_group(consumers):
+    if info is None or is_no_group(consumers) or is_no_such_key(consumers):
         raise StreamStateError(
             f"no group {group!r} of stream {stream!r} at {server.address}. To list its groups: rstream groups {stream}"
         )
-    if isinstance(consumers, ReplyError):
-        raise server.error_of(consumers, ("XINFO", "CONSUMERS", stream, group))
     infos = tuple(consumers_in(consumers))
     snapshot = GroupSnapshot(stream, group, state, info, infos, {}, {}, tuple(absent))
     marks, holders = _fetch_marks(server, stream, group, snapshot.queries, processes or Processes())
@@ -137,5 +134,5 @@ def _fetch_marks(
 
 def fetch_time(server: Server, fallback: int) -> int:
     """Return the server's time in milliseconds since the epoch; the fallback if the user may not read it."""
-    [reply] = server.pipeline([("TIME",)])
-    return fallback if isinstance(reply, ReplyError) else milliseconds(reply)
+    [reply] = server.execute_all([("TIME",)], is_not_permitted)
+    return fallback if is_not_permitted(reply) else milliseconds(reply)

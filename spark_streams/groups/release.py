@@ -8,7 +8,7 @@ from spark_streams.errors import StreamStateError, UnsupportedError
 from spark_streams.groups.group_snapshot import GroupSnapshot, queries_among
 from spark_streams.groups.guard import change
 from spark_streams.groups.pending_selection import Choice, pages
-from spark_streams.wire.connection.connection import Argument, ReplyError
+from spark_streams.wire.connection.connection import Argument
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_unknown_command
 
@@ -50,13 +50,11 @@ def _plan(server: Server, snapshot: GroupSnapshot, choice: Choice, mode: str) ->
         )
     # No entry has this ID, so this changes nothing.
     probe = ("XNACK", snapshot.stream, snapshot.group, mode.upper(), "IDS", 1, "0-0")
-    [reply] = server.pipeline([probe])
+    [reply] = server.execute_all([probe], is_unknown_command)
     if is_unknown_command(reply):
         raise UnsupportedError(
             f"the server at {server.address} cannot release entries: it has no XNACK, which came with Redis 8.8. Hand "
             "the entries to a consumer of the group: rstream groups claim "
             f"{snapshot.stream} --group {snapshot.group} --from {consumer} --to CONSUMER"
         )
-    if isinstance(reply, ReplyError):
-        raise server.error_of(reply, probe[:3])
     return Released(snapshot.stream, snapshot.group, consumer, mode)

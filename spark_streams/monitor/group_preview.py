@@ -9,7 +9,6 @@ from spark_streams.errors import StreamStateError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.printable import name_text
 from spark_streams.monitor.last_entries import Name, Seen, entries_of
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import group_named
 
@@ -46,8 +45,6 @@ def pending_entries(server: Server, stream: Name, group: str, limit: int) -> Ite
     pending = server.execute("XPENDING", stream, group, "-", "+", limit)
     replies = server.execute_each([("XRANGE", stream, entry, entry) for entry, *_ in pending])
     for (entry, consumer, idle, deliveries), reply in zip(pending, replies, strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, ("XRANGE", stream))
         entry_id = StreamId.parse(entry)
         seen = next(entries_of(stream, reply), None)
         is_held = idle >= 0

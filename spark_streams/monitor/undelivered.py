@@ -18,7 +18,6 @@ from spark_streams.errors import GroupMissingError, RStreamError, StreamMissingE
 from spark_streams.model.ids import MIN_ID, StreamId
 from spark_streams.source.group.account import count_between, nth_from
 from spark_streams.wire.blocked_read import BlockedRead
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.absent_streams import hint_of_names
 from spark_streams.wire.replies.reply_errors import is_no_such_key
@@ -81,10 +80,7 @@ def fetch_undelivered(server: Server, stream: str, group: str, limit: int, must_
     """Return the undelivered entries of a stream: all of them, if it has no such group. limit: of counting; must_count:
     count also if the server reports none. Raises WrongKeyTypeError, ServerError."""
     command = ("XINFO", "GROUPS", stream)
-    [reply] = server.pipeline([command])
-    if isinstance(reply, ReplyError) and not is_no_such_key(reply):
-        raise server.error_of(reply, command)
-    info = group_named(group, reply)
+    info = group_named(group, server.execute_all([command], is_no_such_key)[0])
     if info is None:
         return Undelivered(MIN_ID, server.execute("XLEN", stream), 2)
     if info.lag is None or (must_count and info.lag == 0):
@@ -93,7 +89,7 @@ def fetch_undelivered(server: Server, stream: str, group: str, limit: int, must_
         commands = 5 + 2 * (counted // _COUNTED_BY)
         if not counted:
             return Undelivered(info.last_delivered, 0, commands)
-        now = group_named(group, server.pipeline([command])[0])
+        now = group_named(group, server.execute_all([command], is_no_such_key)[0])
         if now is not None and now.last_delivered != info.last_delivered:
             return Undelivered(now.last_delivered, 0, commands + 1)  # others have read: the next look counts the rest
         return Undelivered(info.last_delivered, counted, commands + 1)
@@ -105,12 +101,10 @@ def find_missing(server: Server, streams: Sequence[str], group: str) -> list[Str
     ServerError."""
     commands = [("XINFO", "GROUPS", stream) for stream in streams]
     errors: list[StreamStateError] = []
-    for stream, command, reply in zip(streams, commands, server.pipeline(commands), strict=True):
+    for stream, reply in zip(streams, server.execute_all(commands, is_no_such_key), strict=True):
         if is_no_such_key(reply):
             hint = hint_of_names(server, [stream])
             errors.append(StreamMissingError(f"no stream {stream!r} at {server.address}; {hint}"))
-        elif isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
         elif group_named(group, reply) is None:
             named = ", ".join(sorted(repr(info.name.decode("utf-8", "replace")) for info in groups_in(reply))[:_SHOWN])
             has = f"it has {named}" if named else "it has none"

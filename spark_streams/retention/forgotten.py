@@ -88,15 +88,12 @@ def is_idle(consumers: Sequence[ConsumerInfo], idle_ms: int) -> bool:
 
 def fetch_consumers(server: Server, groups: Sequence[GroupName]) -> dict[GroupName, list[ConsumerInfo]]:
     """Return the consumers of each group that exists, in one round trip. Raises ServerReplyError."""
-    consumers = {}
-    questions = [("XINFO", "CONSUMERS", *group) for group in groups]
-    for group, question, reply in zip(groups, questions, server.pipeline(questions), strict=True):
-        if isinstance(reply, ReplyError):
-            if not (is_no_group(reply) or is_no_such_key(reply)):
-                raise server.error_of(reply, question)
-            continue
-        consumers[group] = consumers_in(reply)
-    return consumers
+    replies = server.execute_all([("XINFO", "CONSUMERS", *group) for group in groups], is_no_group, is_no_such_key)
+    return {
+        group: consumers_in(reply)
+        for group, reply in zip(groups, replies, strict=True)
+        if not isinstance(reply, ReplyError)
+    }
 
 
 def record(

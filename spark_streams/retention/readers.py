@@ -12,6 +12,8 @@ from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
 from spark_streams.wire.replies.xinfo import GroupInfo, groups_in
 
+_DELETED = (is_no_group, is_no_such_key)  # in the meantime
+
 
 @dataclass(frozen=True)
 class RetentionState:
@@ -55,12 +57,13 @@ class Readers:
         """
         requested = set(streams)
         known_groups = sorted(group for group in self._groups if group[0] in requested)
-        replies = server.pipeline([*[("XINFO", "GROUPS", stream) for stream in streams], *_questions(known_groups)])
-        groups = _read_groups(server, streams, replies[: len(streams)])
-        oldest = _read_answers(server, known_groups, replies[len(streams) :])
+        questions = [*[("XINFO", "GROUPS", stream) for stream in streams], *_questions(known_groups)]
+        replies = server.execute_all(questions, *_DELETED)
+        groups = _read_groups(streams, replies[: len(streams)])
+        oldest = _read_answers(known_groups, replies[len(streams) :])
         present_groups = {(stream, info.name) for stream, infos in groups.items() for info in infos}
         new_groups = sorted(present_groups - set(known_groups))
-        oldest |= _read_answers(server, new_groups, server.pipeline(_questions(new_groups)))
+        oldest |= _read_answers(new_groups, server.execute_all(_questions(new_groups), *_DELETED))
         self._groups = (self._groups - set(known_groups)) | present_groups
         pending = _lowest_of([(group[0], entry) for group, entry in oldest.items()])
         return {stream: RetentionState(infos, pending.get(stream)) for stream, infos in groups.items()}
@@ -68,9 +71,10 @@ class Readers:
 
 def fetch_readers(server: Server, streams: Sequence[bytes]) -> dict[GroupName, ReadingGroup]:
     """Return the groups of these streams, each with its lowest pending entry. Raises ServerReplyError."""
-    groups = _read_groups(server, streams, server.pipeline([("XINFO", "GROUPS", stream) for stream in streams]))
+    replies = server.execute_all([("XINFO", "GROUPS", stream) for stream in streams], *_DELETED)
+    groups = _read_groups(streams, replies)
     infos = {(stream, info.name): info for stream, of_stream in groups.items() for info in of_stream}
-    oldest = _read_answers(server, list(infos), server.pipeline(_questions(list(infos))))
+    oldest = _read_answers(list(infos), server.execute_all(_questions(list(infos)), *_DELETED))
     return {group: ReadingGroup(info, oldest.get(group)) for group, info in infos.items()}
 
 
@@ -79,28 +83,21 @@ def _questions(groups: Sequence[GroupName]) -> list[tuple[str | bytes, ...]]:
     return [("XPENDING", stream, group) for stream, group in groups]
 
 
-def _read_groups(server: Server, streams: Sequence[bytes], replies: Sequence[Reply]) -> dict[bytes, list[GroupInfo]]:
-    groups: dict[bytes, list[GroupInfo]] = {}
-    for stream, reply in zip(streams, replies, strict=True):
-        if is_no_such_key(reply):  # deleted in the meantime
-            continue
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, ("XINFO", "GROUPS", stream))
-        groups[stream] = groups_in(reply)
-    return groups
+def _read_groups(streams: Sequence[bytes], replies: Sequence[Reply]) -> dict[bytes, list[GroupInfo]]:
+    return {
+        stream: groups_in(reply)
+        for stream, reply in zip(streams, replies, strict=True)
+        if not isinstance(reply, ReplyError)  # one of _DELETED
+    }
 
 
-def _read_answers(server: Server, groups: Sequence[GroupName], replies: Sequence[Reply]) -> dict[GroupName, StreamId]:
+def _read_answers(groups: Sequence[GroupName], replies: Sequence[Reply]) -> dict[GroupName, StreamId]:
     """Return the lowest pending entry of each group that has one."""
-    oldest: dict[GroupName, StreamId] = {}
-    for question, group, reply in zip(_questions(groups), groups, replies, strict=True):
-        if is_no_group(reply) or is_no_such_key(reply):  # deleted in the meantime
-            continue
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, question)
-        if reply[0]:
-            oldest[group] = StreamId.parse(reply[1])
-    return oldest
+    return {
+        group: StreamId.parse(reply[1])
+        for group, reply in zip(groups, replies, strict=True)
+        if not isinstance(reply, ReplyError) and reply[0]
+    }
 
 
 def _lowest_of(ids: Sequence[tuple[bytes, StreamId]]) -> dict[bytes, StreamId]:

@@ -22,7 +22,6 @@ from types import MappingProxyType
 
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.retention.readers import Readers, RetentionState
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_no_such_key, is_syntax_error
 
@@ -85,7 +84,7 @@ class Sweeper:
             ("XTRIM", stream, "MINID", "=", str(state.delivered), "ACKED") for stream, state in with_pending
         ]
         if self._knows_acked is None:
-            self._knows_acked = not is_syntax_error(server.pipeline(commands[:1])[0])
+            self._knows_acked = not is_syntax_error(server.execute_all(commands[:1], is_syntax_error)[0])
         if not self._knows_acked:
             return
         begun = self._now()
@@ -96,6 +95,4 @@ class Sweeper:
 
 
 def _trim(server: Server, commands: Sequence[Words]) -> None:
-    for words, reply in zip(commands, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError) and not is_no_such_key(reply):
-            raise server.error_of(reply, words)
+    server.execute_all(commands, is_no_such_key)

@@ -11,7 +11,6 @@ from spark_streams.model.operator_commands import delete_shards_command
 from spark_streams.shards.names import may_be_in_shards
 from spark_streams.shards.registry import ShardSet
 from spark_streams.shards.survey import Survey, fetch_surveys, plain_and_shards, require_complete
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import transact
 from spark_streams.wire.replies.reply_errors import is_busy_group
@@ -134,9 +133,7 @@ def _create_missing(server: Server, shard_set: ShardSet) -> ShardSet:
         return shard_set
     for name in shard_set.names:
         create: tuple[str, ...] = ("XGROUP", "CREATE", name, _MAKING, "0", "MKSTREAM")
-        [reply] = server.pipeline([create])
-        if isinstance(reply, ReplyError) and not is_busy_group(reply):
-            raise server.error_of(reply, create)
+        server.execute_all([create], is_busy_group)
         server.execute("XGROUP", "DESTROY", name, _MAKING)
     server.execute("HSET", shards_key(shard_set.stream), "made", 1)
     return ShardSet(shard_set.stream, shard_set.count, shard_set.rule, shard_set.key_column, is_created=True)

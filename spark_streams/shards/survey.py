@@ -20,7 +20,7 @@ from spark_streams.shards.names import possible_names, shards_of
 from spark_streams.shards.registry import ShardSet
 from spark_streams.wire.connection.connection import Reply, ReplyError
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.reply_errors import is_not_permitted, is_wrong_type
+from spark_streams.wire.replies.reply_errors import is_no_such_key, is_not_permitted, is_wrong_type
 from spark_streams.wire.replies.xinfo import stream_in
 
 _SHOWN = 8  # names in a message
@@ -72,7 +72,7 @@ def fetch_surveys(server: Server, streams: Sequence[str]) -> dict[str, Survey]:
         for stream in streams
         for command in (("HGETALL", shards_key(stream)), ("TYPE", stream), ("XLEN", stream))
     ]
-    replies = server.pipeline(commands)
+    replies = server.execute_all(commands, is_not_permitted, is_wrong_type)
     surveys: dict[str, Survey] = {}
     for index, stream in enumerate(streams):
         flat, kind, length = replies[per_stream * index : per_stream * (index + 1)]
@@ -134,17 +134,11 @@ def _lost(server: Server, survey: Survey) -> ShardsError:
 
 
 def _of_replies(server: Server, stream: str, flat: Reply, kind: Reply, length: Reply) -> Survey:
-    for reply, command in ((flat, ("HGETALL", shards_key(stream))), (kind, ("TYPE", stream))):
+    is_plain = kind == b"stream"
+    for reply in (flat, kind, *([length] if is_plain else [])):
         if is_not_permitted(reply):
             return Survey(stream, refusal=reply)
-        if isinstance(reply, ReplyError) and not (is_wrong_type(reply) and reply is flat):
-            raise server.error_of(reply, command)
-    is_plain = kind == b"stream"
-    if is_plain and is_not_permitted(length):
-        return Survey(stream, refusal=length)
-    if is_plain and isinstance(length, ReplyError):
-        raise server.error_of(length, ("XLEN", stream))
-    plain = length if is_plain else None
+    plain = server.answer(("XLEN", stream), length) if is_plain else None
     try:
         return Survey(stream, ShardSet.read(stream, flat), plain)
     except ShardsError as error:
@@ -160,7 +154,8 @@ def _may_have_lost_its_key(server: Server, surveys: Iterable[Survey]) -> list[st
     while the key was lost."""
     unsure = [survey for survey in surveys if survey.registered is None and survey.refusal is None and not survey.plain]
     empty_streams = [survey.stream for survey in unsure if survey.plain is not None]
-    replies = server.pipeline([("XINFO", "STREAM", stream) for stream in empty_streams])
+    described = [("XINFO", "STREAM", stream) for stream in empty_streams]
+    replies = server.execute_all(described, is_no_such_key, is_not_permitted, is_wrong_type)
     used = {
         stream
         for stream, reply in zip(empty_streams, replies, strict=True)
@@ -172,26 +167,21 @@ def _may_have_lost_its_key(server: Server, surveys: Iterable[Survey]) -> list[st
 def _existing_keys(server: Server, names: Sequence[str], count_hidden: bool) -> list[str]:
     """Return the keys that exist. count_hidden: also keys that the user may not read."""
     existing = []
-    for name, kind in zip(names, server.pipeline([("TYPE", name) for name in names]), strict=True):
-        is_hidden = is_not_permitted(kind)
-        if isinstance(kind, ReplyError) and not is_hidden:
-            raise server.error_of(kind, ("TYPE", name))
-        if count_hidden if is_hidden else kind != b"none":
+    kinds = server.execute_all([("TYPE", name) for name in names], is_not_permitted)
+    for name, kind in zip(names, kinds, strict=True):
+        if count_hidden if is_not_permitted(kind) else kind != b"none":
             existing.append(name)
     return existing
 
 
 def _search_shards(server: Server, stream: str) -> dict[int, list[str]]:
     """Return all shards that exist, of any number; none if the user may not read them."""
-    counts = set()
+    counts = set[int]()
     for portion in _portions(enumerate(possible_names(stream), 1)):
         parts = [(count, part) for count, names in portion for part in server.together(names, key=str)]
-        replies = server.pipeline([("EXISTS", *part) for _, part in parts])
-        for (count, part), reply in zip(parts, replies, strict=True):
-            if isinstance(reply, ReplyError) and not is_not_permitted(reply):
-                raise server.error_of(reply, ("EXISTS", part[0]))
-            if reply and not isinstance(reply, ReplyError):
-                counts.add(count)
+        replies = server.execute_all([("EXISTS", *part) for _, part in parts], is_not_permitted)
+        found = zip(parts, replies, strict=True)
+        counts.update(count for (count, _), reply in found if reply and not is_not_permitted(reply))
     return {count: _existing_keys(server, shards_of(stream, count), count_hidden=False) for count in sorted(counts)}
 
 

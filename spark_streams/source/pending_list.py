@@ -172,10 +172,9 @@ class _Answer:
         """The page of each range. Raises the named error of the first reply that is one."""
         pages: dict[int, PendingPage] = {}
         for connection, indexes, now, replies in self.replies:
-            for index, page in zip(indexes, decode_pending(replies, len(indexes)), strict=True):
-                if isinstance(page, ReplyError):
-                    command = ("XPENDING", self.sent.ranges[index].stream, self.sent.member.group)
-                    raise connection.error_of(page, command)
+            for index, reply in zip(indexes, decode_pending(replies, len(indexes)), strict=True):
+                command = ("XPENDING", self.sent.ranges[index].stream, self.sent.member.group)
+                page: PendingPage = connection.answer(command, reply)
                 pages[index] = page.delivered_until(self.sent.ranges[index].until, now)
         return [pages[index] for index in range(len(pages))]
 
@@ -244,9 +243,7 @@ def pending_page(server: Server, stream: str, command: Sequence[Argument]) -> Pe
     """Send one XPENDING that lists entries of a stream and return its reply. Raises GroupMissingError, ServerError."""
     connection = server.connection_for(stream)
     connection.request(pack(*command))
-    page = decode_pending(connection.receive(), 1)[0]
-    if isinstance(page, ReplyError):
-        raise server.error_of(page, command[:3])
+    page: PendingPage = server.answer(command[:3], decode_pending(connection.receive(), 1)[0])
     return page
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 
 from spark_streams.model.ids import StreamId
 from spark_streams.source.limits import LIMITS, Limits
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 
 _Command = tuple[str | bytes | int, ...]
@@ -43,13 +42,8 @@ def _above(stream: str, position: StreamId, count: int) -> _Command:
 
 def _sizes(server: Server, commands: Mapping[str, _Command]) -> dict[str, list[int]]:
     """Return the bytes of each entry that these commands return, by stream."""
-    replies = zip(commands.items(), server.execute_each(list(commands.values())), strict=True)
-    sizes: dict[str, list[int]] = {}
-    for (stream, command), reply in replies:
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
-        sizes[stream] = [_bytes_of(fields) for _, fields in reply]
-    return sizes
+    replies = server.execute_each(list(commands.values()))
+    return {stream: [_bytes_of(fields) for _, fields in reply] for stream, reply in zip(commands, replies, strict=True)}
 
 
 def _bytes_of(fields: Iterable[bytes]) -> int:

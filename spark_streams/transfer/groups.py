@@ -17,10 +17,10 @@ from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import copied_key
 from spark_streams.model.operator_commands import seek_command
 from spark_streams.source.group.account import count_read
-from spark_streams.wire.connection.connection import Argument, ReplyError
+from spark_streams.wire.connection.connection import Argument
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_busy_group, is_no_such_key, is_not_permitted
-from spark_streams.wire.replies.xinfo import GroupInfo, groups_in, read_stream_state
+from spark_streams.wire.replies.xinfo import GroupInfo, groups_in, stream_states
 
 _SECONDS = 30 * 86_400  # that a record lives
 NEW, MOVED, SAME, LEFT = "new", "moved", "unchanged", "left"
@@ -52,12 +52,8 @@ class CopiedGroup:
 
 def fetch_groups(server: Server, stream: str) -> list[GroupInfo]:
     """Return the groups of a stream; none if it does not exist. Raises ServerError."""
-    [reply] = server.pipeline([("XINFO", "GROUPS", stream)])
-    if is_no_such_key(reply):
-        return []
-    if isinstance(reply, ReplyError):
-        raise server.error_of(reply, ("XINFO", "GROUPS", stream))
-    return groups_in(reply)
+    [reply] = server.execute_all([("XINFO", "GROUPS", stream)], is_no_such_key)
+    return [] if is_no_such_key(reply) else groups_in(reply)
 
 
 def plan(server: Server, stream: str, groups: Sequence[GroupInfo]) -> list[CopiedGroup]:
@@ -106,23 +102,17 @@ def apply(server: Server, stream: str, groups: Sequence[GroupInfo]) -> list[Copi
 def _send(server: Server, command: tuple[Argument, ...], group: GroupInfo) -> None:
     """Send the command with the number of entries that the target has up to the group's position."""
     stream = str(command[2])
-    [reply] = server.pipeline([("XINFO", "STREAM", stream)])
-    head = read_stream_state(server, stream, reply)
+    head = stream_states(server, [stream])[stream]
     read = count_read(server, stream, head, min(group.last_delivered, head.last)) if head.exists else None
     counted: tuple[Argument, ...] = () if read is None else ("ENTRIESREAD", read)
-    [reply] = server.pipeline([(*command, *counted)])
-    if isinstance(reply, ReplyError) and not is_busy_group(reply):
-        raise server.error_of(reply, command[:4])
+    server.execute_all([(*command, *counted)], is_busy_group)
 
 
 def _fetch_record(server: Server, stream: str, group: bytes) -> tuple[StreamId, ...]:
     """Return the positions that copies gave a group; none if they are unknown, or if the user may not read them."""
-    command = ("GET", copied_key(stream, group))
-    [reply] = server.pipeline([command])
+    [reply] = server.execute_all([("GET", copied_key(stream, group))], is_not_permitted)
     if reply is None or is_not_permitted(reply):
         return ()
-    if isinstance(reply, ReplyError):
-        raise server.error_of(reply, command)
     return tuple(StreamId.parse(word) for word in reply.split())
 
 
@@ -130,6 +120,4 @@ def _record(server: Server, stream: str, group: bytes, positions: Sequence[Strea
     """Record positions that copies give a group. A user without the right leaves no record: a later copy then leaves
     the group where it is, and says so."""
     command = ("SET", copied_key(stream, group), b" ".join(map(bytes, positions)), "EX", _SECONDS)
-    [reply] = server.pipeline([command])
-    if isinstance(reply, ReplyError) and not is_not_permitted(reply):
-        raise server.error_of(reply, command[:2])
+    server.execute_all([command], is_not_permitted)

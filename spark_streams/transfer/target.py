@@ -20,7 +20,7 @@ from spark_streams.transfer.entries import Entry
 from spark_streams.wire.connection.connection import ReplyError, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import execute_packed
-from spark_streams.wire.replies.reply_errors import is_id_refusal
+from spark_streams.wire.replies.reply_errors import is_id_refusal, is_no_such_key
 from spark_streams.wire.replies.xinfo import ends_in, read_stream_state
 from spark_streams.wire.session import Session
 
@@ -49,7 +49,7 @@ def require_writable(server: Server, stream: str) -> None:
 
 def fetch_target(server: Server, stream: str) -> TargetState:
     """Return the state of the target. Raises WrongKeyTypeError, ServerReplyError."""
-    [reply] = server.pipeline([("XINFO", "STREAM", stream)])
+    [reply] = server.execute_all([("XINFO", "STREAM", stream)], is_no_such_key)
     state = read_stream_state(server, stream, reply)
     ends = ends_in(reply) if state.length else None
     return TargetState(state.last, state.length, state.exists, None if ends is None else Entry(*ends.last))

@@ -17,8 +17,8 @@ from spark_streams.verify.checkpoint import Checkpoint
 from spark_streams.verify.history import Acknowledged, Added, History, Place, Row
 from spark_streams.verify.plan import BAD, Plan
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
 from spark_streams.wire.replies.xinfo import group_named
 from spark_streams.wire.session import Session
 
@@ -76,12 +76,11 @@ class Observer(threading.Thread):
         """Yield (stream, last delivered ID, pending entries) of each stream that has the group."""
         streams, group = self._plan.streams, self._plan.prefix
         pending = [("XPENDING", stream, group, "-", "+", 1_000_000) for stream in streams]
-        replies = server.pipeline([*(("XINFO", "GROUPS", stream) for stream in streams), *pending])
-        for stream, command, about, reply in zip(streams, pending, replies, replies[len(streams) :], strict=False):
-            if isinstance(reply, ReplyError) and reply.code != "NOGROUP":
-                raise server.error_of(reply, command)
+        commands = [*(("XINFO", "GROUPS", stream) for stream in streams), *pending]
+        replies = server.execute_all(commands, is_no_such_key, is_no_group)
+        for stream, about, reply in zip(streams, replies, replies[len(streams) :], strict=False):
             found = group_named(group, about)
-            if found is not None and not isinstance(reply, ReplyError):
+            if found is not None and not is_no_group(reply):
                 yield stream, found.last_delivered, {(stream, entry[0].decode()) for entry in reply}
 
     def history(self) -> History:

@@ -11,17 +11,18 @@ from __future__ import annotations
 from spark_streams.errors import RStreamError
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_forbidden
 
 SMALL = 1 << 20  # bytes that every server accepts: neither limit can be lower
 NAMES = ("proto-max-bulk-len", "client-query-buffer-limit")
 
 
 def fetch_limits(server: Server) -> tuple[int, int] | None:
-    """Return both limits, in this order; None if the user may not read them (CONFIG). Raises ServerError."""
-    replies = server.pipeline([("CONFIG", "GET", name) for name in NAMES])
-    if any(isinstance(reply, ReplyError) or len(reply) != 2 for reply in replies):
+    """Return both limits, in this order; None if the user may not read them, or the server has no CONFIG. Raises
+    ServerError."""
+    replies = server.execute_all([("CONFIG", "GET", name) for name in NAMES], is_forbidden)
+    if any(is_forbidden(reply) or len(reply) != 2 for reply in replies):
         return None
     return int(replies[0][1]), int(replies[1][1])
 

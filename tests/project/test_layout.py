@@ -304,3 +304,19 @@ def test_what_is_public_is_there() -> None:
         "watch",
     ]
     assert all(getattr(spark_streams, name) is not None for name in spark_streams.__all__)
+
+
+# What these read decides about entries. An error is no answer there (wire/connection/connection.py).
+NO_ERROR_IS_AN_ANSWER = ("source", "sink", "deadletter", "retention", "shards", "groups", "transfer")
+
+
+@pytest.mark.parametrize("folder", NO_ERROR_IS_AN_ANSWER)
+def test_what_decides_about_entries_gets_no_error_that_it_has_not_named(folder: str) -> None:
+    """Commands.pipeline returns every error as a value, so one could be read as "none"."""
+    calls = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "pipeline"
+    ]
+    assert calls == []

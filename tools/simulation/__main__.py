@@ -116,10 +116,11 @@ def main() -> int:
     parser.add_argument(
         "--add",
         action="append",
-        choices=["renew", "faults", "where"],
+        choices=["renew", "faults", "where", "refused"],
         default=[],
         help="add to each plan: new checkpoints for the used group (renew), a parted network, slow replies and "
-        "failovers (faults), or questions where entries are (where); can be given several times",
+        "failovers (faults), questions where entries are (where), or commands that the server refuses (refused); can "
+        "be given several times",
     )
     parser.add_argument("--whole", action="store_true", help="with --story: do not shrink")
     parser.add_argument("--pairs", action="store_true", help="print the pairs of source options, and run no plan")

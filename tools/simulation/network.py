@@ -66,6 +66,8 @@ class Network:
     def recover(self) -> None:
         """End all faults."""
         self.refused, self.parted, self.late = 0, "", 0.0
+        if isinstance(self.server, ProcessServer):
+            self.server.core.refusals.end()
 
     def pass_time(self, seconds: float) -> None:
         """Move the plan's clock, if there is one."""

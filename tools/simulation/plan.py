@@ -12,7 +12,7 @@ from dataclasses import replace
 from tools.simulation.options import first, later
 from tools.simulation.seldom import SELDOM
 from tools.simulation.setup import Plan, Setup
-from tools.simulation.step import Step
+from tools.simulation.step import Step, random_step
 
 NEVER_AHEAD = 1 << 62
 
@@ -93,8 +93,22 @@ def _with_questions(chance: random.Random, steps: list[Step]) -> list[Step]:
     return steps
 
 
+def _with_refusals(chance: random.Random, steps: list[Step]) -> list[Step]:
+    """Commands that the server refuses, at one to four places."""
+    for _ in range(chance.choice([1, 1, 2, 4])):
+        place = chance.randint(0, len(steps))
+        refusal = random_step(chance, "refuse", chance.choice([0, chance.randint(1, 12), chance.randint(1, 60)]))
+        steps[place:place] = [refusal, *([Step("trigger")] * chance.choice([0, 1, 2]))]
+    return steps
+
+
 # Each has a generator of its own: the other steps of a plan stay as they are.
-ADDITIONS = {"renew": _with_renewals, "faults": _with_faults, "where": _with_questions}
+ADDITIONS = {
+    "renew": _with_renewals,
+    "faults": _with_faults,
+    "where": _with_questions,
+    "refused": _with_refusals,
+}
 
 
 def _made(seed: int) -> Plan:

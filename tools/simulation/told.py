@@ -20,6 +20,7 @@ from tools.simulation.told_accounts import ACCOUNTS
 from tools.simulation.told_modes import MODES
 from tools.simulation.told_plan import Told, told
 from tools.simulation.told_processes import PROCESSES
+from tools.simulation.told_refusals import REFUSALS
 from tools.simulation.told_sink import SINK
 
 TRIM_ALL = Step("trim", amount=0.99)
@@ -120,6 +121,7 @@ TOLD: Mapping[str, Told] = {
     **ACCOUNTS,
     **MODES,
     **PROCESSES,
+    **REFUSALS,
     **SINK,
 }  # fmt: skip
 

@@ -79,7 +79,7 @@ def _groups(server: Server, names: Sequence[str], options: ChangeOptions, report
         resume_lines,
     )
     from spark_streams.groups.group_keys import count_waiting, find_group_keys, split_by_stream, waiting_lines
-    from spark_streams.wire.replies.xinfo import group_named
+    from spark_streams.wire.replies.xinfo import streams_with_group
 
     group = options.group
     streams = resolve_streams(server, names, group, options.exact)
@@ -87,13 +87,10 @@ def _groups(server: Server, names: Sequence[str], options: ChangeOptions, report
     waiting = count_waiting(server, group_keys)
     group_keys = [group_key for group_key in group_keys if group_key.key not in waiting]
     keys_by_stream = split_by_stream(group_keys, streams)
-    replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
-    streams_with_group = {
-        stream for stream, reply in zip(streams, replies, strict=True) if group_named(group, reply) is not None
-    }
+    having_it = {*streams_with_group(server, streams, group)}
     # Keys may remain of a group that was deleted.
     snapshots = load_groups(
-        server, [stream for stream in streams if stream in streams_with_group or not keys_by_stream[stream]], group
+        server, [stream for stream in streams if stream in having_it or not keys_by_stream[stream]], group
     )
     report.carry_out(
         snapshots,
@@ -104,7 +101,7 @@ def _groups(server: Server, names: Sequence[str], options: ChangeOptions, report
             else plan_delete_group(snapshot, keys_by_stream[snapshot.stream])
         ),
     )
-    for stream in (stream for stream in streams if stream not in streams_with_group):
+    for stream in (stream for stream in streams if stream not in having_it):
         report.stream_reports.append(
             delete_leftovers(server, stream, group, keys_by_stream[stream])
             if report.yes

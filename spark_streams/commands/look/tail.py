@@ -148,16 +148,11 @@ class Tail:
         return [*existing(server, plain), *self._with_group(server, matching)]
 
     def _with_group(self, server: Server, streams: Sequence[Name]) -> list[Name]:
-        from spark_streams.wire.replies.xinfo import group_named
+        from spark_streams.wire.replies.xinfo import streams_with_group
 
         if self._group is None:
             return list(dict.fromkeys(streams))
-        replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
-        return [
-            stream
-            for stream, reply in zip(streams, replies, strict=True)
-            if group_named(self._group, reply) is not None
-        ]
+        return streams_with_group(server, streams, self._group)
 
     def _new(self, server: Server, follower: Follower) -> Mapping[Name, StreamId]:
         """Return new matching streams, each with the position to follow from: its begin, or the group's position."""

@@ -18,7 +18,6 @@ from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
 from spark_streams.deadletter.redrive.destinations import PARKED
 from spark_streams.model.pattern import escape, is_pattern
 from spark_streams.model.printable import json_text
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_wrong_type
 
@@ -43,12 +42,8 @@ def divide(
     for page in pages_of(names, size):
         commands = [("XRANGE", name, "-", "+", "COUNT", 1) for name in page]
         received = 0
-        for command, reply in zip(commands, server.pipeline(commands), strict=True):
-            if is_wrong_type(reply):
-                continue  # it was a stream a moment ago
-            if isinstance(reply, ReplyError):
-                raise server.error_of(reply, command)
-            if reply:
+        for command, reply in zip(commands, server.execute_all(commands, is_wrong_type), strict=True):
+            if reply and not is_wrong_type(reply):  # it was a stream a moment ago
                 fields = reply[0][1]
                 received += sum(map(len, fields))
                 (dead if is_dead_letter(fields) else inputs).add(command[1])

@@ -15,8 +15,8 @@ from spark_streams.deadletter.transform import DeadLetter, dead_letters_of
 from spark_streams.model.keys import read_retry_stream
 from spark_streams.model.printable import name_text
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_wrong_type
 from spark_streams.wire.replies.scan import list_streams
 from spark_streams.wire.session import Session
 
@@ -60,12 +60,12 @@ def _dead_letter_streams(server: Server, candidates: Sequence[bytes]) -> list[De
             commands += [
                 ("XREVRANGE", name, "+", "-", "COUNT", 1), ("XRANGE", name, "-", "+", "COUNT", 1), ("XLEN", name)
             ]  # fmt: skip
-        replies = server.pipeline(commands)
+        replies = server.execute_all(commands, is_wrong_type)
         received = 0
         for place, name in enumerate(names):
             last, first, length = replies[3 * place : 3 * place + 3]
             # Deleted, or of another type by now: not a dead-letter stream any more.
-            if isinstance(last, ReplyError) or isinstance(first, ReplyError) or not last or not first:
+            if is_wrong_type(last) or is_wrong_type(first) or not last or not first:
                 continue
             received += sum(map(len, last[0][1])) + sum(map(len, first[0][1]))
             if any(names_origin(entry[0][1]) for entry in (first, last)):

@@ -33,12 +33,10 @@ from spark_streams.deadletter.redrive.page_plan import PagePlan, RedrivePart
 from spark_streams.deadletter.redrive.redrive_state import RedriveRun, require_unchanged
 from spark_streams.deadletter.redrive.unfinished_page import WATCHED, by_slot, finish, forget, redriven_key
 from spark_streams.errors import RStreamError, ServerReplyError
-from spark_streams.model.ids import MIN_ID
-from spark_streams.wire.connection.connection import Argument, Connection, ReplyError
+from spark_streams.wire.connection.connection import Argument, Connection
 from spark_streams.wire.replies.multi_exec import execute_packed, transact
 from spark_streams.wire.replies.replies import find_errors
-from spark_streams.wire.replies.reply_errors import is_no_such_key
-from spark_streams.wire.replies.xinfo import stream_in
+from spark_streams.wire.replies.xinfo import stream_states
 
 WATCHED_TRIES = 3  # of a transaction with its destination streams watched
 
@@ -138,12 +136,7 @@ class Mover:
 
 def _last_ids(node: Connection, streams: Sequence[bytes]) -> dict[bytes, bytes]:
     """Return the last ID of each stream. Raises ServerReplyError."""
-    last: dict[bytes, bytes] = {}
-    for to, reply in zip(streams, node.pipeline([("XINFO", "STREAM", to) for to in streams]), strict=True):
-        if isinstance(reply, ReplyError) and not is_no_such_key(reply):
-            raise node.error_of(reply, ("XINFO", "STREAM", to))
-        last[to] = bytes(MIN_ID if isinstance(reply, ReplyError) else stream_in(reply).last)
-    return last
+    return {to: bytes(state.last) for to, state in stream_states(node, streams).items()}
 
 
 class Rehearsal(Mover):

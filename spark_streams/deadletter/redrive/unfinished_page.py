@@ -24,8 +24,8 @@ from spark_streams.deadletter.redrive.redrive_state import RedriveRun, require_u
 from spark_streams.errors import StreamStateError
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.keys import key_beside
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.replies.multi_exec import transact
+from spark_streams.wire.replies.reply_errors import is_wrong_type
 
 # Value of an ID in the notes: its entry was appended. Any other value is the last ID of `to` before that, as the entry
 # may have been refused.
@@ -79,8 +79,8 @@ def _find_appended(run: RedriveRun, to: bytes, positions: Mapping[bytes, bytes])
     node, appended = run.session.connection_for(to), list[bytes]()
     position = min((StreamId.parse(positions[entry]) for entry in missing), default=MAX_ID)
     while missing and position < MAX_ID:
-        [page] = node.pipeline([("XRANGE", to, bytes(position.next()), "+", "COUNT", _PAGE)])
-        if not page or isinstance(page, ReplyError):  # the key may hold something else now
+        [page] = node.execute_all([("XRANGE", to, bytes(position.next()), "+", "COUNT", _PAGE)], is_wrong_type)
+        if not page or is_wrong_type(page):  # the key may hold something else now
             break
         position = StreamId.parse(page[-1][0])
         marks = {mark.previous for _, fields in page if (mark := split_mark(fields)[1]) is not None}

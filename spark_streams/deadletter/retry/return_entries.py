@@ -70,12 +70,11 @@ def _move(node: Connection, waiting: str, returned: str, group: str, page: Seque
     replies = transact_each(node, [create, *added, remove])
     if replies is None:
         return False
-    if isinstance(replies[0], ReplyError) and not is_busy_group(replies[0]):
-        # The stream was created all the same, or cannot be used: the next attempt shows why.
-        raise node.error_of(replies[0], create)
+    node.answer(create, replies[0], is_busy_group)  # the next attempt shows why, or the stream was created all the same
     refused = find_errors(replies[1:-1])
     if refused:
         _put_back(node, waiting, [page[place][1] for place, _ in refused], replies[-1], refused[0][1])
+    node.answer(remove, replies[-1])
     return True
 
 

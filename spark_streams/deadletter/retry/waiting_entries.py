@@ -11,7 +11,7 @@ from spark_streams.model.keys import RetryStream, delays_key, read_retry_stream,
 from spark_streams.model.numbers import parse_number
 from spark_streams.model.printable import name_text
 from spark_streams.options.values import MOST_DELAYS
-from spark_streams.wire.connection.connection import Reply, ReplyError
+from spark_streams.wire.connection.connection import Reply
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import milliseconds
 from spark_streams.wire.replies.reply_errors import is_wrong_type
@@ -38,7 +38,7 @@ def waiting_entries(server: Server, names: Iterable[bytes]) -> list[WaitingEntri
     ServerError."""
     parsed = {name: read_retry_stream(name.decode("utf-8", "replace")) for name in sorted(names)}
     streams = {name: stream for name, stream in parsed.items() if stream is not None}
-    lengths = server.pipeline([("XLEN", name) for name in streams])
+    lengths = server.execute_all([("XLEN", name) for name in streams], is_wrong_type)
     filled = [(name, stream) for (name, stream), length in zip(streams.items(), lengths, strict=True) if length]
     waiting = [_fetch_waiting(server, name, stream) for name, stream in filled]
     return [entries for entries in waiting if entries is not None]
@@ -48,13 +48,8 @@ def waiting_of(server: Server, groups: Iterable[tuple[str, str]]) -> list[Waitin
     """Return the returned entries of these (stream, group), and their waiting entries if queries return them. Raises
     ServerError."""
     pairs = list(groups)
-    commands = [("GET", delays_key(*pair)) for pair in pairs]
-    with_delays: list[tuple[str, str]] = []
-    for pair, command, reply in zip(pairs, commands, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError) and not is_wrong_type(reply):
-            raise server.error_of(reply, command)
-        if isinstance(reply, bytes):
-            with_delays.append(pair)
+    delays = server.execute_all([("GET", delays_key(*pair)) for pair in pairs], is_wrong_type)
+    with_delays = [pair for pair, reply in zip(pairs, delays, strict=True) if isinstance(reply, bytes)]
     names = [retry_stream(*pair, attempts).encode() for pair in with_delays for attempts in range(1, MOST_DELAYS + 1)]
     return waiting_entries(server, [*names, *[returned_stream(*pair).encode() for pair in pairs]])
 
@@ -65,18 +60,11 @@ def _fetch_waiting(server: Server, name: bytes, stream: RetryStream) -> WaitingE
     commands: list[tuple[str | bytes | int, ...]] = [
         ("TIME",), ("XLEN", name), ("XRANGE", name, "-", "+", "COUNT", 1), ("GET", key)
     ]  # fmt: skip
-    node = server.connection_for(name)
-    replies = node.pipeline(commands)
-    if is_wrong_type(replies[1]):
-        return None  # the key has another type by now
-    if is_wrong_type(replies[3]):
-        replies[3] = None  # no query has written this key
-    for command, reply in zip(commands, replies, strict=True):
-        if isinstance(reply, ReplyError):
-            raise node.error_of(reply, command)
-    now, length, first, delays = replies
-    if not first:
-        return None
+    now, length, first, delays = server.connection_for(name).execute_all(commands, is_wrong_type)
+    if is_wrong_type(length) or not first:
+        return None  # the key has another type by now, or no entry is left
+    if is_wrong_type(delays):
+        delays = None  # no query has written this key
     shown, attempts = name_text(name), stream.attempts
     if attempts is None:
         return WaitingEntries(shown, length, stream.stream, stream.group, None, None, None)

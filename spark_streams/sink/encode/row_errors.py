@@ -23,7 +23,7 @@ from spark_streams.wire.replies.reply_errors import (
     is_id_form_unknown,
     is_id_refusal,
 )
-from spark_streams.wire.replies.xinfo import read_stream_state
+from spark_streams.wire.replies.xinfo import stream_states
 
 _ROWS_PER_REQUEST = 200  # entries may be large
 
@@ -48,9 +48,9 @@ def error_of_row(server: Server, chunk: Chunk, place: int, refusal: ReplyError) 
 def id_refused(server: Server, chunk: Chunk, place: int) -> RStreamError:
     """Return the named error for a row whose ID the server would refuse."""
     stream = chunk.streams[chunk.codes[place]]
-    (state,) = server.pipeline([("XINFO", "STREAM", stream)])
+    state = stream_states(server, [stream])[stream]
     has_own_id = chunk.ids is not None and chunk.ids.values[place].is_valid
-    is_full = not has_own_id or read_stream_state(server, stream, state).last == MAX_ID
+    is_full = not has_own_id or state.last == MAX_ID
     return error_of_row(server, chunk, place, ReplyError(IDS_EXHAUSTED if is_full else ID_TOO_LOW))
 
 

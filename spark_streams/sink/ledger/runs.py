@@ -18,11 +18,11 @@ from spark_streams.model.keys import CLOSED, RUNS
 from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.ledger import JOB_SECONDS, NONE_CLOSED, number_in
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.eviction import ASK, drops_any_key, evicting_policy, find_worst_policy
 from spark_streams.wire.replies.multi_exec import transact
 from spark_streams.wire.replies.replies import milliseconds
+from spark_streams.wire.replies.reply_errors import is_forbidden
 from spark_streams.wire.session import Session
 
 _log = logging.getLogger("spark_streams.sink")
@@ -84,13 +84,11 @@ def _make_record(server: Server, batch: Batch) -> None:
 def _next_number(server: Server) -> int | None:
     """Return the next run's number; None if another driver was faster."""
     home = server.connection_for(RUNS)  # the node whose clock is used
-    *replies, memory = home.pipeline([("WATCH", RUNS), ("GET", RUNS), ("TIME",), ASK])
-    for reply in replies:
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, ("GET", RUNS))
-    other_policies = [node.pipeline([ASK])[0] for node in server.nodes() if node is not home]
+    commands = [("WATCH", RUNS), ("GET", RUNS), ("TIME",)]
+    *replies, memory = home.execute_all([*commands, ASK], is_forbidden)  # only ASK may be
+    _, last, clock = home.checked(commands, replies)
+    other_policies = [node.execute_all([ASK], is_forbidden)[0] for node in server.nodes() if node is not home]
     _require_memory(server.address, find_worst_policy([memory, *other_policies]))
-    _, last, clock = replies
     number = max(milliseconds(clock) * 1000, number_in(last or b"0") + 1)
     return number if transact(home, [("SET", RUNS, number)]) is not None else None
 

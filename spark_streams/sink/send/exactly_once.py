@@ -39,6 +39,7 @@ from spark_streams.wire.connection.connection import Connection, Reply, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import Outcome, transact
 from spark_streams.wire.replies.replies import find_errors, parse_replies
+from spark_streams.wire.replies.reply_errors import is_no_such_key
 from spark_streams.wire.replies.xinfo import read_stream_state
 
 _NOTHING: Hashes = np.empty(0, np.uint64)
@@ -183,8 +184,9 @@ class ExactlyOnce(Delivery):
         XINFO STREAM of each: IDs must be above its last one."""
         explicit = write.chunk.stream_names if write.chunk.ids is not None else []
         checks = _checks(write, *explicit)
-        replies = server.pipeline([*checks, *[("XINFO", "STREAM", stream) for stream in explicit]])
-        _, *answers = server.checked(checks, replies[: len(checks)])
+        described = [("XINFO", "STREAM", stream) for stream in explicit]
+        replies = server.execute_all([*checks, *described], is_no_such_key)
+        _, *answers = replies[: len(checks)]
         for share, head, length in zip(write.shares, answers[0::2], answers[1::2], strict=True):
             share.view.refresh(server, head, length)
         return dict(zip(explicit, replies[len(checks) :], strict=True))

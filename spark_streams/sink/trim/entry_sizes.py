@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_streams.sink.encode.chunks import Chunk
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 
 ASK_EVERY = 32  # chunks
@@ -57,10 +56,7 @@ class EntrySizes:
     def ask(self, server: Server, streams: Sequence[bytes]) -> None:
         """Ask for the size of these streams' entries, in one round trip. Raises ServerReplyError and its subclasses."""
         commands = [command for stream in streams for command in (("MEMORY", "USAGE", stream), ("XLEN", stream))]
-        replies = server.pipeline(commands)
-        for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, ReplyError):
-                raise server.error_of(reply, command)
+        replies = server.execute_all(commands)
         for stream, usage, length in zip(streams, replies[0::2], replies[1::2], strict=True):
             state = self._streams[stream]
             if usage and length:

@@ -21,7 +21,7 @@ from spark_streams.options.sink_options import SinkOptions
 from spark_streams.retention.readers import Readers, RetentionState
 from spark_streams.sink.encode.chunks import Chunk
 from spark_streams.sink.trim.entry_sizes import EntrySizes
-from spark_streams.wire.connection.connection import ReplyError, pack
+from spark_streams.wire.connection.connection import pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import milliseconds
 from spark_streams.wire.replies.reply_errors import is_syntax_error
@@ -152,7 +152,7 @@ class AckedTrimmer:
         self.server = server
         self._trimming = trimming
         self._readers = Readers()
-        self._knows_acked: bool | None = None
+        self._knows_acked = True  # until the server says that it does not
 
     def trim(self, streams: Sequence[bytes], now: int, max_entries: Mapping[bytes, int | None] | None = None) -> int:
         """Trim the streams. Return the number of removed entries. max_entries: per stream, as in Trimming. Raises
@@ -170,16 +170,12 @@ class AckedTrimmer:
         return thresholds if thresholds or self._trimming.limits.max_bytes is not None else [("MINID", str(MAX_ID))]
 
     def _trim(self, stream: bytes, state: RetentionState, kind: str, threshold: str) -> int:
-        if self._knows_acked is not False:
+        if self._knows_acked:
             words = [*self._trimming.words(stream, kind, threshold), "ACKED"]
-            reply = self.server.pipeline([words])[0]
-            if self._knows_acked is None:
-                self._knows_acked = not is_syntax_error(reply)
-            if self._knows_acked:
-                if isinstance(reply, ReplyError):
-                    raise self.server.error_of(reply, words)
-                trimmed: int = reply
-                return trimmed
+            [reply] = self.server.execute_all([words], is_syntax_error)
+            if not is_syntax_error(reply):
+                return int(reply)
+            self._knows_acked = False
         return self._trim_up_to(stream, state.needed, kind, threshold)
 
     def _trim_up_to(self, stream: bytes, needed: StreamId, kind: str, threshold: str) -> int:

@@ -20,7 +20,6 @@ from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.part import ALL, Part
 from spark_streams.source.partitioning import Task, divide_into_tasks, task_size
 from spark_streams.source.shard_sets import with_shards
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.absent_streams import SILENT, lines_of, missing, nothing_matches
 from spark_streams.wire.replies.reply_errors import is_no_such_key
@@ -102,17 +101,15 @@ def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dic
     heads: dict[str, StreamHead] = {}
     absent: list[str] = []
     silent: dict[str, str] = {}
-    for stream, command, reply in zip(streams, commands, server.execute_each(commands), strict=True):
-        if not isinstance(reply, ReplyError):
+    for stream, reply in zip(streams, server.execute_each(commands, is_no_such_key), strict=True):
+        if is_no_such_key(reply):
+            heads[stream] = StreamHead(None, None, 0)
+            absent.append(stream)
+        else:
             generated = stream_in(reply).last
             heads[stream] = replace(_head(ends_in(reply)), generated=generated)
             if heads[stream].last is None and generated == MIN_ID:
                 silent[stream] = SILENT
-        elif not is_no_such_key(reply):
-            raise server.error_of(reply, command)
-        else:
-            heads[stream] = StreamHead(None, None, 0)
-            absent.append(stream)
     if must_exist and absent:
         raise missing(server, absent[0], "use streamsPattern to read what is there")
     # A shard is created before it has entries.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from spark_streams.model.ids import StreamId
 from spark_streams.source.batch.split_points import Probe, first_positions, further_positions
 from spark_streams.source.range import Range
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 
 _ROUNDS = 6  # of probes, if entries come in bursts; otherwise one is enough
@@ -80,12 +79,8 @@ def _probe(
         commands.append(("XREVRANGE", stream, position.ms, position.ms, "COUNT", 1))
         if position > first:
             commands.append(("XREVRANGE", stream, b"(" + bytes(position), bytes(first), "COUNT", 1))
-    replies: list[tuple[StreamId, ...]] = []
-    for command, reply in zip(commands, server.execute_each(commands), strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
-        replies.append(tuple(StreamId.parse(entry[0]) for entry in reply))
-    next_reply = iter(replies)
+    # All are read before the first is used: else the connection would be closed.
+    next_reply = iter([tuple(StreamId.parse(entry[0]) for entry in reply) for reply in server.execute_each(commands)])
     for number, position in pairs:
         ids, deepest = next(next_reply), next(next_reply)
         below = next(next_reply) if position > targets[number].range.after.next() else ()

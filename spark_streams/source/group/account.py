@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.wire.connection.connection import Argument, Reply, ReplyError, pack
+from spark_streams.wire.connection.connection import Argument, Reply, pack
 from spark_streams.wire.connection.page_sizer import PageSizer
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import parse_replies
@@ -153,6 +153,4 @@ def _page(server: Server, command: tuple[Argument, ...]) -> tuple[list[bytes], i
     connection.request(pack(*command))
     raw = connection.receive()
     reply: Reply = parse_replies(raw)[0]
-    if isinstance(reply, ReplyError):
-        raise server.error_of(reply, command[:2])
-    return [entry[0] for entry in reply], len(raw)
+    return [entry[0] for entry in server.answer(command[:2], reply)], len(raw)

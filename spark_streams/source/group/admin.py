@@ -12,15 +12,10 @@ from spark_streams.source.group.findings import Start
 from spark_streams.source.group.state import missing
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
-from spark_streams.wire.connection.connection import Argument, Reply, ReplyError
+from spark_streams.wire.connection.connection import Argument, Reply
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.multi_exec import Outcome, frame_transaction
-from spark_streams.wire.replies.reply_errors import (
-    is_busy_group,
-    is_key_required,
-    is_no_such_key,
-    is_out_of_memory,
-)
+from spark_streams.wire.replies.multi_exec import transact_in_turn
+from spark_streams.wire.replies.reply_errors import is_busy_group, is_error, is_key_required, is_no_such_key
 from spark_streams.wire.replies.xinfo import group_named
 
 Command = tuple[Argument, ...]
@@ -28,14 +23,8 @@ Command = tuple[Argument, ...]
 
 def streams_without_group(server: Server, member: Membership, streams: Sequence[str]) -> list[str]:
     """Return the streams that do not have the group, or do not exist. Raises WrongKeyTypeError."""
-    replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
-    without = []
-    for stream, reply in zip(streams, replies, strict=True):
-        if isinstance(reply, ReplyError) and not is_no_such_key(reply):
-            raise server.error_of(reply, ("XINFO", "GROUPS", stream))
-        if group_named(member.group, reply) is None:
-            without.append(stream)
-    return without
+    replies = server.execute_all([("XINFO", "GROUPS", stream) for stream in streams], is_no_such_key)
+    return [stream for stream, reply in zip(streams, replies, strict=True) if group_named(member.group, reply) is None]
 
 
 @dataclass(frozen=True)
@@ -101,10 +90,8 @@ def try_to_change(server: Server, member: Membership, changes: Mapping[str, Grou
             if is_key_required(reply):
                 absent.add(stream)
                 break
-            if is_busy_group(reply):
+            if is_busy_group(server.answer(command[:4], reply, is_busy_group)):
                 existing.add(stream)
-            elif isinstance(reply, ReplyError):
-                raise server.error_of(reply, command[:4])
     return ChangedGroups(frozenset(existing), frozenset(absent))
 
 
@@ -155,12 +142,7 @@ def begin_batches(server: Server, member: Membership, end: Offset, first: Sequen
         is_known = mark is not None and (at.number > 0 or mark.read_at_begin != at.read)
         if mark is not None and ((mark.is_begin and is_known) or (mark.is_seek and is_of_batch)):
             begun.append((key, Mark.of_first_batch(mark.id, end.token)))
-    commands = [("SET", key, str(mark)) for key, mark in begun]
-    for command, reply in zip(commands, server.pipeline(commands), strict=True):
-        if is_out_of_memory(reply):  # a full server may delete a key: no mark says the same to a new checkpoint
-            server.execute("DEL", command[1])
-        elif isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
+    server.execute_all([("SET", key, str(mark)) for key, mark in begun])
 
 
 def _set_mark(member: Membership, stream: str, mark: Mark) -> Command:
@@ -171,20 +153,6 @@ def _transactions(server: Server, changes: Mapping[str, Sequence[Command]]) -> d
     """Run the commands of each stream as one transaction, all in one round trip. Return the replies of each stream."""
     results: dict[str, list[Reply]] = {}
     for connection, streams in server.parts(list(changes), lambda stream: stream):
-        framed = {
-            stream: changes[stream] if len(changes[stream]) == 1 else frame_transaction(changes[stream])
-            for stream in streams
-        }
-        replies = connection.pipeline([command for commands in framed.values() for command in commands])
-        taken = iter(replies)
-        for stream, commands in framed.items():
-            own = [next(taken) for _ in commands]
-            if len(commands) == 1:
-                results[stream] = own
-                continue
-            outcome = Outcome.read(own)
-            if outcome.refusal is not None or outcome.results is None:
-                refused = changes[stream][min(outcome.place, len(changes[stream]) - 1)]
-                raise connection.error_of(outcome.refusal or ReplyError("EXEC"), refused[:4])
-            results[stream] = outcome.results
+        taken = transact_in_turn(connection, [changes[stream] for stream in streams], is_error)
+        results.update(zip(streams, taken, strict=True))
     return results

@@ -44,6 +44,7 @@ class ConsumerLease(lease.Lease):
 
     def live(self, server: Server, consumers: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         """Return those of these (stream, consumer) of the group that have the lease of a running query."""
-        leases = server.pipeline([("GET", lease_key(stream, self._group, consumer)) for stream, consumer in consumers])
+        keys = [lease_key(stream, self._group, consumer) for stream, consumer in consumers]
+        leases = server.execute_all([("GET", key) for key in keys])
         held = lease.are_held(server, leases, self._terms.processes)
         return {pair for pair, is_held in zip(consumers, held, strict=True) if is_held}

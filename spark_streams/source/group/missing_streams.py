@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from spark_streams.model.keys import delays_key, keys_of_consumer, origins_key, retry_stream, returned_stream
 from spark_streams.options.values import MOST_DELAYS
 from spark_streams.source.membership import Membership
-from spark_streams.wire.connection.connection import Connection, Reply, ReplyError
+from spark_streams.wire.connection.connection import Connection, Reply
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.multi_exec import transact
 from spark_streams.wire.replies.reply_errors import is_no_group
@@ -51,10 +51,9 @@ def _state(node: Connection, member: Membership, stream: str) -> Sequence[Reply]
     """Return whether the stream exists, what is pending of returned entries, and the lengths of the other streams."""
     returned = returned_stream(stream, member.group)
     lengths = [("XLEN", name) for name in (returned, *_retry_streams(member, stream))]
-    return node.pipeline([("EXISTS", stream), ("XPENDING", returned, member.group), *lengths])
+    return node.execute_all([("EXISTS", stream), ("XPENDING", returned, member.group), *lengths], is_no_group)
 
 
 def _has_nothing(state: Sequence[Reply]) -> bool:
     exists, pending, *lengths = state
-    pending_count = 0 if is_no_group(pending) else pending if isinstance(pending, ReplyError) else pending[0]
-    return [exists, pending_count, *lengths] == [0] * len(state)
+    return not any([exists, 0 if is_no_group(pending) else pending[0], *lengths])

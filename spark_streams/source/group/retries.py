@@ -26,7 +26,6 @@ from spark_streams.options.source_options import SourceOptions
 from spark_streams.options.values import MOST_DELAYS
 from spark_streams.source.limits import Limits
 from spark_streams.source.offset import Offset
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import milliseconds
 from spark_streams.wire.replies.reply_errors import is_busy_group, is_key_required, is_wrong_type
@@ -136,8 +135,8 @@ class Retries:
         one transaction, but another client may have created the stream alone. A key of another type is skipped. Raises
         ServerError."""
         commands = [("XGROUP", "CREATE", name, self._group, "0-0", "ENTRIESREAD", "0") for name in sorted(names)]
-        for command, reply in zip(commands, server.pipeline(commands), strict=True):
-            name = command[2]
+        replies = server.execute_all(commands, is_wrong_type, is_key_required, is_busy_group)
+        for name, reply in zip(sorted(names), replies, strict=True):
             if is_wrong_type(reply) or is_key_required(reply):
                 self._existing.discard(name)
                 if is_wrong_type(reply):
@@ -146,8 +145,6 @@ class Retries:
                         name,
                         server.address,
                     )
-            elif isinstance(reply, ReplyError) and not is_busy_group(reply):
-                raise server.error_of(reply, command)
             else:
                 self._joined.add(name)
 

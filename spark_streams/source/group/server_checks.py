@@ -19,7 +19,13 @@ from spark_streams.errors import UnsupportedError
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.eviction import drops_any_key, evicting_policy
-from spark_streams.wire.replies.reply_errors import is_syntax_error, is_wrong_number_of_arguments
+from spark_streams.wire.replies.reply_errors import (
+    is_forbidden,
+    is_no_such_key,
+    is_out_of_memory,
+    is_syntax_error,
+    is_wrong_number_of_arguments,
+)
 
 _log = logging.getLogger("spark_streams.source")
 
@@ -28,9 +34,11 @@ _PROBE = ("XSETID", "rstream:none", "0-0", "ENTRIESADDED", "0", "MAXDELETEDID", 
 
 
 def require_entry_counts(server: Server) -> None:
-    """Raise UnsupportedError if the server does not have these counts, or ServerUnreachableError."""
-    [reply] = server.pipeline([_PROBE])
-    if is_wrong_number_of_arguments(reply) or is_syntax_error(reply):
+    """Raise UnsupportedError if the server does not have these counts, or ServerError. It is believed to have them if
+    the user may not ask (+xsetid), or if its memory is full: reading goes on, and makes room."""
+    lacks_counts = (is_wrong_number_of_arguments, is_syntax_error)
+    [reply] = server.execute_all([_PROBE], is_no_such_key, is_forbidden, is_out_of_memory, *lacks_counts)
+    if any(is_lack(reply) for is_lack in lacks_counts):
         raise UnsupportedError(
             f"cannot read a stream from the server at {server.address}: Redis before 7.0 has no entries-added and "
             "entries-read, so lost entries could not be noticed. Use Redis 7.0 or later, or Valkey"

@@ -19,9 +19,8 @@ from spark_streams.source.group.admin import GroupChange, change_groups
 from spark_streams.source.group.findings import Start
 from spark_streams.source.group.state import fetch_state, missing, shared_at_restart
 from spark_streams.source.membership import Membership
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.reply_errors import is_key_required, is_no_group
+from spark_streams.wire.replies.reply_errors import is_key_required, is_no_group, is_no_such_key
 from spark_streams.wire.replies.xinfo import StreamState, group_named, stream_states
 
 _log = logging.getLogger("spark_streams.source")
@@ -144,7 +143,7 @@ def require_not_forgotten(server: Server, member: Membership, streams: Sequence[
     for stream, record in zip(own, map(ForgottenGroup.parse, replies), strict=True):
         if record is None:
             continue
-        [groups] = server.pipeline([("XINFO", "GROUPS", stream)])
+        [groups] = server.execute_all([("XINFO", "GROUPS", stream)], is_no_such_key)
         info = group_named(member.group, groups)
         if info is None or info.last_delivered != record.position:
             continue  # created again or set to another position since
@@ -181,11 +180,9 @@ def restart_groups(server: Server, member: Membership, positions: Mapping[str, S
         if state.others or state.released:
             raise shared_at_restart(member, stream, state)
     deletions = [("XGROUP", "DELCONSUMER", stream, member.group, member.consumer) for stream in existing]
-    for stream, command, reply in zip(existing, deletions, server.execute_each(deletions), strict=True):
+    for stream, reply in zip(existing, server.execute_all(deletions, is_key_required, is_no_group), strict=True):
         if is_key_required(reply) or is_no_group(reply):
             raise missing(server, member, stream, stream_too=is_key_required(reply))
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command[:4])
     starts = {
         stream: Start(positions[stream], count_read(server, stream, heads[stream], positions[stream]))
         for stream in existing

@@ -19,9 +19,9 @@ from spark_streams.source.group.findings import Finding, Kind
 from spark_streams.source.group.remedies import MessageContext, error_of, problem_of
 from spark_streams.source.membership import Membership
 from spark_streams.source.part import Part
-from spark_streams.wire.connection.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection.connection import Argument, Connection, Reply
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.multi_exec import Outcome, frame_transaction
+from spark_streams.wire.replies.multi_exec import transact_in_turn
 from spark_streams.wire.replies.replies import milliseconds
 from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
 from spark_streams.wire.replies.xinfo import StreamState, consumers_in, group_named, read_stream_state, stream_states
@@ -82,8 +82,6 @@ def fetch_looks(server: Server, member: Membership, streams: Sequence[str]) -> d
         for stream, (info, groups, consumers, mark, time) in _looked_at(connection, member, part):
             head = read_stream_state(server, stream, info)
             group = _read_group_state(server, member, stream, groups, consumers)
-            if isinstance(time, ReplyError):
-                raise server.error_of(time, ("TIME",))
             has_scratch = group_named(scratch, groups) is not None
             looks[stream] = Look(head, group, Mark.parse(mark), milliseconds(time), has_scratch)
     return {stream: looks[stream] for stream in streams}
@@ -97,15 +95,8 @@ def _looked_at(
     for stream in streams:
         key = committed_key(stream, member.group, member.consumer)
         look: list[tuple[Argument, ...]] = [("XINFO", "STREAM", stream), *_group_commands(member, stream)]
-        sent.append(frame_transaction([*look, ("GET", key), ("TIME",)]))
-    replies = connection.execute_each([command for look in sent for command in look])
-    for stream, look in zip(streams, sent, strict=True):
-        outcome = Outcome.read([next(replies) for _ in look])
-        if outcome.refusal is not None or outcome.results is None:
-            refused = look[min(outcome.place + 1, len(look) - 1)]
-            raise connection.error_of(outcome.refusal or ReplyError("EXEC"), refused[:3])
-        yield stream, outcome.results
-    next(replies, None)
+        sent.append([*look, ("GET", key), ("TIME",)])
+    yield from zip(streams, transact_in_turn(connection, sent, is_no_such_key, is_no_group), strict=True)
 
 
 def fetch_state(
@@ -126,12 +117,12 @@ def fetch_state(
     for stream in streams:
         commands.append(("XLEN", stream) if stream in cached_heads else ("XINFO", "STREAM", stream))
         commands += _group_commands(member, stream)[: 1 if if_alone else 2]
-    replies = server.execute_each(commands)
+    replies = server.execute_each(commands, is_no_such_key, is_no_group)
     heads: dict[str, StreamState] = {}
     states: dict[str, GroupState | None] = {}
     for stream, head, groups in zip(streams, replies, replies, strict=True):
         if if_alone:
-            state = None if isinstance(groups, ReplyError) else read_lone_group(member, groups)
+            state = read_lone_group(member, groups)
         else:
             state = _read_group_state(server, member, stream, groups, next(replies))
         states[stream] = state
@@ -152,16 +143,16 @@ def _is_unchanged(head: StreamState, length: Reply, state: GroupState) -> bool:
 
 
 def read_group_state(server: Server, member: Membership, stream: str, groups: Reply, consumers: Reply) -> GroupState:
-    """Parse the replies of XINFO GROUPS and XINFO CONSUMERS. Raises GroupMissingError, DataLossError."""
+    """Parse the answers to XINFO GROUPS and XINFO CONSUMERS. Raises GroupMissingError, DataLossError."""
     state = _read_group_state(server, member, stream, groups, consumers)
     if state is None:
-        raise missing(server, member, stream, isinstance(groups, ReplyError))
+        raise missing(server, member, stream, is_no_such_key(groups))
     return state
 
 
 def read_lone_group(member: Membership, groups: Reply) -> GroupState | None:
-    """Parse the reply of XINFO GROUPS alone, for a group in which the query was alone: what is pending is pending for
-    it. None: it is no longer alone, or XINFO GROUPS failed."""
+    """Parse the answer to XINFO GROUPS alone, for a group in which the query was alone: what is pending is pending for
+    it. None: it is no longer alone, or there is no such group."""
     group = group_named(member.group, groups)
     if group is None or group.consumers != 1:
         return None
@@ -170,7 +161,7 @@ def read_lone_group(member: Membership, groups: Reply) -> GroupState | None:
 
 def read_group_now(server: Server, member: Membership, stream: str) -> GroupState:
     """Ask the server for the group. Raises GroupMissingError, DataLossError."""
-    groups, consumers = server.pipeline(_group_commands(member, stream))
+    groups, consumers = server.execute_all(_group_commands(member, stream), is_no_such_key, is_no_group)
     return read_group_state(server, member, stream, groups, consumers)
 
 
@@ -197,20 +188,13 @@ def _group_commands(member: Membership, stream: str) -> list[tuple[str, ...]]:
 def _read_group_state(
     server: Server, member: Membership, stream: str, groups: Reply, consumers: Reply
 ) -> GroupState | None:
-    if isinstance(groups, ReplyError):
-        if is_no_such_key(groups):
-            return None
-        raise server.error_of(groups, ("XINFO", "GROUPS", stream))
     group = group_named(member.group, groups)
     if group is None:
         return None
     ours = None
     others = []
     released = 0
-    if isinstance(consumers, ReplyError):
-        if not (is_no_group(consumers) or is_no_such_key(consumers)):  # deleted after XINFO GROUPS
-            raise server.error_of(consumers, ("XINFO", "CONSUMERS", stream, member.group))
-    else:
+    if not (is_no_group(consumers) or is_no_such_key(consumers)):  # else deleted after XINFO GROUPS
         consumer_list = consumers_in(consumers)
         released = max(0, group.pending - sum(consumer.pending for consumer in consumer_list))
         for consumer in consumer_list:

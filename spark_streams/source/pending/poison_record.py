@@ -12,8 +12,8 @@ from spark_streams.model.keys import CLOSED, DONE, head_key, is_returned, key_be
 from spark_streams.model.numbers import parse_number
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending.poison_state import PoisonState
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_not_permitted
 
 
 @dataclass(frozen=True)
@@ -102,19 +102,21 @@ def note_attempt(server: Server, key: bytes, token: str, query: str, batch: str)
 def is_done_in_sink(server: Server, end: Offset) -> bool:
     """Whether an exactly-once sink on this server has completed the batch that ends here, or has begun to, which it
     does when all tasks have succeeded. If so, the run has died between the tasks and Spark's commit log, and not of an
-    entry. False if that is unknown: another sink or server."""
+    entry. False if that is unknown: another sink or server, or the sink's keys are forbidden to us."""
     note = server.execute("HGET", attempt_key_of(end), end.token)
     batch, _, query = (note or b"").decode("utf-8", "replace").partition(" ")
     number = parse_number(batch)
     if not query or number is None:
         return False
-    [reply] = server.pipeline([("HGETALL", record_key(query))])  # an error if the sink's keys are forbidden to us
-    record = {} if isinstance(reply, ReplyError) else dict(zip(reply[0::2], reply[1::2], strict=True))
+    [reply] = server.execute_all([("HGETALL", record_key(query))], is_not_permitted)
+    if is_not_permitted(reply):
+        return False
+    record = dict(zip(reply[0::2], reply[1::2], strict=True))
     closed = parse_number(record.pop(CLOSED, b""))
     if closed is not None and closed >= number:
         return True
     written = [stream for stream, named in record.items() if parse_number(named) == number]
-    done = server.pipeline([("HGET", head_key(stream, query), DONE) for stream in written])
+    done = server.execute_all([("HGET", head_key(stream, query), DONE) for stream in written], is_not_permitted)
     return any(isinstance(reply, bytes) and parse_number(reply) == number for reply in done)
 
 

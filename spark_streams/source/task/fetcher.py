@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.errors import GroupMissingError, RStreamError, ServerReplyError, ServerUnreachableError
+from spark_streams.errors import RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import is_returned
 from spark_streams.source.limits import LIMITS, Limits
@@ -31,7 +31,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.part import ALL, Part
 from spark_streams.source.pending_list import TIME, pack_pending, split_time
 from spark_streams.source.range import Range
-from spark_streams.wire.connection.connection import Connection, ReplyError, ReplyTooLargeError, pack
+from spark_streams.wire.connection.connection import Connection, ReplyTooLargeError, pack
 from spark_streams.wire.connection.named_errors import reading_error
 from spark_streams.wire.connection.page_sizer import PageSizer
 from spark_streams.wire.entries.decode import decode_entries, decode_replies
@@ -39,6 +39,7 @@ from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.entries.filtered_page import FilteredPage
 from spark_streams.wire.entries.lines import Index, Mask
 from spark_streams.wire.entries.pending_page import NOTHING_PENDING, PendingPage, arguments_of, decode_pending, texts_of
+from spark_streams.wire.replies.reply_errors import is_no_group
 from spark_streams.wire.session import Session
 
 # -- range cursor ------------------------------------------------------------------------------------------------------
@@ -401,12 +402,11 @@ class Fetcher:
         """Return a pending page per cursor. replies: they begin with that to TIME. Raises the named error of the first
         reply that is one."""
         now, replies = split_time(connection, replies)
-        pages = []
-        for page, cursor in zip(decode_pending(replies, len(cursors)), cursors, strict=True):
-            if isinstance(page, ReplyError):
-                error = self._server.get().error_of(page, ("XPENDING", cursor.range.stream, self._member.group))
-                if not (self._group_may_be_missing and isinstance(error, GroupMissingError)):
-                    raise error
+        pages: list[PendingPage] = []
+        known = [is_no_group] if self._group_may_be_missing else []
+        for reply, cursor in zip(decode_pending(replies, len(cursors)), cursors, strict=True):
+            page = connection.answer(("XPENDING", cursor.range.stream, self._member.group), reply, *known)
+            if is_no_group(page):
                 pages.append(NOTHING_PENDING)
             else:
                 # The entries of a whole range are ours, whenever they were delivered.

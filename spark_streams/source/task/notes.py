@@ -40,9 +40,10 @@ from spark_streams.source.part import ALL, Part, by_stream
 from spark_streams.source.range import Range
 from spark_streams.source.rows.column_report import ColumnReport
 from spark_streams.source.rows.malformed import Dead
-from spark_streams.wire.connection.connection import ReplyError, pack
+from spark_streams.wire.connection.connection import pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import parse_replies
+from spark_streams.wire.replies.reply_errors import is_no_group
 
 LETTER, _COLUMNS = b"letter", b"columns"
 BATCH = b"batch"  # field with the number and the token of the batch whose notes the hash holds
@@ -340,9 +341,10 @@ def _due(
     """Return the notes on entries that are still of this batch, and the notes of other batches on entries that are
     pending and not of this one."""
     ids = {field: field.split(b" ")[2] for field in letters}
-    replies = server.pipeline([("XPENDING", stream, member.group, entry, entry, 1) for entry in ids.values()])
+    commands = [("XPENDING", stream, member.group, entry, entry, 1) for entry in ids.values()]
+    replies = server.execute_all(commands, is_no_group)
     holders = {
-        field: None if isinstance(reply, ReplyError) or not reply else bytes(reply[0][1]).decode()
+        field: None if is_no_group(reply) or not reply else bytes(reply[0][1]).decode()
         for field, reply in zip(ids, replies, strict=True)
     }
     return {

@@ -30,6 +30,7 @@ from spark_streams.source.range import Range
 from spark_streams.wire.connection.connection import SKIP, Connection, Reply, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import milliseconds
+from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
 
 _SENT_AT_ONCE = 100  # steps
 _TIME = pack("TIME")
@@ -152,16 +153,17 @@ def _taken(
     group; with the replies to XINFO GROUPS and XINFO CONSUMERS, if it was not alone; with neither, if it is no longer
     alone.
 
-    Replies are parsed as they arrive, while the server executes the next steps. All are read before any error of the
-    server is raised. times: gets the server's time after the last step of each stream."""
+    Replies are parsed as they arrive, while the server executes the next steps. All are read before a missing group is
+    reported. times: gets the server's time after the last step of each stream. Raises ServerError."""
     taken: list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]] = []
     for walk, _, connection in sent:
-        groups = connection.next_reply()
+        groups = connection.next_answer(("XINFO", "GROUPS", walk.stream), is_no_such_key)
         if walk.now.is_alone:
             taken.append((walk, read_lone_group(member, groups), None))
         else:
-            taken.append((walk, None, (groups, connection.next_reply())))
-        times[walk.stream] = milliseconds(connection.next_reply())
+            command = ("XINFO", "CONSUMERS", walk.stream, member.group)
+            taken.append((walk, None, (groups, connection.next_answer(command, is_no_such_key, is_no_group))))
+        times[walk.stream] = milliseconds(connection.next_answer(("TIME",)))
     return taken
 
 

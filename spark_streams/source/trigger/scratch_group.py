@@ -8,6 +8,10 @@ A step has n entries, unless the stream ended within it. It did not end if the g
 that existed when the trigger looked (`last`). So one more entry proves all steps before it. Entries of a step without
 proof are counted with XRANGE.
 
+A step that has not moved the group is the end of the stream, or the server has refused it: nobody reads its reply. So
+one more entry is then asked for, with its reply: that is the error, or an entry up to `last`, and the trigger looks
+again.
+
 The group is destroyed before the trigger ends. If the run is killed in between, the next run finds it with its first
 look, and destroys it. Until then it is at or above the query's own group, so it holds no entry that the query has read.
 """
@@ -18,6 +22,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from spark_streams.errors import ServerReplyError
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import probe_group
 from spark_streams.source.group.account import count_between
@@ -28,9 +33,8 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.range import Range
 from spark_streams.source.trigger.reserve import GroupSteps, in_rounds, silent_step, xreadgroup
-from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.reply_errors import is_key_required
+from spark_streams.wire.replies.reply_errors import is_key_required, is_no_such_key
 from spark_streams.wire.replies.xinfo import GroupInfo, group_named
 
 _NOACK = "NOACK"
@@ -40,11 +44,13 @@ _NOACK = "NOACK"
 class ScratchSteps(GroupSteps):
     """The steps of the scratch group through one stream, also over one entry above the limit, as proof. is_whole: the
     range has exactly as many entries as are wanted; reached: each step that moved it: the number of entries asked for,
-    and the position after it; is_at_the_end: a step has not moved it; is_missing: there is no scratch group."""
+    and the position after it; is_at_the_end: the last step has not moved it; was_refused: one has not moved
+    it although there were entries; is_missing: there is no scratch group."""
 
     is_whole: bool
     reached: list[tuple[int, StreamId]] = field(default_factory=list)
     is_at_the_end: bool = False
+    was_refused: bool = False
     is_missing: bool = False
 
     def __post_init__(self) -> None:
@@ -61,9 +67,14 @@ class ScratchSteps(GroupSteps):
         if group is None:
             self.is_missing = self.is_finished = True
         elif self.moved_to(group.last_delivered):
+            self.goes_on_at(group.last_delivered)
             self.reached.append((count, group.last_delivered))
         else:
             self.is_at_the_end = True
+
+    def goes_on_at(self, position: StreamId) -> None:
+        """Take the position of an entry that was read since the last step. It did not end there, if it was there."""
+        self.was_refused |= self.is_at_the_end and position <= self.wanted.last
 
     def ranges(self) -> tuple[list[Range], Range | None]:
         """Return the ranges whose number of entries is proven, and the range behind them, which has an unknown number.
@@ -110,21 +121,25 @@ def destroy_scratch_groups(server: Server, member: Membership, streams: Collecti
     """Destroy the query's scratch groups on these streams, if they exist. Raises ServerError."""
     group = probe_group(member.group, member.consumer)
     commands = [("XGROUP", "DESTROY", stream, group) for stream in streams]
-    for command, reply in zip(commands, server.execute_each(commands), strict=True):
-        if isinstance(reply, ReplyError) and not is_key_required(reply):  # the stream may be deleted meanwhile
-            raise server.error_of(reply, command)
+    server.execute_all(commands, is_key_required)  # a stream may be deleted meanwhile
 
 
 def _walk(server: Server, scratch: Membership, walks: Sequence[ScratchSteps], step: int, limits: Limits) -> None:
     """Let the group walk until all walks have ended."""
     for of_round, sent in in_rounds(server, walks, step, limits.reserve_round, partial(_step, scratch)):
         for walk, count, connection in sent:
-            walk.moved(count, group_named(scratch.group, connection.next_reply()))
+            groups = connection.next_answer(("XINFO", "GROUPS", walk.stream), is_no_such_key)
+            walk.moved(count, group_named(scratch.group, groups))
         for walk in of_round:
             if walk.is_missing:
                 raise missing(server, scratch, walk.stream, not server.execute("EXISTS", walk.stream))
-            if walk.is_at_the_end and not walk.reached:  # to get the error, if that is the cause
-                server.execute(*xreadgroup(scratch, walk.stream, 1, _NOACK))
+            if walk.is_at_the_end and walk.position < walk.wanted.last:
+                for _, entries in server.execute(*xreadgroup(scratch, walk.stream, 1, _NOACK)) or ():
+                    walk.goes_on_at(StreamId.parse(entries[0][0]))
+            if walk.was_refused:
+                raise ServerReplyError(
+                    f"the server at {server.address} has refused XREADGROUP of stream {walk.stream!r}", "TRYAGAIN"
+                )
 
 
 def _step(scratch: Membership, walk: ScratchSteps, count: int) -> bytes:

@@ -1,8 +1,13 @@
 """One connection to a stream server: redis-py opens and authenticates it; this module sends and reads the bytes.
 
-Three ways to send commands, from convenient to fast: `execute` (one command, one Python reply), `pipeline` (many
+Three ways to send commands, from convenient to fast: `execute` (one command, one Python reply), `execute_all` (many
 commands, one round trip; `execute_each` yields one reply at a time), `request`/`receive` (the raw bytes of a reply, for
 wire.entries.decode). Replies are RESP2. Replies are read while a request is sent (wire.connection.duplex).
+
+An error is not an answer: each of these raises the named error of an error reply. A caller for which an error is an
+answer (`no such key`: there is no such stream) names it, by a function of wire.replies.reply_errors; it then gets this
+error as a value. Only `pipeline` returns all errors as values: for package wire, and for commands that show them
+(tests/project/test_layout.py names the packages that never call it).
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import secrets
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeVar, cast
 
 import hiredis
@@ -41,6 +46,7 @@ _EXEC_REFUSED = "EXECABORT Transaction discarded because of: "  # then the error
 T = TypeVar("T")
 Argument = str | bytes | int
 Reply = Any  # int, bytes, None, ReplyError or a list of these
+Known = Callable[[Reply], bool]  # whether a reply is an error that is an answer (wire.replies.reply_errors)
 
 _pack = cast(Callable[[tuple[Argument, ...]], bytes], hiredis.pack_command)
 
@@ -78,18 +84,25 @@ class Commands(ABC):
 
     @abstractmethod
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-        """Return the replies of all commands in order; error replies stay values."""
+        """Return the replies of all commands in order; error replies stay values. For package wire."""
 
-    def execute_all(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-        """As `pipeline`, but raise the named error of the first error reply."""
-        return self.checked(commands, self.pipeline(commands))
+    def execute_all(self, commands: Sequence[Sequence[Argument]], *known: Known) -> list[Reply]:
+        """Return the answers to all commands in order. Raises as `answer` does, the first error."""
+        return self.checked(commands, self.pipeline(commands), *known)
 
-    def checked(self, commands: Iterable[Sequence[Argument]], replies: list[Reply]) -> list[Reply]:
-        """Return the replies to these commands. Raises the named error of the first error reply."""
+    def checked(self, commands: Iterable[Sequence[Argument]], replies: list[Reply], *known: Known) -> list[Reply]:
+        """Return the replies to these commands, if they are answers. Raises as `answer` does, the first error."""
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, ReplyError):
-                raise self.error_of(reply, command)
+                self.answer(command, reply, *known)
         return replies
+
+    def answer(self, command: Iterable[Argument], reply: Reply, *known: Known) -> Reply:
+        """Return the reply to a command, if it is an answer. known: errors that are answers, too: they stay values.
+        Raises the named error of any other error reply."""
+        if isinstance(reply, ReplyError) and not any(is_answer(reply) for is_answer in known):
+            raise self.error_of(reply, command)
+        return reply
 
     def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
         """Return the named error of an error reply to a command."""
@@ -138,6 +151,7 @@ class Connection(Commands):
         mark = secrets.token_hex(16).encode()
         self._mark_request = pack("ECHO", mark)
         self._mark_reply = b"$%d\r\n%b\r\n" % (len(mark), mark)
+        self._separated = 1  # commands of the last `request_separately`
         self._may_be_silent = False
         self._memory = (-math.inf, Memory())  # time of the question, the answer
         try:
@@ -237,6 +251,18 @@ class Connection(Commands):
         """Send raw request bytes; replies that arrive meanwhile are stored. Raises ServerUnreachableError."""
         self._duplex.send(data)
 
+    def next_answer(self, command: Iterable[Argument], *known: Known) -> Reply:
+        """Return the next reply, which is to this command, as `answer` does. Before an error is raised the connection
+        is closed: further replies are unread, or one too many arrives (CLIENT REPLY itself was refused)."""
+        reply = self.next_reply()
+        if isinstance(reply, ReplyError):
+            try:
+                self.answer(command, reply, *known)
+            except RStreamError:
+                self.close()
+                raise
+        return reply
+
     def replies(self, count: int) -> list[Reply]:
         """Return the next `count` replies as Python values; error replies are ReplyError values."""
         next_reply = self.next_reply
@@ -263,8 +289,8 @@ class Connection(Commands):
             replies += self.replies(count)
         return replies
 
-    def execute_each(self, commands: Sequence[Sequence[Argument]]) -> Iterator[Reply]:
-        """As `pipeline`, but yield one reply at a time, for large replies: neither side stores many.
+    def execute_each(self, commands: Sequence[Sequence[Argument]], *known: Known) -> Generator[Reply, None, None]:
+        """As `execute_all`, but yield one reply at a time, for large replies: neither side stores many.
 
         If the caller does not take all replies, the connection is closed.
         """
@@ -274,6 +300,8 @@ class Connection(Commands):
                 for _ in range(count):
                     reply = self.next_reply()
                     unread -= 1
+                    if isinstance(reply, ReplyError):
+                        self.answer(commands[-unread - 1], reply, *known)
                     yield reply
         finally:
             if unread:
@@ -313,11 +341,19 @@ class Connection(Commands):
 
     def request_separately(self, commands: Sequence[bytes], max_bytes: int | None = None) -> None:
         """As `request`; `split_replies` then cuts the run of bytes into one reply per command."""
+        self._separated = len(commands)
         self.request(self._mark_request.join(commands), max_bytes=max_bytes)
 
     def split_replies(self, replies: memoryview) -> list[memoryview]:
-        """Return one reply for each command of `request_separately`."""
-        return [memoryview(reply) for reply in bytes(replies).split(self._mark_reply)]
+        """Return one reply for each command of `request_separately`. Raises the named error if a mark between them was
+        refused."""
+        parts = [memoryview(reply) for reply in bytes(replies).split(self._mark_reply)]
+        if len(parts) != self._separated:
+            reader = hiredis.Reader(replyError=ReplyError)
+            reader.feed(replies)  # type: ignore[arg-type]  # it takes any buffer
+            while (reply := reader.gets()) is not False:
+                self.answer(("ECHO",), reply)
+        return parts
 
     def receive(self, max_bytes: int | None = None) -> memoryview:
         """Return the raw reply bytes of the last `request` (one or more replies in a row); one request at a time.

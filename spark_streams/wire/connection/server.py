@@ -13,7 +13,7 @@ from typing import Protocol, Self, TypeVar
 
 from spark_streams.errors import RStreamError, WrongKeyTypeError
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.connection.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection.connection import Argument, Connection, Known, Reply, ReplyError
 from spark_streams.wire.connection.full_server import Memory
 
 T = TypeVar("T")
@@ -46,16 +46,20 @@ class Server(Protocol):
         """Send one command and return its reply. Raises ServerReplyError (WrongKeyTypeError, …) for an error reply."""
 
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-        """Return the replies of all commands in order; error replies stay values."""
+        """Return the replies of all commands in order; error replies stay values. For package wire."""
 
-    def execute_each(self, commands: Sequence[Sequence[Argument]]) -> Iterator[Reply]:
-        """As `pipeline`, but yield one reply at a time, for large replies."""
+    def execute_all(self, commands: Sequence[Sequence[Argument]], *known: Known) -> list[Reply]:
+        """Return the answers to all commands in order. Raises as `answer` does, the first error."""
 
-    def execute_all(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-        """As `pipeline`, but raise the named error of the first error reply."""
+    def execute_each(self, commands: Sequence[Sequence[Argument]], *known: Known) -> Iterator[Reply]:
+        """As `execute_all`, but yield one reply at a time, for large replies."""
 
-    def checked(self, commands: Iterable[Sequence[Argument]], replies: list[Reply]) -> list[Reply]:
-        """Return the replies to these commands. Raises the named error of the first error reply."""
+    def checked(self, commands: Iterable[Sequence[Argument]], replies: list[Reply], *known: Known) -> list[Reply]:
+        """Return the replies to these commands, if they are answers. Raises as `answer` does, the first error."""
+
+    def answer(self, command: Iterable[Argument], reply: Reply, *known: Known) -> Reply:
+        """Return the reply to a command, if it is an answer. known: errors that are answers, too: they stay values.
+        Raises the named error of any other error reply."""
 
     def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
         """Return the named error of an error reply to a command."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from spark_streams.wire.connection.connection import Reply
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import info
+from spark_streams.wire.replies.reply_errors import is_forbidden
 
 # A user without +info may not send it.
 ASK = ("INFO", "memory")
@@ -16,9 +17,9 @@ def evicting_policy(server: Server) -> str | None:
     """Return the eviction policy; None if no key is evicted (`noeviction`, or no maxmemory), or if INFO is not
     permitted.
 
-    `allkeys-…` evicts any key, `volatile-…` keys with an expiry. Raises ServerUnreachableError.
+    `allkeys-…` evicts any key, `volatile-…` keys with an expiry. Raises ServerError.
     """
-    return find_worst_policy(node.pipeline([ASK])[0] for node in server.nodes())
+    return find_worst_policy(node.execute_all([ASK], is_forbidden)[0] for node in server.nodes())
 
 
 def find_worst_policy(replies: Iterable[Reply]) -> str | None:
@@ -29,7 +30,7 @@ def find_worst_policy(replies: Iterable[Reply]) -> str | None:
 
 def policy_in(memory: Reply) -> str | None:
     """Return the policy from a reply to ASK, as `evicting_policy`."""
-    facts = info(memory) if isinstance(memory, bytes) else {}
+    facts = {} if is_forbidden(memory) else info(memory)
     policy = facts.get("maxmemory_policy", "noeviction")
     return None if policy == "noeviction" or facts.get("maxmemory", "0") == "0" else policy
 

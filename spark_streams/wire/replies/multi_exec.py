@@ -7,12 +7,16 @@ refused     the server refused a command when it was queued, or EXEC itself: not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from spark_streams.wire.connection.connection import Argument, Connection, Reply, ReplyError, pack
+from spark_streams.errors import ServerReplyError
+from spark_streams.wire.connection.connection import Argument, Connection, Known, Reply, ReplyError, pack
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import find_errors
+from spark_streams.wire.replies.reply_errors import is_error
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,32 @@ def transact(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Rep
 
 def transact_each(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply] | None:
     """As `transact`, but an error within EXEC is a value among the replies, and the other commands are done."""
-    outcome = Outcome.read(server.pipeline(frame_transaction(commands)))
+    return _results(server, commands, server.pipeline(frame_transaction(commands)))
+
+
+def transact_in_turn(
+    server: Connection, transactions: Sequence[Sequence[Sequence[Argument]]], *known: Known
+) -> Iterator[list[Reply]]:
+    """Run many transactions without WATCH, in one round trip. Yield the answers to the commands of each one. One
+    command alone needs no MULTI.
+
+    If the caller does not take all of them, the connection is closed. Raises the named error of a command that was
+    refused, before EXEC or within, unless it is `known`.
+    """
+    sent = [commands if len(commands) == 1 else frame_transaction(commands) for commands in transactions]
+    replies = server.execute_each([command for commands in sent for command in commands], is_error)
+    with contextlib.closing(replies):
+        for commands, framed in zip(transactions, sent, strict=True):
+            own = list(itertools.islice(replies, len(framed)))
+            results = own if len(commands) == 1 else _results(server, commands, own)
+            if results is None:
+                raise ServerReplyError(f"a key that a connection to {server.address} watches has changed", "TRYAGAIN")
+            yield server.checked((command[:4] for command in commands), results, *known)
+
+
+def _results(server: Server, commands: Sequence[Sequence[Argument]], replies: Sequence[Reply]) -> list[Reply] | None:
+    """Return the results of a transaction from the replies to MULTI, the commands and EXEC."""
+    outcome = Outcome.read(replies)
     if outcome.refusal is not None:
         refused = commands[outcome.place] if outcome.place < len(commands) else ("EXEC",)
         raise server.error_of(outcome.refusal, refused[:4])

@@ -12,7 +12,7 @@ from spark_streams.model.keys import shards_key
 from spark_streams.model.pattern import NamesAndPatterns, escape, is_pattern
 from spark_streams.wire.connection.connection import ReplyError
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.reply_errors import is_not_permitted
+from spark_streams.wire.replies.reply_errors import is_no_such_key, is_not_permitted, is_wrong_type
 from spark_streams.wire.replies.scan import matching_streams
 
 
@@ -27,8 +27,9 @@ def names_and_patterns(server: Server, words: Sequence[str], exact: bool = False
 def existing_streams(server: Server, names: Sequence[str]) -> set[str]:
     """Return those of these names that are streams, sharded ones included. Raises ServerError."""
     # XINFO rather than EXISTS: a user with rights for stream commands only may send it.
-    replies = server.pipeline([("XINFO", "STREAM", name) for name in names])
-    kinds = server.pipeline([("TYPE", shards_key(name)) for name in names])
+    commands = [("XINFO", "STREAM", name) for name in names]
+    replies = server.execute_all(commands, is_no_such_key, is_wrong_type, is_not_permitted)
+    kinds = server.execute_all([("TYPE", shards_key(name)) for name in names], is_not_permitted)
     existing = set()
     for name, reply, kind in zip(names, replies, kinds, strict=True):
         if is_not_permitted(reply):  # no right to this key, but the pattern may match streams with rights

@@ -2,7 +2,8 @@
 
 An error reply begins with its code: NOGROUP, BUSYGROUP, WRONGTYPE, OOM … But Redis uses plain ERR for many different
 errors, which only the sentence after it distinguishes. Those sentences are here, in the words of Redis, Valkey and the
-bundled engine. Each function accepts any reply; it is false for a reply that is no error.
+bundled engine. Each function accepts any reply; it is false for a reply that is no error. A caller for which such an
+error is an answer names it by its function (Commands.answer).
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from spark_streams.wire.connection.named_errors import EXHAUSTED
 IDS_EXHAUSTED = "ERR The stream has exhausted the last possible ID, unable to add more items"
 ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
 _ID_REFUSALS = ("The ID specified in XADD", "Invalid stream ID")
+
+
+def is_error(reply: Reply) -> TypeGuard[ReplyError]:
+    """Any error. For a caller that reads all replies before it raises one, as that of a transaction."""
+    return isinstance(reply, ReplyError)
 
 
 def is_wrong_type(reply: Reply) -> TypeGuard[ReplyError]:
@@ -60,6 +66,11 @@ def is_syntax_error(reply: Reply) -> TypeGuard[ReplyError]:
 def is_unknown_command(reply: Reply) -> TypeGuard[ReplyError]:
     """The server does not implement the command."""
     return _says(reply, "unknown command")
+
+
+def is_forbidden(reply: Reply) -> TypeGuard[ReplyError]:
+    """The user has no right to the command, or its operator has renamed it."""
+    return is_not_permitted(reply) or is_unknown_command(reply)
 
 
 def is_wrong_number_of_arguments(reply: Reply) -> TypeGuard[ReplyError]:

@@ -11,8 +11,9 @@ import contextlib
 from collections.abc import Iterable
 
 from spark_streams.model.keys import is_product_key, is_retry_or_returned
-from spark_streams.wire.connection.connection import Argument, Connection, ReplyError
+from spark_streams.wire.connection.connection import Argument, Connection
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.reply_errors import is_forbidden
 
 _SCAN_COUNT = 25_000  # keys per round trip, 5 ms of the server's time
 _FEW = 100_000  # keys that are scanned for a suggestion
@@ -61,8 +62,10 @@ def streams_if_few(server: Server) -> list[str] | None:
         cursor: bytes | None = None
         while cursor != b"0":
             pages -= 1
-            reply = node.pipeline([_page(cursor or b"0")])[0] if pages >= 0 else None
-            if reply is None or isinstance(reply, ReplyError):
+            if pages < 0:
+                return None
+            [reply] = node.execute_all([_page(cursor or b"0")], is_forbidden)
+            if is_forbidden(reply):
                 return None
             cursor, page = reply
             names.update(page)

@@ -14,7 +14,7 @@ from spark_streams.model.keys import PROBE
 from spark_streams.wire.connection.connection import Reply, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import pairs
-from spark_streams.wire.replies.reply_errors import is_no_such_key
+from spark_streams.wire.replies.reply_errors import is_no_such_key, is_not_permitted
 
 Name = TypeVar("Name", str, bytes, str | bytes)
 # The fields of a group, as all servers send them except Redis 6.2, which lacks the last two. A trigger reads them for
@@ -88,7 +88,7 @@ class ConsumerInfo(NamedTuple):
 
 def stream_states(server: Server, streams: Sequence[Name]) -> dict[Name, StreamState]:
     """Return the state of each stream, in one round trip; a missing stream is empty."""
-    replies = server.execute_each([("XINFO", "STREAM", stream) for stream in streams])
+    replies = server.execute_each([("XINFO", "STREAM", stream) for stream in streams], is_no_such_key)
     return {s: read_stream_state(server, s, reply) for s, reply in zip(streams, replies, strict=True)}
 
 
@@ -97,10 +97,9 @@ def read_stream_state(server: Server, stream: str | bytes, reply: Reply) -> Stre
 
     Raises WrongKeyTypeError, ServerReplyError.
     """
-    if is_no_such_key(reply):
-        return StreamState(MIN_ID, 0, 0, None, exists=False)
     if isinstance(reply, ReplyError):
-        raise server.error_of(reply, ("XINFO", "STREAM", stream))
+        server.answer(("XINFO", "STREAM", stream), reply, is_no_such_key)
+        return StreamState(MIN_ID, 0, 0, None, exists=False)
     return stream_in(reply)
 
 
@@ -151,14 +150,24 @@ def groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:
 
 
 def group_named(name: str, reply: Reply) -> GroupInfo | None:
-    """Return the group of this name from the reply to XINFO GROUPS; None if there is none, or if that is an error."""
-    if isinstance(reply, ReplyError):
+    """Return the group of this name from the answer to XINFO GROUPS; None if there is none, or no such key."""
+    if is_no_such_key(reply):
         return None
     wanted = name.encode()
     for group in reply:
         if wanted in group and (info := _group_in(group)).name == wanted:
             return info
     return None
+
+
+def streams_with_group(server: Server, streams: Sequence[Name], group: str) -> list[Name]:
+    """Return those of these streams that have the group, and that the user may read. Raises ServerError."""
+    replies = server.execute_all([("XINFO", "GROUPS", stream) for stream in streams], is_no_such_key, is_not_permitted)
+    return [
+        stream
+        for stream, reply in zip(streams, replies, strict=True)
+        if not is_not_permitted(reply) and group_named(group, reply) is not None
+    ]
 
 
 def _group_in(group: Sequence[Reply]) -> GroupInfo:

@@ -17,7 +17,7 @@ from spark_streams.errors import RStreamError, ServerUnreachableError, Unsupport
 from spark_streams.model.keys import slot_of
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.address.server_url import Node
-from spark_streams.wire.connection.connection import Argument, Commands, Connection, Reply, ReplyError, pack
+from spark_streams.wire.connection.connection import Argument, Commands, Connection, Known, Reply, ReplyError, pack
 from spark_streams.wire.connection.full_server import Memory
 from spark_streams.wire.topology.cluster_watch import watch
 from spark_streams.wire.topology.topology import connect_to_node, topology_of
@@ -150,15 +150,12 @@ class Cluster(Commands):
 
     def execute(self, *arguments: Argument) -> Reply:
         """Send one command and return its reply. Raises ServerReplyError for an error reply."""
-        reply = self.pipeline([arguments])[0]
-        if isinstance(reply, ReplyError):
-            raise self.error_of(reply, arguments)
-        return reply
+        return self.execute_all([arguments])[0]
 
-    def execute_each(self, commands: Sequence[Command]) -> Iterator[Reply]:
-        """Yield the replies in order; few of them are stored at a time."""
+    def execute_each(self, commands: Sequence[Command], *known: Known) -> Iterator[Reply]:
+        """Yield the answers in order; few of them are stored at a time."""
         for start in range(0, len(commands), _TOGETHER):
-            yield from self.pipeline(commands[start : start + _TOGETHER])
+            yield from self.execute_all(commands[start : start + _TOGETHER], *known)
 
     def pipeline(self, commands: Sequence[Command]) -> list[Reply]:
         """Return the replies of all commands in order.

@@ -6,15 +6,24 @@ import socket
 import threading
 import traceback
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from spark_streams.errors import ServerUnreachableError
+from spark_streams.errors import ServerReplyError, ServerUnreachableError, WrongKeyTypeError
 from spark_streams.wire.address.address import Address
-from spark_streams.wire.connection.connection import Connection, ReplyError, ReplyTooLargeError, pack
+from spark_streams.wire.connection.connection import (
+    Argument,
+    Connection,
+    Known,
+    Reply,
+    ReplyError,
+    ReplyTooLargeError,
+    pack,
+)
 from spark_streams.wire.connection.duplex import Duplex
 from spark_streams.wire.connection.pipe import Pipe
+from spark_streams.wire.replies.reply_errors import is_no_group, is_wrong_type
 from tools.servers.server import Server, free_port
 
 MB = 1 << 20
@@ -129,14 +138,38 @@ def test_replies_that_are_not_taken_end_the_connection(connection: Connection) -
         connection.execute("PING")
 
 
-def test_error_replies_are_values_in_their_places(connection: Connection) -> None:
+Way = Callable[..., list[Reply]]  # given a connection, commands, and the errors that are answers
+
+
+def one_by_one(connection: Connection, commands: Sequence[Sequence[Argument]], *known: Known) -> list[Reply]:
+    connection.send(b"".join([pack(*command) for command in commands]))
+    return [connection.next_answer(command, *known) for command in commands]
+
+
+WAYS: list[Way] = [Connection.execute_all, lambda *given: list(Connection.execute_each(*given)), one_by_one]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["execute_all", "execute_each", "next_answer"])
+def test_an_error_raises_unless_the_caller_names_it(connection: Connection, way: Way) -> None:
+    """One that is named stays a value in its place."""
     connection.execute("SET", "k", "v")
-    for replies in (connection.pipeline, lambda commands: list(connection.execute_each(commands))):
-        found = replies([("GET", "k"), ("XLEN", "k"), ("ECHO", 7), ("GET", b"k")])
-        assert [found[0], found[2], found[3]] == [b"v", b"7", b"v"]
-        assert isinstance(found[1], ReplyError)
-        assert str(found[1]).startswith("WRONGTYPE ")
-        assert replies([]) == []
+    commands = [("GET", "k"), ("XLEN", "k"), ("ECHO", 7), ("GET", b"k")]
+    found = way(connection, commands, is_no_group, is_wrong_type)
+    assert [found[0], found[2], found[3]] == [b"v", b"7", b"v"]
+    assert isinstance(found[1], ReplyError)
+    assert str(found[1]).startswith("WRONGTYPE ")
+    assert way(connection, []) == []
+    with pytest.raises(WrongKeyTypeError, match=r"key 'k' .* \(XLEN\)"):
+        way(connection, commands, is_no_group)
+
+
+def test_a_mark_between_two_requests_may_be_refused(connection: Connection) -> None:
+    """A server that is busy refuses ECHO, too."""
+    connection._mark_request = pack("ECHO")
+    connection.request_separately([pack("ECHO", "x"), pack("ECHO", "y")])
+    with pytest.raises(ServerReplyError, match="ECHO at .* was answered with: ERR wrong number"):
+        connection.split_replies(connection.receive())
+    assert connection.execute("ECHO", "z") == b"z"
 
 
 def test_a_server_that_falls_silent_is_given_up(server: Server) -> None:

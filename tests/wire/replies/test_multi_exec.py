@@ -9,7 +9,8 @@ import pytest
 from spark_streams.errors import ServerReplyError, WrongKeyTypeError
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection, ReplyError
-from spark_streams.wire.replies.multi_exec import Outcome, frame_transaction, transact, transact_each
+from spark_streams.wire.replies.multi_exec import Outcome, frame_transaction, transact, transact_each, transact_in_turn
+from spark_streams.wire.replies.reply_errors import is_wrong_type
 from tools.servers.server import Server
 
 
@@ -42,6 +43,23 @@ def test_a_transaction_that_another_client_has_overtaken_has_no_results(connecti
         client.set("k", "theirs")
     assert transact(connection, [("SET", "k", "ours")]) is None
     assert connection.execute("GET", "k") == b"theirs"
+
+
+def test_many_in_turn_are_answered_each_and_an_error_that_is_not_named_raises(connection: Connection) -> None:
+    many = [[("SET", "k", "v"), ("GET", "k")], [("XLEN", "text")], [("GET", "k"), ("XLEN", "text")]]
+    first, alone, last = transact_in_turn(connection, many, is_wrong_type)
+    assert first == [b"OK", b"v"]
+    assert is_wrong_type(alone[0])
+    assert (last[0], is_wrong_type(last[1])) == (b"v", True)
+    with pytest.raises(WrongKeyTypeError, match="key 'text'"):
+        list(transact_in_turn(connection, many))
+    assert not connection.is_open, "the replies to the third one are unread"
+
+
+def test_one_of_many_that_was_refused_names_its_command(connection: Connection) -> None:
+    """Nothing of it is done."""
+    with pytest.raises(ServerReplyError, match="NONSENSE at .* was answered with: ERR unknown command"):
+        list(transact_in_turn(connection, [[("GET", "k"), ("TIME",)], [("SET", "k", "v"), ("NONSENSE",)]]))
 
 
 def test_one_that_the_server_gives_up_names_the_command_that_it_refused(connection: Connection) -> None:

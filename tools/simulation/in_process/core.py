@@ -14,6 +14,7 @@ from spark_streams.engine.resp.replies import Reply, encode
 from spark_streams.engine.resp.requests import Request
 from spark_streams.engine.resp.xadd_batch import Shapes
 from tools.simulation.in_process.clock import PlanClock
+from tools.simulation.in_process.refusals import Refusals
 
 _COMMAND_NS = 50_000  # time that a request takes
 _ALL = 1 << 62  # bytes of replies: no request is left for another turn
@@ -99,6 +100,7 @@ class Core:
         self.engine.shapes = Shapes()
         self.engine.send, self.engine.disconnect = self._send, self._disconnect
         self.lines: dict[int, Line] = {}
+        self.refusals = Refusals(self.engine, lambda client: client.id in self.lines)
         self._unblocked: list[Line] = []
 
     def digest_so_far(self) -> int:
