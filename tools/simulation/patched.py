@@ -61,12 +61,12 @@ def in_world(world: World) -> Iterator[None]:
 def _ticks(patch: pytest.MonkeyPatch) -> None:
     original_init, original_send = Connection.__init__, Connection.send
 
-    def init(self: Connection, address: Address) -> None:
+    def init(self: Connection, address: Address, node_address: Address | None = None) -> None:
         world = world_of["now"]
         _require_life()
         if world.network.refuses():
             raise ServerUnreachableError(f"no stream server answers at {address}: simulated outage")
-        original_init(self, address)
+        original_init(self, address, node_address)
         world.connections.append((self, Actor.current()))
 
     def send(self: Connection, data: bytes | memoryview) -> None:

@@ -9,6 +9,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tools.simulation.mixes import MIXES
 from tools.simulation.options import first, later
 from tools.simulation.seldom import SELDOM
 from tools.simulation.setup import Plan, Setup
@@ -57,14 +58,18 @@ AT_ONCE = ("trigger", "drain", "twin", "rollback", "lose_commits", "renew", "sta
 
 
 def make(seed: int, *additions: str) -> Plan:
-    """Return the plan of this seed. additions: names of ADDITIONS, steps that are put into it."""
+    """Return the plan of this seed. additions: names of ADDITIONS, steps that are put into it, or of MIXES."""
     plan = _made(seed)
     for name, (often, put_into) in SELDOM.items():
         chance = random.Random(f"{seed} {name}")
         if chance.random() < often:
             plan = put_into(chance, plan)
     for name in additions:
-        plan = replace(plan, steps=tuple(ADDITIONS[name](random.Random(f"{seed} {name}"), list(plan.steps))))
+        chance = random.Random(f"{seed} {name}")
+        if name in MIXES:
+            plan = MIXES[name](chance, plan)
+        else:
+            plan = replace(plan, steps=tuple(ADDITIONS[name](chance, list(plan.steps))))
     return plan
 
 

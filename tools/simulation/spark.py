@@ -30,6 +30,7 @@ from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit
 from spark_streams.verify.history import id_key
 from tools.simulation.injected import PATIENCE, TERMS
+from tools.simulation.mixes import with_limits
 from tools.simulation.model import Entry
 from tools.simulation.tasks import SCHEMA, WITH_VALUES, Tasks
 from tools.simulation.ticks import Killed
@@ -190,7 +191,8 @@ class Query:
         source_options = SourceOptions.parse(self._settings()).with_patience(PATIENCE)
         schema = WITH_VALUES if self.world.setup.has_values else SCHEMA
         columns = Columns(schema, True, source_options.mode, source_options.column_name_of_corrupt_record)
-        limits = replace(SMALL, prefetch_entries=self.world.setup.ahead, lease=TERMS)
+        limits = with_limits(SMALL, self.world.setup.limits)
+        limits = replace(limits, prefetch_entries=self.world.setup.ahead, lease=TERMS)
         live = StreamReader(source_options, columns, time.monotonic, limits)
         return live if source_options.archive_path is None else HistoryReader(live, source_options, columns, limits)
 
@@ -238,6 +240,7 @@ class Query:
             return False
         self.world.tell(f"   offsets/{len(self.offsets)}: {_shown(end)}")
         self._check_limits(end)
+        self._check_list(end)
         self.offsets.append(end)
         self._names(end)
         self._update_named_streams()
@@ -281,6 +284,11 @@ class Query:
         each = limit["*"] if isinstance(limit, dict) else None
         if any(held.total() > most for most in together) or (each and any(count > each for count in held.values())):
             self.world.fail(f"too large | {self.mode}", f"batch of {dict(held)}; {entries=} {size=}")
+
+    def _check_list(self, end: Json) -> None:
+        """Check that a batch that is planned has no entry of a stream that is not in the list."""
+        if foreign := sorted({*_ranges(end)} - {*self.reads()}):
+            self.world.fail(f"not in the list | {self.mode}", f"batch of {foreign}; {self.reads()} are read")
 
     def _missed(self, name: str, parts: Sequence[Range]) -> int:
         """Return how many pending entries of these ranges have left the stream."""

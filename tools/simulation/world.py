@@ -82,6 +82,7 @@ class World:
         self.model = Model()
         self.ticks = Ticks(self.happen)
         self.failures: list[Failure] = []
+        self.suspicions: list[Failure] = []  # what fails a run in which nothing else does
         self.connections: list[tuple[Connection, Actor | None]] = []
         self.process = 0  # number of the driver's process, as in its lease
         self.rival: int | None = None  # the same of another process that runs the query, too
@@ -129,6 +130,11 @@ class World:
         """Record a failure."""
         self.tell(f"!!! {kind}: {details}")
         self.failures.append(Failure(kind, details))
+
+    def suspect(self, kind: str, details: str) -> None:
+        """Record what may lose entries or write them twice. The run goes on: it may show that, which says more."""
+        self.tell(f"??? {kind}: {details}")
+        self.suspicions.append(Failure(kind, details))
 
     # -- events --------------------------------------------------------------------------------------------------
 
