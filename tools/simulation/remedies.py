@@ -155,7 +155,7 @@ class Operator:
         if lossy := re.search(r"HSET (\S+) lossy (\d+):any on the sink's server", text):
             remedies.append(lambda: self._stay_with(lossy[1], lossy[2]))
         if done := re.search(r"HSET (\S+) (\S+) (\d+) to go on", text):
-            remedies.append(lambda: world.client.hset(done[1], done[2].strip('"'), done[3]))
+            remedies.append(lambda: world.sink_client.hset(done[1], done[2].strip('"'), done[3]))
         if "use the newer checkpoint" in text and world.query.newest is not None:
             remedies.append(world.query.put_back)
         if "with delivery=at-least-once writes" in text:
@@ -175,7 +175,7 @@ class Operator:
 
     def _stay_with(self, key: str, batch: str) -> None:
         """Keep the written rows of the batch, and do not write its present rows."""
-        self._world.client.hset(key, "lossy", f"{batch}:any")
+        self._world.sink_client.hset(key, "lossy", f"{batch}:any")
         written, begun = {row.value[1] for row in self._world.sink.rows()}, self._world.query.begin_of(int(batch))
         for entry in self._world.model.entries.values():
             entry.excuses.add("the operator keeps the written rows")

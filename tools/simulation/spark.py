@@ -286,8 +286,8 @@ class Query:
             self.world.fail(f"too large | {self.mode}", f"batch of {dict(held)}; {entries=} {size=}")
 
     def _check_list(self, end: Json) -> None:
-        """Check that a batch that is planned has no entry of a stream that is not in the list."""
-        if foreign := sorted({*_ranges(end)} - {*self.reads()}):
+        """Check that a batch that is planned has no entry of a producers' stream that is not in the list."""
+        if foreign := sorted({*_ranges(end)} & {*self.world.names()} - {*self.reads()}):
             self.world.fail(f"not in the list | {self.mode}", f"batch of {foreign}; {self.reads()} are read")
 
     def _missed(self, name: str, parts: Sequence[Range]) -> int:

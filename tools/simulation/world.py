@@ -100,6 +100,7 @@ class World:
         self.connection: Connection | None = None  # the connection of this tick
         self.ms, self._used = _EPOCH_MS, set[tuple[int, int]]()  # the producers' clock
         self.raw = server.client()
+        self.sink_server, self.sink_client = _sink_of(server, client, plan.setup.sink_elsewhere)
         self.audited: dict[str, set[int]] = {}  # streams that a second group reads; entries that were removed before
         self.backup: Any = None
         self.replica: Any = None  # a backup: what the next master has
@@ -313,6 +314,16 @@ class World:
         if stream in self.model.streams:
             self.model.stream(stream).counted += count
             self.model.stream(stream).runs.add(self.query.runs)
+
+
+def _sink_of(server: Server, client: redis.Redis, is_elsewhere: bool) -> tuple[Server, redis.Redis]:
+    """Return the server that the exactly-once sink writes to, and a client of it."""
+    if not is_elsewhere:
+        return server, client
+    if not isinstance(server, ProcessServer):
+        raise ValueError("a plan has its sink on another server, which only --server process has: leave out --server")
+    another = server.another()
+    return another, another.client(decode_responses=True)
 
 
 def shape(error: RStreamError) -> str:
