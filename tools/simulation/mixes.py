@@ -114,7 +114,7 @@ def _with_limits(chance: random.Random, plan: Plan) -> Plan:
     names = chance.sample(sorted(LIMITS), chance.choice([1, 2, 4, 8, len(LIMITS)]))
     limits = {name: chance.choice(LIMITS[name]) for name in names}
     options, steps = plan.setup.options, [*plan.steps]
-    if chance.random() < 0.5:
+    if chance.random() < 0.5 and "archivePath" not in options:
         options = with_option(options, "maxEntriesPerTrigger", chance.choice(_LARGE))
     for _ in range(chance.choice([1, 2, 3])):
         place = chance.randint(0, len(steps))

@@ -70,6 +70,7 @@ class Operator:
             return
         if isinstance(error, LedgerError):
             causes = sorted(world.model.stream(OUT).causes)
+            causes += ["its sink is on another server"] if self._may_differ_for_a_sink_elsewhere() else []
         elif not streams:
             world.fail(f"names no stream | {shape(error)}", text)
         forgiven = sorted({cause for name in streams for cause in world.model.stream(name).forgiven})
@@ -99,6 +100,14 @@ class Operator:
             return query.had_pending_list  # a poison batch was cut: its pieces wait for a run without noAck
         had_pending_list = query.had_pending_list and "or a run without noAck left them" in text
         return had_pending_list and query.epoch > 0
+
+    def _may_differ_for_a_sink_elsewhere(self) -> bool:
+        """Whether a batch was cut, or has lost entries, of which a sink on another server does not know (documented:
+        guarantees.md, two servers)."""
+        model, query = self._world.model, self._world.query
+        has_lost = any(entry.removed_by and entry.looked_for for entry in model.entries.values())
+        has_counted = any(stream.counted for stream in model.streams.values())
+        return self._world.setup.sink_elsewhere and (query.was_limited or has_lost or has_counted)
 
     def at_peace(self) -> None:
         """Forget earlier errors."""
