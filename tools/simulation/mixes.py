@@ -152,11 +152,16 @@ def _unmarked(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, setup=replace(plan.setup, judges_marks=False))
 
 
+def is_drawn(seed: int, name: str) -> bool:
+    """Whether the plan of this seed has a mix of SHARES."""
+    return random.Random(f"{seed} drawn {name}").random() < SHARES[name]
+
+
 def _drawn(chance: random.Random, plan: Plan) -> Plan:
     """Each mix of SHARES in its share of the plans."""
     seed = plan.setup.seed
-    for name, share in SHARES.items():
-        if random.Random(f"{seed} drawn {name}").random() < share:
+    for name in SHARES:
+        if is_drawn(seed, name):
             plan = MIXES[name](random.Random(f"{seed} {name}"), plan)
     return plan
 

@@ -34,6 +34,7 @@ def deliver_often(world: World, step: Step) -> None:
         options = {name: value for name, value in world.query.options.items() if name != "maxDeliveries"}
         if options.get("mode") != "DEADLETTER":
             options.pop("deadLetterStream", None)
+        world.query.was_unlimited = True
         _start_with(world, options)
 
 

@@ -65,6 +65,7 @@ class Query:
         self.modes = set[str]()  # of all runs: what they do with entries that do not fit
         self.had_retries = False  # an earlier run had retryDelay: entries may wait
         self.was_limited = False  # an earlier run had maxDeliveries: batches may have been cut
+        self.was_unlimited = False  # an operator has taken that option away from it (powers_lists)
         self.runs = self.triggers = 0
         self.until: int | None = None  # last entry of an AvailableNow run
         self.listed = set[str]()  # all streams that were ever in its list
@@ -96,6 +97,7 @@ class Query:
         """Mode of reading, for the kinds of failures."""
         options = self.options
         parts = [name for name in ("noAck", "claimIdle", "maxDeliveries") if name in options]
+        parts += ["once maxDeliveries"] if self.was_unlimited and "maxDeliveries" not in options else []
         parts += ["once noAck"] if self.was_no_ack and "noAck" not in options else []
         return f"{'lenient' if self.is_lenient else 'strict'} {' '.join(parts) or 'plain'}"
 
