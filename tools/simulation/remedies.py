@@ -22,6 +22,7 @@ from tools.simulation.once import OUT
 from tools.simulation.world import CONSUMER, GROUP, World, shape
 
 _MAX_REPEATS = 3  # of an error without other events
+_OF_OTHERS = {"others read", "entries taken from us"}
 _GOES_ON = "the next run goes on without them"
 
 
@@ -75,7 +76,9 @@ class Operator:
             world.fail(f"names no stream | {shape(error)}", text)
         forgiven = sorted({cause for name in streams for cause in world.model.stream(name).forgiven})
         if not causes and forgiven:
-            world.fail(f"named again | {shape(error)} | after {'+'.join(forgiven)} | {query.mode}", text)
+            others = {cause for name in streams for cause in world.model.stream(name).ever & _OF_OTHERS}
+            after = "+".join(sorted({*forgiven} | others))
+            world.fail(f"named again | {shape(error)} | after {after} | {query.mode}", text)
         elif not causes and not self._is_left_by_a_run_with_a_list(text):
             world.fail(f"false alarm | {shape(error)} | {query.mode}", text)
         # Documented: a group from which others read is not set to the checkpoint.

@@ -313,6 +313,7 @@ class World:
         """Record that the library counts entries as lost."""
         if stream in self.model.streams:
             self.model.stream(stream).counted += count
+            self.model.stream(stream).was_lenient = True  # also if the list lacks it: a batch of it runs again
             self.model.stream(stream).runs.add(self.query.runs)
 
 
