@@ -72,7 +72,13 @@ def test_streams_leave_the_list_and_come_back() -> None:
 def test_each_size_is_drawn() -> None:
     """A new limit is drawn, or it is no size."""
     no_sizes = {"pattern_interval", "pattern_interval_each", "idle_wait", "idle_check", "idle_check_each", "lag_check"}
-    others = {"prefetch_entries", "sample_entries", "sample_bytes", "dead_letters", "lease"}  # of the setup, or no query
+    others = {
+        "prefetch_entries",
+        "sample_entries",
+        "sample_bytes",
+        "dead_letters",
+        "lease",
+    }  # of the setup, or no query
     own = {one.name for one in fields(Limits)} - no_sizes - others
     letters = {f"dead_letters.{one.name}" for one in fields(DeadLetterLimits)}
     assert {*mixes.LIMITS} == own | letters

@@ -8,7 +8,6 @@ from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tools.servers.server import Server
 from tools.simulation.histories import plan
-from tools.simulation.injected import PATIENCE
 from tools.simulation.patched import product
 from tools.simulation.run import run
 from tools.simulation.step import Step

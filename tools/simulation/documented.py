@@ -20,7 +20,9 @@ KNOWN: dict[str, str] = {
     r"^twice (?=.*group (created again|set back))(?=.*(others read|entries taken from us))": (
         "a shared group goes on where it was set, and reads entries again"
     ),
-    r"^twice \| passed over(\+trimmed|\+deleted)* \| .*checkpoint put back": "an older copy of the checkpoint had entries delivered again",
+    r"^twice \| passed over(\+trimmed|\+deleted)* \| .*checkpoint put back": (
+        "an older copy of the checkpoint had entries delivered again"
+    ),
     r"^(silent|uncounted) \| (deleted|trimmed) \| .*group set forward.*others read": (
         "a shared group is set forward over removed entries"
     ),

@@ -1,5 +1,5 @@
-"""The invariant of commit marks: while the query is idle, the mark of each stream that the checkpoint names, and that has
-the group, is as new as the checkpoint. It does not matter whether the stream is in the query's list."""
+"""The invariant of commit marks: while the query is idle, the mark of each stream that the checkpoint names, and that
+has the group, is as new as the checkpoint. It does not matter whether the stream is in the query's list."""
 
 from __future__ import annotations
 

@@ -131,7 +131,9 @@ def _with_sink_elsewhere(chance: random.Random, plan: Plan) -> Plan:
     steps = [*plan.steps]
     for _ in range(chance.choice([0, 1, 2, 3])):
         place = chance.randint(0, len(steps))
-        end = random_step(chance, *chance.choice([("crash", 0), ("lose_commits", 0), ("kill", chance.randint(60, 200))]))
+        end = random_step(
+            chance, *chance.choice([("crash", 0), ("lose_commits", 0), ("kill", chance.randint(60, 200))])
+        )
         steps[place:place] = [random_step(chance, "add", 0), end, *[Step("trigger")] * chance.choice([1, 2])]
     return replace(plan, setup=replace(plan.setup, sink="once", sink_elsewhere=True), steps=tuple(steps))
 

@@ -1,5 +1,5 @@
-"""The exactly-once sink, which writes to stream `out` of the same server, or of another one. It is called as Spark calls
-it (FACTS S10)."""
+"""The exactly-once sink, which writes to stream `out` of the same server, or of another one. It is called as Spark
+calls it (FACTS S10)."""
 
 from __future__ import annotations
 

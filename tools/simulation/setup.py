@@ -15,8 +15,9 @@ class Setup:
     sink: `recorder`, `skipping` or `once`; ahead: minimum of entries for which the next batch is reserved ahead; pace:
     ticks of the driver's thread for each tick of the world, 0: only while the driver waits for it, -1: all at once;
     options: of the first start; before: entries that exist before it; has_values: entries have a field that may not fit
-    (seldom.py); limits: sizes of the query's requests (mixes.py), those that are missing are small ones; sink_elsewhere:
-    the exactly-once sink writes to a server of its own; judges_marks: commit marks are judged (marks.py).
+    (seldom.py); limits: sizes of the query's requests (mixes.py), those that are missing are small ones;
+    sink_elsewhere: the exactly-once sink writes to a server of its own; judges_marks: commit marks are judged
+    (marks.py).
     """
 
     seed: int
