@@ -105,12 +105,11 @@ class Operator:
         return had_pending_list and query.epoch > 0
 
     def _may_differ_for_a_sink_elsewhere(self) -> bool:
-        """Whether a batch was cut, or has lost entries, of which a sink on another server does not know (documented:
-        guarantees.md, two servers)."""
+        """Whether a batch was cut, or has lost entries before it was complete, of which a sink on another server does
+        not know (documented: guarantees.md, two servers)."""
         model, query = self._world.model, self._world.query
         has_lost = any(entry.removed_by and entry.looked_for for entry in model.entries.values())
-        has_counted = any(stream.counted for stream in model.streams.values())
-        return self._world.setup.sink_elsewhere and (query.was_limited or has_lost or has_counted)
+        return self._world.setup.sink_elsewhere and (query.was_limited or has_lost)
 
     def at_peace(self) -> None:
         """Forget earlier errors."""
