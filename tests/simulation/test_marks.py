@@ -44,6 +44,7 @@ def test_a_mark_that_is_behind_is_found(server: Server, client: redis.Redis, val
     def look(world: World, step: Step) -> None:
         key = committed_key("s:0", GROUP, CONSUMER)
         before = world.raw.get(key)
+        assert before is not None
         world.raw.set(key, value) if value else world.raw.delete(key)
         marks.check(world)
         world.raw.set(key, before)
