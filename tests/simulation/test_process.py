@@ -27,7 +27,7 @@ UNDECIDED = {
 }
 
 
-@pytest.mark.parametrize("additions", [(), ("faults",), ("renew", "faults")], ids="+".join)
+@pytest.mark.parametrize("additions", [(), ("faults",), ("renew", "faults"), ("drawn",)], ids="+".join)
 def test_nothing_is_lost_doubled_or_passed_over_in_silence(additions: tuple[str, ...]) -> None:
     """Plans of other seeds than those that run on servers in their own time."""
     server, first = ProcessServer(), FIRST + 1_000 * (1 + len(additions))

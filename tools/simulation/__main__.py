@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from tools.simulation.mixes import MIXES
 from tools.simulation.mutants import notes, plays
 from tools.simulation.mutants.hunt import Hunt
 from tools.simulation.mutants.table import MUTANTS, NAMED
@@ -116,11 +117,13 @@ def main() -> int:
     parser.add_argument(
         "--add",
         action="append",
-        choices=["renew", "faults", "where", "refused"],
+        choices=["renew", "faults", "where", *MIXES],
         default=[],
         help="add to each plan: new checkpoints for the used group (renew), a parted network, slow replies and "
-        "failovers (faults), questions where entries are (where), or commands that the server refuses (refused); can "
-        "be given several times",
+        "failovers (faults), questions where entries are (where), changing lists of streams (lists), sizes of requests "
+        "and larger batches (limits), a sink on another server (elsewhere), failovers that lose writes (lost), commands "
+        "that the server refuses (refused), or each of the last five in its share of the plans (drawn); unmarked: do "
+        "not judge commit marks; can be given several times",
     )
     parser.add_argument("--whole", action="store_true", help="with --story: do not shrink")
     parser.add_argument("--pairs", action="store_true", help="print the pairs of source options, and run no plan")

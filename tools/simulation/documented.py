@@ -20,7 +20,9 @@ KNOWN: dict[str, str] = {
     r"^twice (?=.*group (created again|set back))(?=.*(others read|entries taken from us))": (
         "a shared group goes on where it was set, and reads entries again"
     ),
-    r"^twice \| passed over \| .*checkpoint put back": "an older copy of the checkpoint had entries delivered again",
+    r"^twice \| passed over(\+trimmed|\+deleted)* \| .*checkpoint put back": (
+        "an older copy of the checkpoint had entries delivered again"
+    ),
     r"^(silent|uncounted) \| (deleted|trimmed) \| .*group set forward.*others read": (
         "a shared group is set forward over removed entries"
     ),
@@ -40,6 +42,7 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| passed over \| .*checkpoint set back.*maxDeliveries": (
         "an older copy of the checkpoint does not know which entries were set aside"
     ),
+    r"^mark behind \| missing\b.*evicted committed": "a commit mark was deleted, and no batch has followed",
     r"^reordered .*(checkpoint set back|server set back)": "batches are planned again after a set-back",
 }
 

@@ -1,4 +1,5 @@
-"""The exactly-once sink, which writes to stream `out` of the same server, called as Spark calls it (FACTS S10)."""
+"""The exactly-once sink, which writes to stream `out` of the same server, or of another one. It is called as Spark
+calls it (FACTS S10)."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class Once:
 
     def begin(self, epoch: int) -> None:
         """Start a run of a batch with a new writer. The ledger does not depend on the checkpoint (epoch)."""
-        settings = {"url": self._world.server.url, "stream": OUT, "delivery": self.delivery}
+        settings = {"url": self._world.sink_server.url, "stream": OUT, "delivery": self.delivery}
         if self.delivery == "exactly-once":
             settings["chunkSize"] = str(self._world.setup.chunk)
         self._tasks = {}
@@ -88,7 +89,7 @@ class Once:
         """Return all rows of the stream in their order."""
         return [
             Row(place, ("p", self._world.model.number_of(int(fields["n"]), *place)), 0, 0, 0, position)
-            for position, (_, fields) in enumerate(self._world.client.xrange(OUT))
+            for position, (_, fields) in enumerate(self._world.sink_client.xrange(OUT))
             for place in [(fields["source"], fields["entry"])]
         ]
 

@@ -9,10 +9,11 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tools.simulation.mixes import MIXES
 from tools.simulation.options import first, later
 from tools.simulation.seldom import SELDOM
 from tools.simulation.setup import Plan, Setup
-from tools.simulation.step import Step, random_step
+from tools.simulation.step import Step
 
 NEVER_AHEAD = 1 << 62
 
@@ -57,14 +58,18 @@ AT_ONCE = ("trigger", "drain", "twin", "rollback", "lose_commits", "renew", "sta
 
 
 def make(seed: int, *additions: str) -> Plan:
-    """Return the plan of this seed. additions: names of ADDITIONS, steps that are put into it."""
+    """Return the plan of this seed. additions: names of ADDITIONS, steps that are put into it, or of MIXES."""
     plan = _made(seed)
     for name, (often, put_into) in SELDOM.items():
         chance = random.Random(f"{seed} {name}")
         if chance.random() < often:
             plan = put_into(chance, plan)
     for name in additions:
-        plan = replace(plan, steps=tuple(ADDITIONS[name](random.Random(f"{seed} {name}"), list(plan.steps))))
+        chance = random.Random(f"{seed} {name}")
+        if name in MIXES:
+            plan = MIXES[name](chance, plan)
+        else:
+            plan = replace(plan, steps=tuple(ADDITIONS[name](chance, list(plan.steps))))
     return plan
 
 
@@ -93,21 +98,11 @@ def _with_questions(chance: random.Random, steps: list[Step]) -> list[Step]:
     return steps
 
 
-def _with_refusals(chance: random.Random, steps: list[Step]) -> list[Step]:
-    """Commands that the server refuses, at one to four places."""
-    for _ in range(chance.choice([1, 1, 2, 4])):
-        place = chance.randint(0, len(steps))
-        refusal = random_step(chance, "refuse", chance.choice([0, chance.randint(1, 12), chance.randint(1, 60)]))
-        steps[place:place] = [refusal, *([Step("trigger")] * chance.choice([0, 1, 2]))]
-    return steps
-
-
 # Each has a generator of its own: the other steps of a plan stay as they are.
 ADDITIONS = {
     "renew": _with_renewals,
     "faults": _with_faults,
     "where": _with_questions,
-    "refused": _with_refusals,
 }
 
 

@@ -17,6 +17,8 @@ from tools.simulation import (
     powers_audience,
     powers_elsewhere,
     powers_letters,
+    powers_limits,
+    powers_lists,
     powers_network,
     powers_operators,
     powers_others,
@@ -59,6 +61,8 @@ _MODULES = (
     powers_archive,
     powers_elsewhere,
     powers_where,
+    powers_lists,
+    powers_limits,
 )
 POWERS: dict[str, Callable[[World, Step], None]] = {
     name: power
@@ -121,7 +125,7 @@ def run(
             world.redrives.end()
             world.raw.close()
     digest = server.core.digest_so_far() if isinstance(server, ProcessServer) else 0
-    return Outcome(plan, world.failures, len(world.query.offsets), world.ticks.count, digest)
+    return Outcome(plan, world.failures or world.suspicions[:1], len(world.query.offsets), world.ticks.count, digest)
 
 
 def _begin_at(options: dict[str, str], before: Sequence[Entry]) -> None:

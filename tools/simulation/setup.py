@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tools.simulation.step import Step
 
@@ -15,7 +15,9 @@ class Setup:
     sink: `recorder`, `skipping` or `once`; ahead: minimum of entries for which the next batch is reserved ahead; pace:
     ticks of the driver's thread for each tick of the world, 0: only while the driver waits for it, -1: all at once;
     options: of the first start; before: entries that exist before it; has_values: entries have a field that may not fit
-    (seldom.py).
+    (seldom.py); limits: sizes of the query's requests (mixes.py), those that are missing are small ones;
+    sink_elsewhere: the exactly-once sink writes to a server of its own; judges_marks: commit marks are judged
+    (marks.py).
     """
 
     seed: int
@@ -28,6 +30,9 @@ class Setup:
     retries: int = 0
     chunk: int = 3
     has_values: bool = False
+    limits: Mapping[str, int] = field(default_factory=dict)
+    sink_elsewhere: bool = False
+    judges_marks: bool = True
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,11 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
         yield replace(
             plan, setup=replace(setup, streams=setup.streams - 1, options={**setup.options, "streams": fewer})
         )
+    for name in setup.limits:
+        kept_limits = {key: value for key, value in setup.limits.items() if key != name}
+        yield replace(plan, setup=replace(setup, limits=kept_limits))
+    if setup.sink_elsewhere:
+        yield replace(plan, setup=replace(setup, sink_elsewhere=False))
     if setup.before:
         yield replace(plan, setup=replace(setup, before=0))
     if setup.pace:

@@ -30,6 +30,7 @@ from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit
 from spark_streams.verify.history import id_key
 from tools.simulation.injected import PATIENCE, TERMS
+from tools.simulation.mixes import with_limits
 from tools.simulation.model import Entry
 from tools.simulation.tasks import SCHEMA, WITH_VALUES, Tasks
 from tools.simulation.ticks import Killed
@@ -64,6 +65,7 @@ class Query:
         self.modes = set[str]()  # of all runs: what they do with entries that do not fit
         self.had_retries = False  # an earlier run had retryDelay: entries may wait
         self.was_limited = False  # an earlier run had maxDeliveries: batches may have been cut
+        self.was_unlimited = False  # an operator has taken that option away from it (powers_lists)
         self.runs = self.triggers = 0
         self.until: int | None = None  # last entry of an AvailableNow run
         self.listed = set[str]()  # all streams that were ever in its list
@@ -95,6 +97,7 @@ class Query:
         """Mode of reading, for the kinds of failures."""
         options = self.options
         parts = [name for name in ("noAck", "claimIdle", "maxDeliveries") if name in options]
+        parts += ["once maxDeliveries"] if self.was_unlimited and "maxDeliveries" not in options else []
         parts += ["once noAck"] if self.was_no_ack and "noAck" not in options else []
         return f"{'lenient' if self.is_lenient else 'strict'} {' '.join(parts) or 'plain'}"
 
@@ -190,7 +193,8 @@ class Query:
         source_options = SourceOptions.parse(self._settings()).with_patience(PATIENCE)
         schema = WITH_VALUES if self.world.setup.has_values else SCHEMA
         columns = Columns(schema, True, source_options.mode, source_options.column_name_of_corrupt_record)
-        limits = replace(SMALL, prefetch_entries=self.world.setup.ahead, lease=TERMS)
+        limits = with_limits(SMALL, self.world.setup.limits)
+        limits = replace(limits, prefetch_entries=self.world.setup.ahead, lease=TERMS)
         live = StreamReader(source_options, columns, time.monotonic, limits)
         return live if source_options.archive_path is None else HistoryReader(live, source_options, columns, limits)
 
@@ -238,6 +242,7 @@ class Query:
             return False
         self.world.tell(f"   offsets/{len(self.offsets)}: {_shown(end)}")
         self._check_limits(end)
+        self._check_list(end)
         self.offsets.append(end)
         self._names(end)
         self._update_named_streams()
@@ -281,6 +286,11 @@ class Query:
         each = limit["*"] if isinstance(limit, dict) else None
         if any(held.total() > most for most in together) or (each and any(count > each for count in held.values())):
             self.world.fail(f"too large | {self.mode}", f"batch of {dict(held)}; {entries=} {size=}")
+
+    def _check_list(self, end: Json) -> None:
+        """Check that a batch that is planned has no entry of a producers' stream that is not in the list."""
+        if foreign := sorted({*_ranges(end)} & {*self.world.names()} - {*self.reads()}):
+            self.world.fail(f"not in the list | {self.mode}", f"batch of {foreign}; {self.reads()} are read")
 
     def _missed(self, name: str, parts: Sequence[Range]) -> int:
         """Return how many pending entries of these ranges have left the stream."""

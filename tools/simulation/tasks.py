@@ -185,6 +185,8 @@ class Tasks:
         world.tell(f"   batch {number}: {counted(rows)}")
         key = (self._query.epoch, number, *offsets)
         before = self._read.setdefault(key, rows)
+        if before != rows and world.setup.sink_elsewhere:  # documented: that sink is not told of it
+            world.model.stream(OUT).causes.add("a batch has other rows, and its sink is on another server")
         if before == rows or self._query.was_limited:
             return
         more = {n for n in rows - before if not self._may_be_more(world.model.entries[n])}

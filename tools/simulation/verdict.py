@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_streams.verify.checker import check
 from spark_streams.verify.history import Added, History, Outcome, id_key
-from tools.simulation import audience
+from tools.simulation import audience, marks
 from tools.simulation.model import DROPPED, EARLY, Entry
 from tools.simulation.once import OUT
 from tools.simulation.world import World, counted, is_ours
@@ -35,6 +35,7 @@ def at_peace(world: World) -> None:
         missing_here = [entry for entry in missing if entry.stream == name]
         (_check_counts if query.is_lenient else _check_names)(world, name, missing_here)
     _check_pending(world, streams)
+    marks.check(world)
     for entry in missing:
         entry.settled = True
     for entry in model.entries.values():

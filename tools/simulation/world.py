@@ -82,6 +82,7 @@ class World:
         self.model = Model()
         self.ticks = Ticks(self.happen)
         self.failures: list[Failure] = []
+        self.suspicions: list[Failure] = []  # what fails a run in which nothing else does
         self.connections: list[tuple[Connection, Actor | None]] = []
         self.process = 0  # number of the driver's process, as in its lease
         self.rival: int | None = None  # the same of another process that runs the query, too
@@ -99,6 +100,7 @@ class World:
         self.connection: Connection | None = None  # the connection of this tick
         self.ms, self._used = _EPOCH_MS, set[tuple[int, int]]()  # the producers' clock
         self.raw = server.client()
+        self.sink_server, self.sink_client = _sink_of(server, client, plan.setup.sink_elsewhere)
         self.audited: dict[str, set[int]] = {}  # streams that a second group reads; entries that were removed before
         self.backup: Any = None
         self.replica: Any = None  # a backup: what the next master has
@@ -129,6 +131,11 @@ class World:
         """Record a failure."""
         self.tell(f"!!! {kind}: {details}")
         self.failures.append(Failure(kind, details))
+
+    def suspect(self, kind: str, details: str) -> None:
+        """Record what may lose entries or write them twice. The run goes on: it may show that, which says more."""
+        self.tell(f"??? {kind}: {details}")
+        self.suspicions.append(Failure(kind, details))
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -306,7 +313,18 @@ class World:
         """Record that the library counts entries as lost."""
         if stream in self.model.streams:
             self.model.stream(stream).counted += count
+            self.model.stream(stream).was_lenient = True  # also if the list lacks it: a batch of it runs again
             self.model.stream(stream).runs.add(self.query.runs)
+
+
+def _sink_of(server: Server, client: redis.Redis, is_elsewhere: bool) -> tuple[Server, redis.Redis]:
+    """Return the server that the exactly-once sink writes to, and a client of it."""
+    if not is_elsewhere:
+        return server, client
+    if not isinstance(server, ProcessServer):
+        raise ValueError("a plan has its sink on another server, which only --server process has: leave out --server")
+    another = server.another()
+    return another, another.client(decode_responses=True)
 
 
 def shape(error: RStreamError) -> str:

@@ -32,6 +32,15 @@ class PlanClock:
         """Return to the first moment."""
         self._nanoseconds = 0
 
+    @property
+    def moment(self) -> int:
+        """Nanoseconds since the first moment."""
+        return self._nanoseconds
+
+    def return_to(self, moment: int) -> None:
+        """Return to an earlier moment: what has happened since took no time."""
+        self._nanoseconds = moment
+
     def pass_ns(self, nanoseconds: int) -> None:
         """Move the time on."""
         self._nanoseconds += nanoseconds

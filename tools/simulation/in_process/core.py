@@ -28,7 +28,7 @@ class Line:
     """
 
     def __init__(self, core: Core, client: Client) -> None:
-        self._core = core
+        self.core = core
         self.number = client.id
         self.client = client
         self._reader = hiredis.Reader()  # four times as fast as the engine's parser, whose tests are elsewhere
@@ -43,7 +43,7 @@ class Line:
         self._reader.feed(data)
         while (request := self._reader.gets()) is not False:
             self._backlog.append(request)
-        self._core.digest.update(b"%d<%b" % (self.number, data))
+        self.core.digest.update(b"%d<%b" % (self.number, data))
         self.go_on()
 
     def go_on(self) -> None:
@@ -51,7 +51,7 @@ class Line:
         if self.client.waiter is None and self._backlog:
             requests, self._backlog = self._backlog, []
             out: list[bytes] = []
-            done = self._core.run(self.client, requests, out)
+            done = self.core.run(self.client, requests, out)
             self._backlog = requests[done:]
             self.deliver(b"".join(out))
             if self.client.closing:
@@ -59,7 +59,7 @@ class Line:
 
     def deliver(self, reply: bytes) -> None:
         """Take bytes from the server."""
-        self._core.digest.update(b"%d>%b" % (self.number, reply))
+        self.core.digest.update(b"%d>%b" % (self.number, reply))
         self.inbox += reply
 
     def cut(self) -> None:
@@ -68,7 +68,7 @@ class Line:
             self.is_cut = True
             self.inbox.clear()
             self._backlog.clear()
-            self._core.forget(self)
+            self.core.forget(self)
 
     def shutdown(self, _how: int) -> None:
         """Break it, as socket.shutdown does."""
@@ -82,17 +82,23 @@ class Line:
 class Core:
     """One engine at a time: `begin` starts another one, whose clients are all new.
 
-    chance: random numbers for the product (tokens, pauses), which the plan's seed decides.
+    chance: random numbers for the product (tokens, pauses), which the plan's seed decides; others: further servers of
+    the plan, by URL.
     """
 
-    def __init__(self) -> None:
-        self.clock = PlanClock()
+    def __init__(self, clock: PlanClock | None = None) -> None:
+        """clock: of the plan, if that has another server."""
+        self.clock = PlanClock() if clock is None else clock
+        self.others: dict[str, Core] = {}
         self.chance = random.Random()
-        self.begin(0)
+        self._begin_engine(0)
 
     def begin(self, seed: int) -> None:
         """Start an empty engine at the first moment."""
         self.clock.reset()
+        self._begin_engine(seed)
+
+    def _begin_engine(self, seed: int) -> None:
         self.chance.seed(seed)
         self.digest = hashlib.blake2b(b"%d" % seed, digest_size=8)
         self.engine: Engine = new_engine(self.clock.unix_ms)
@@ -102,10 +108,21 @@ class Core:
         self.lines: dict[int, Line] = {}
         self.refusals = Refusals(self.engine, lambda client: client.id in self.lines)
         self._unblocked: list[Line] = []
+        self.others.clear()
+
+    def another(self, url: str) -> Core:
+        """Start one more server with this URL: an empty engine on the same clock."""
+        self.others[url] = Core(self.clock)
+        return self.others[url]
+
+    def at(self, url: str) -> Core:
+        """Return the server with this URL: this one, unless another one has it."""
+        return self.others.get(url, self)
 
     def digest_so_far(self) -> int:
-        """Return the digest of all commands and replies since `begin`, 64 bits."""
-        return int.from_bytes(self.digest.digest())
+        """Return the digest of all commands and replies since `begin`, 64 bits. Those of other servers are added."""
+        own = int.from_bytes(self.digest.digest())
+        return (own + sum(other.digest_so_far() for other in self.others.values())) % (1 << 64)
 
     def token_hex(self, size: int = 32) -> str:
         """secrets.token_hex."""

@@ -47,8 +47,8 @@ def on_core(core: Core) -> Iterator[None]:
         patch.setattr(secrets, "token_hex", core.token_hex)
         patch.setattr(retry, "random", core.chance)
         patch.setattr(failed_entry, "datetime", _calendar(core))
-        patch.setattr(connection, "open_connection", lambda *_given, **_more: _Opened(core.connect()))
-        patch.setattr(connection, "Duplex", lambda line, lost: LineDuplex(core, line, lost))
+        patch.setattr(connection, "open_connection", lambda url, *_given, **_more: _Opened(core.at(url).connect()))
+        patch.setattr(connection, "Duplex", lambda line, lost: LineDuplex(line.core, line, lost))
         # A set of bytes has another order in each process.
         patch.setattr(sets, "bulks", lambda members: bulks(sorted(members)))
         # The memory of a machine and of a version of Python.

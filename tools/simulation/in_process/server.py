@@ -20,6 +20,11 @@ class ProcessServer(Server):
     url: str = "redis://process:1/0"
     core: Core = field(default_factory=Core)
 
+    def another(self) -> ProcessServer:
+        """Start one more server on the plan's clock. It ends when the next plan begins."""
+        url = f"redis://process:{2 + len(self.core.others)}/0"
+        return ProcessServer(url=url, core=self.core.another(url))
+
     def client(self, **options: Any) -> redis.Redis:
         """A client with the commands of redis-py. decode_responses: replies are text."""
         return CoreClient(self.core, **options)
