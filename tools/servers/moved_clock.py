@@ -98,7 +98,11 @@ def running(kind: str, directory: Path) -> Iterator[Moved]:
     library, file = _compiled(directory), directory / "offset"
     file.write_bytes(bytes(8))
     variables = {"LD_PRELOAD": str(library), "MOVED_CLOCK": str(file)}
-    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 8) as offset, running_redis(variables=variables) as server:
+    with (
+        file.open("r+b") as opened,
+        mmap.mmap(opened.fileno(), 8) as offset,
+        running_redis(variables=variables) as server,
+    ):
         yield Moved(server, offset)
 
 
@@ -110,7 +114,9 @@ def _compiled(directory: Path) -> Path:
         pytest.skip("no C compiler (cc) on this machine: the clock of a redis-server was not moved")
     source, library = directory / "moved_clock.c", directory / "moved_clock.so"
     source.write_text(_LIBRARY)
-    subprocess.run([compiler, "-O1", "-Wall", "-shared", "-fPIC", "-o", library, source], check=True, env={**os.environ})
+    subprocess.run(
+        [compiler, "-O1", "-Wall", "-shared", "-fPIC", "-o", library, source], check=True, env={**os.environ}
+    )
     return library
 
 
