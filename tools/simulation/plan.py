@@ -6,9 +6,10 @@ A run uses a few groups of powers, often one or those of a theme, sometimes all:
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from tools.simulation.clocks import with_clocks
 from tools.simulation.options import first, later
 from tools.simulation.seldom import SELDOM
 from tools.simulation.setup import Plan, Setup
@@ -57,14 +58,18 @@ AT_ONCE = ("trigger", "drain", "twin", "rollback", "lose_commits", "renew", "sta
 
 
 def make(seed: int, *additions: str) -> Plan:
-    """Return the plan of this seed. additions: names of ADDITIONS, steps that are put into it."""
+    """Return the plan of this seed. additions: names of ADDITIONS and OF_PLANS, what is put into it."""
     plan = _made(seed)
     for name, (often, put_into) in SELDOM.items():
         chance = random.Random(f"{seed} {name}")
         if chance.random() < often:
             plan = put_into(chance, plan)
     for name in additions:
-        plan = replace(plan, steps=tuple(ADDITIONS[name](random.Random(f"{seed} {name}"), list(plan.steps))))
+        chance = random.Random(f"{seed} {name}")
+        if name in OF_PLANS:
+            plan = OF_PLANS[name](chance, plan)
+        else:
+            plan = replace(plan, steps=tuple(ADDITIONS[name](chance, list(plan.steps))))
     return plan
 
 
@@ -95,6 +100,10 @@ def _with_questions(chance: random.Random, steps: list[Step]) -> list[Step]:
 
 # Each has a generator of its own: the other steps of a plan stay as they are.
 ADDITIONS = {"renew": _with_renewals, "faults": _with_faults, "where": _with_questions}
+# The same; these change the setup, too.
+OF_PLANS: Mapping[str, Callable[[random.Random, Plan], Plan]] = {
+    "clock": with_clocks,
+}
 
 
 def _made(seed: int) -> Plan:

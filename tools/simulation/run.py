@@ -15,6 +15,7 @@ from tools.simulation import (
     powers_accidents,
     powers_archive,
     powers_audience,
+    powers_clock,
     powers_elsewhere,
     powers_letters,
     powers_network,
@@ -27,6 +28,7 @@ from tools.simulation import (
     verdict,
 )
 from tools.simulation.births import Births
+from tools.simulation.clocks import seconds_set_back
 from tools.simulation.elsewhere import Elsewhere
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.journeys import Asker
@@ -57,6 +59,7 @@ _MODULES = (
     powers_archive,
     powers_elsewhere,
     powers_where,
+    powers_clock,
 )
 POWERS: dict[str, Callable[[World, Step], None]] = {
     name: power
@@ -94,6 +97,7 @@ def run(
     """
     if isinstance(server, ProcessServer):
         server.core.begin(plan.setup.seed)
+        server.core.clock.command_ns = 1_000 * plan.setup.command_us
     client.flushall()
     world = World(server, client, plan, tell)
     world.powers = {**POWERS, **(beside or {})}
@@ -192,7 +196,7 @@ def _finish(world: World) -> None:
     world.query.read_all()
     for _ in range(2):
         if world.setup.has_values:
-            world.network.pass_time(_LONGEST_DELAY)
+            world.network.pass_time(_LONGEST_DELAY + seconds_set_back(world.server))
         if not _drain(world, _MAX_RUNS) and not world.failures:
             world.fail(f"never drained | {world.query.mode}", f"the last drain did not complete in {_MAX_RUNS} runs")
         world.query.tasks.wake_all()

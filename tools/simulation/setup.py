@@ -15,7 +15,7 @@ class Setup:
     sink: `recorder`, `skipping` or `once`; ahead: minimum of entries for which the next batch is reserved ahead; pace:
     ticks of the driver's thread for each tick of the world, 0: only while the driver waits for it, -1: all at once;
     options: of the first start; before: entries that exist before it; has_values: entries have a field that may not fit
-    (seldom.py).
+    (seldom.py); command_us: microseconds that a command takes.
     """
 
     seed: int
@@ -28,6 +28,7 @@ class Setup:
     retries: int = 0
     chunk: int = 3
     has_values: bool = False
+    command_us: int = 50
 
 
 @dataclass(frozen=True)

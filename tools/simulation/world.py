@@ -30,7 +30,16 @@ from tools.simulation.ticks import Ticks
 
 GROUP, CONSUMER = "g", "spark"
 # Powers that may delete a lease, or bring an older one back.
-_TAKES_LEASES = ("flush", "restore", "promote", "promote_beside", "evict")
+_TAKES_LEASES = (
+    "flush",
+    "restore",
+    "promote",
+    "promote_beside",
+    "evict",
+    "clock_ahead",
+    "promote_apart",
+    "restore_apart",
+)
 _SET_ASIDE = {"DEADLETTER", "DROPMALFORMED"}  # modes in which an entry that does not fit is no row
 _EPOCH_MS = 1_700_000_000_000  # start of the producers' clock
 

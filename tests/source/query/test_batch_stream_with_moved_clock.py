@@ -57,7 +57,7 @@ def time_of(client: redis.Redis) -> float:
 
 @MOVES
 def test_the_clock_of_the_server_is_moved(moved: Moved, client: redis.Redis, milliseconds: int) -> None:
-    """What the other tests rest on: TIME follows, the idle time of a pending entry is never negative, IDs still rise."""
+    """What the others rest on: TIME follows, the idle time of a pending entry is never negative, and IDs still rise."""
     first = add(client, 1)[0]
     client.xgroup_create("s", "g", id="0")
     client.xreadgroup("g", "bob", {"s": ">"})
