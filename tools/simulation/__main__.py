@@ -116,11 +116,11 @@ def main() -> int:
     parser.add_argument(
         "--add",
         action="append",
-        choices=["renew", "faults", "where", "clock"],
+        choices=["renew", "faults", "where", "clock", "driver"],
         default=[],
         help="add to each plan: new checkpoints for the used group (renew), a parted network, slow replies and "
-        "failovers (faults), questions where entries are (where), or a server's clock that goes back or ahead (clock); "
-        "can be given several times",
+        "failovers (faults), questions where entries are (where), or a server's clock that goes back or ahead (clock); or "
+        "two drivers on one group in place of each plan (driver); can be given several times",
     )
     parser.add_argument("--whole", action="store_true", help="with --story: do not shrink")
     parser.add_argument("--pairs", action="store_true", help="print the pairs of source options, and run no plan")
@@ -130,8 +130,8 @@ def main() -> int:
     )
     parser.add_argument("--note", action="store_true", help="with --mutants: write down what has found them")
     arguments = parser.parse_args()
-    if arguments.server != "process" and "clock" in arguments.add:
-        parser.error("--add clock needs --server process: the clock of another server does not move")
+    if arguments.server != "process" and {"clock", "driver"} & {*arguments.add}:
+        parser.error("--add clock and --add driver need --server process: the clock of another server does not move")
     if arguments.story is not None:
         for name in arguments.mutants or ():
             NAMED[name].install()

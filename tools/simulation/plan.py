@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tools.simulation.clocks import with_clocks
+from tools.simulation.drivers_plan import with_a_second_driver
 from tools.simulation.options import first, later
 from tools.simulation.seldom import SELDOM
 from tools.simulation.setup import Plan, Setup
@@ -103,6 +104,7 @@ ADDITIONS = {"renew": _with_renewals, "faults": _with_faults, "where": _with_que
 # The same; these change the setup, too.
 OF_PLANS: Mapping[str, Callable[[random.Random, Plan], Plan]] = {
     "clock": with_clocks,
+    "driver": with_a_second_driver,
 }
 
 

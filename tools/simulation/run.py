@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import redis
 
 from spark_streams.model.ids import U64_MAX
 from tools.servers.server import Server
 from tools.simulation import (
+    drivers,
     powers_accidents,
     powers_archive,
     powers_audience,
@@ -36,6 +36,7 @@ from tools.simulation.letters import Letters
 from tools.simulation.model import Entry
 from tools.simulation.once import Once
 from tools.simulation.options import ID
+from tools.simulation.outcome import Outcome
 from tools.simulation.patched import in_world
 from tools.simulation.recorder import Recorder, Skipping
 from tools.simulation.redrives import Redrives
@@ -44,7 +45,7 @@ from tools.simulation.setup import Plan
 from tools.simulation.spark import Query
 from tools.simulation.step import Step
 from tools.simulation.ticks import Killed
-from tools.simulation.world import Failure, World
+from tools.simulation.world import World
 
 _MODULES = (
     powers_producers,
@@ -73,17 +74,6 @@ _ASKED = 12  # entries at the end of a plan that asks where they are
 _LONGEST_DELAY = 2.0  # seconds: entries that wait for a retry are due then
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Outcome of a run. digest: of all commands and replies; 0 on a server that runs in its own time."""
-
-    plan: Plan
-    failures: list[Failure]
-    batches: int
-    ticks: int
-    digest: int = 0
-
-
 def run(
     server: Server,
     client: redis.Redis,
@@ -95,6 +85,8 @@ def run(
 
     tell: receives the story, line by line; beside: more powers, which only this plan has.
     """
+    if plan.setup.drivers > 1:
+        return drivers.run(server, client, plan, tell)
     if isinstance(server, ProcessServer):
         server.core.begin(plan.setup.seed)
         server.core.clock.command_ns = 1_000 * plan.setup.command_us

@@ -15,7 +15,8 @@ class Setup:
     sink: `recorder`, `skipping` or `once`; ahead: minimum of entries for which the next batch is reserved ahead; pace:
     ticks of the driver's thread for each tick of the world, 0: only while the driver waits for it, -1: all at once;
     options: of the first start; before: entries that exist before it; has_values: entries have a field that may not fit
-    (seldom.py); command_us: microseconds that a command takes.
+    (seldom.py); command_us: microseconds that a command takes; drivers: 2: another one reads from
+    the group, too (drivers.py).
     """
 
     seed: int
@@ -29,6 +30,7 @@ class Setup:
     chunk: int = 3
     has_values: bool = False
     command_us: int = 50
+    drivers: int = 1
 
 
 @dataclass(frozen=True)

@@ -5,5 +5,6 @@
               └── both call the core: bytes in, bytes out (core.py)
 
 No socket, no thread of a server, no sleep: the time of product and engine is one number, and how far apart both clocks
-are is another (clock.py). Every command with its reply goes into one digest (core.py). So a seed gives the same run on each machine.
+are is another (clock.py). Every command with its reply goes into one digest (core.py). So a seed gives the same run on
+each machine.
 """
