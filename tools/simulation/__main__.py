@@ -119,8 +119,8 @@ def main() -> int:
         choices=["renew", "faults", "where", "clock", "driver"],
         default=[],
         help="add to each plan: new checkpoints for the used group (renew), a parted network, slow replies and "
-        "failovers (faults), questions where entries are (where), or a server's clock that goes back or ahead (clock); or "
-        "two drivers on one group in place of each plan (driver); can be given several times",
+        "failovers (faults), questions where entries are (where), a server's clock that goes back or ahead (clock); or "
+        "two drivers on one group, in place of each plan (driver); can be given several times",
     )
     parser.add_argument("--whole", action="store_true", help="with --story: do not shrink")
     parser.add_argument("--pairs", action="store_true", help="print the pairs of source options, and run no plan")

@@ -1,5 +1,5 @@
-"""A run with two drivers on one group: each has its own consumer, checkpoint and sink. Both die and come back, and claim
-from each other. It is judged by entry, over both sinks.
+"""A run with two drivers on one group: each has its own consumer, checkpoint and sink. Both die and come back, and
+claim from each other. It is judged by entry, over both sinks.
 
 Nothing leaves the streams, so nothing may be lost or pending at the end. What a driver has written and not acknowledged
 may come a second time if the other one claims it (docs/reference/guarantees.md). Nothing else may.

@@ -49,8 +49,8 @@ class Lane(World):
     # -- its process ---------------------------------------------------------------------------------------------
 
     def work(self, ticks: int | None, at: str = "", available_now: bool = False) -> str:
-        """Let the driver work for so many ticks, or to the end of its trigger. at: only ticks before a request with this
-        text count. Return how the trigger ended; empty: it goes on next time."""
+        """Let the driver work for so many ticks, or to the end of its trigger. at: only ticks before a request with
+        this text count. Return how the trigger ended; empty: it goes on next time."""
         world_of["now"] = self
         if self._main is None or self._main.done:
             self._is_available_now = available_now
@@ -82,9 +82,9 @@ class Lane(World):
         """Whether this is the driver's main thread."""
         return actor is self._main
 
-    def sessions(self) -> Iterator[str]:
-        """Yield the sessions of its process."""
-        for name in self.query.reads() if self.query.running else ():
+    def sessions(self, streams: Iterable[str]) -> Iterator[str]:
+        """Yield the sessions of its process, of its leases on these streams."""
+        for name in streams if self.query.running else ():
             lease = json.loads(self.client.get(lease_key(name, GROUP, self.name)) or "{}")
             if lease.get("pid") == self.process:
                 yield lease["session"]
@@ -152,7 +152,7 @@ class Beside:
     def renew(self) -> None:
         """Let all drivers that live renew their sessions."""
         for lane in (self._lane, *self._lane.others):
-            for session in [*lane.sessions()]:
+            for session in [*lane.sessions(lane.query.reads())]:
                 lane.client.pexpire(session, TTL)
 
     def claims(self, stream: str, ids: Iterable[str]) -> None:
@@ -170,7 +170,7 @@ class Beside:
             numbers = {entry.n for entry in lane.model.entries_of(stream, theirs)}
             other.robbed |= numbers
             self.claimed |= numbers & other.written()
-            if [*other.sessions()]:
+            if any(lane.client.exists(session) for session in other.sessions([stream])):
                 details = f"{lane.name} has claimed {sorted(numbers)} of {other.name}, which runs"
                 lane.fail(f"claimed from a running query | {lane.query.mode}", details)
 
