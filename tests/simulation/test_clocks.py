@@ -106,10 +106,10 @@ def test_a_clock_that_moves_at_any_moment_loses_nothing_and_repeats_nothing(
 def moving(kind: str, options: Mapping[str, str]) -> list[Plan]:
     """Two triggers amid which the clock moves, and two after it; some of the batches are reserved ahead."""
     plans = []
-    for delay in range(1, _TRIGGERS, 6):
+    for delay in range(1, _TRIGGERS, 12):
         moves = Step(kind, delay, choice=0.1, amount=0.1)
-        for more_steps in ([], [Step("kill")]):
+        for pace, more_steps in [(-1, ["kill"]), (1, [])]:
             one = plan("backup", more(7), moves, "trigger", "trigger", *more_steps, "trigger", more(2), "trigger",
                        maxEntriesPerTrigger="4", **options)  # fmt: skip
-            plans.append(replace(one, setup=replace(one.setup, ahead=1, command_us=2_000)))
+            plans.append(replace(one, setup=replace(one.setup, ahead=1, pace=pace, command_us=2_000)))
     return plans

@@ -32,6 +32,11 @@ def with_clocks(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, setup=setup, steps=tuple(steps))
 
 
+def is_behind(server: Server) -> bool:
+    """Whether the server's clock shows a time that it had already shown before it was set back."""
+    return isinstance(server, ProcessServer) and server.core.clock.unix_ms() <= server.core.clock.shown
+
+
 def seconds_set_back(server: Server) -> float:
     """Return by how many seconds the server's clock was set back in all: what waits for a time of it waits longer."""
     return server.core.clock.set_back / 1e9 if isinstance(server, ProcessServer) else 0.0

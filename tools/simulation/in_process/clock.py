@@ -16,7 +16,8 @@ class PlanClock:
     """Replaces the functions of module `time` for engine and product. The monotonic clock begins at 1,000 s.
 
     command_ns: time that a request takes; server_ahead: nanoseconds by which the server's clock is ahead of this one,
-    negative: behind; set_back: nanoseconds by which it was set back in all.
+    negative: behind; set_back: nanoseconds by which it was set back in all; shown: the latest Unix time in milliseconds
+    that it had shown when it was set back.
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,7 @@ class PlanClock:
 
     def reset(self) -> None:
         """Return to the first moment, and to one clock."""
-        self._nanoseconds = self.server_ahead = self.set_back = 0
+        self._nanoseconds = self.server_ahead = self.set_back = self.shown = 0
         self.command_ns = COMMAND_NS
 
     def pass_ns(self, nanoseconds: int) -> None:
@@ -72,5 +73,6 @@ class PlanClock:
     def move_server(self, seconds: float) -> None:
         """Set the server's clock ahead, or back (negative)."""
         moved = round(seconds * 1e9)
+        self.shown = max(self.shown, self.unix_ms())
         self.server_ahead += moved
         self.set_back += max(-moved, 0)
