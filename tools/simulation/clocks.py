@@ -20,6 +20,10 @@ def with_clocks(chance: random.Random, plan: Plan) -> Plan:
     """Move the server's clock at one to four places: while entries are reserved ahead, in flight or handed over. In
     half of the plans a command takes as long as over a network."""
     steps = [*plan.steps]
+    if plan.setup.drivers > 1:  # a clock that is set ahead ends the session of a driver that stands still
+        for _ in range(chance.choice([1, 1, 2])):
+            steps.insert(chance.randint(0, len(steps)), random_step(chance, "clock_back", 0))
+        return replace(plan, steps=tuple(steps))
     for kind in chance.choices(list(_KINDS), list(_KINDS.values()), k=chance.choice([1, 1, 2, 4])):
         place = chance.randint(0, len(steps))
         block = [random_step(chance, "add", 0), Step("trigger")] if chance.random() < 0.6 else []

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import redis
 
 from tools.servers.server import Server
+from tools.simulation import powers_clock
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.lane import Lane, failures_of
 from tools.simulation.options import DEAD
@@ -108,6 +109,7 @@ DRIVEN: dict[str, Callable[[Sequence[Lane], Step], None]] = {
     "drive_options": _options,
     "drive_add": _add,
     "drive_wait": _wait,
+    "clock_back": lambda lanes, step: powers_clock.clock_back(lanes[0], step),
 }
 
 
