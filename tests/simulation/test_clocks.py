@@ -89,6 +89,14 @@ def power_module() -> str:
     return powers_clock.__name__
 
 
+def test_what_is_reserved_ahead_when_the_clock_goes_back_is_no_loss() -> None:
+    """The shortest plan: alone in its group, a query stops with its next batch reserved ahead."""
+    one = plan("trigger", Step("clock_back", amount=0.1), maxEntriesPerTrigger="1")
+    one = replace(one, setup=replace(one.setup, ahead=1, pace=-1, command_us=2_000))
+    with product(SERVER), SERVER.client(decode_responses=True) as client:
+        assert not run(SERVER, client, one).failures
+
+
 @pytest.mark.parametrize("kind", ["clock_back", "clock_ahead", "fail_over_apart", "restore_apart"])
 @pytest.mark.parametrize("options", [{}, LENIENT, POISON], ids=["strict", "lenient", "poison"])
 def test_a_clock_that_moves_at_any_moment_loses_nothing_and_repeats_nothing(
