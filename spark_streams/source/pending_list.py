@@ -103,7 +103,8 @@ def acknowledge(
 ) -> int:
     """Acknowledge the pending entries of these ranges and return their number.
 
-    marks: packed commands that set commit marks, each with its stream; they are executed after the last XACK.
+    marks: packed commands that set commit marks, each with its stream; they are sent after the replies of all XACKs: a
+    mark proves that none was refused.
 
     The XACKs of one round travel with the XPENDINGs of the next. A long list of one consumer is requested ahead: its
     page is decoded while the server executes the next request. A second call acknowledges what remains.
@@ -115,8 +116,8 @@ def acknowledge(
     undecoded: _Answer | None = None
     while remaining or acks or marks:
         round_ranges, remaining = remaining[: limits.pending_streams], remaining[limits.pending_streams :]
-        if not round_ranges:  # these are the last XACKs
-            acks, marks = [*acks, *marks], []
+        if not round_ranges and not acks:
+            acks, marks = marks, []
         counts = [_page_size(len(round_ranges), limits) for _ in round_ranges]
         sent = _send(server, member, round_ranges, counts, acks)
         try:
@@ -211,7 +212,7 @@ def _send(
     parts: list[tuple[Connection, list[tuple[str, int]]]] = []
     for connection, part in server.parts(commands, lambda command: command[0]):
         kinds = [[packed for _, index, packed in part if (index == _ACK) == is_ack] for is_ack in (True, False)]
-        connection.request_separately([b"".join(kinds[0]), TIME + b"".join(kinds[1])])
+        connection.request_separately([b"".join(kinds[0]), TIME + b"".join(kinds[1]) if kinds[1] else b""])
         parts.append((connection, [(stream, index) for stream, index, _ in part]))
     return _Sent(member, ranges, counts, parts)
 
@@ -222,7 +223,7 @@ def _receive(sent: _Sent) -> _Answer:
     acknowledged = 0
     for connection, part in sent.parts:
         acks_reply, pages_reply = connection.split_replies(connection.receive())
-        now, pages_reply = split_time(connection, pages_reply)
+        now, pages_reply = split_time(connection, pages_reply) if len(pages_reply) else (0, pages_reply)
         replies.append((connection, [index for _, index in part if index != _ACK], now, pages_reply))
         acknowledged += _sum_of(connection, sent.member, acks_reply, [s for s, index in part if index == _ACK])
     return _Answer(

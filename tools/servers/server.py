@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -131,8 +131,9 @@ def skip_without_redis() -> None:
 
 
 @contextlib.contextmanager
-def running_redis(*arguments: str) -> Iterator[Server]:
-    """Start a redis-server on a free port; without persistence, unless the arguments enable it."""
+def running_redis(*arguments: str, variables: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Start a redis-server on a free port; without persistence, unless the arguments enable it. variables: more
+    environment variables."""
     path = redis_server_path()
     assert path is not None, "redis-server is not installed"
     for attempt in range(5):
@@ -142,7 +143,10 @@ def running_redis(*arguments: str) -> Iterator[Server]:
             # On a busy machine every command may enter the slow log.
             quiet = ["--save", "", "--appendonly", "no", "--slowlog-log-slower-than", "-1"]
             command = [path, *where, *quiet, *arguments]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+            environment = {**os.environ, **(variables or {})}
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+            ) as process:
                 try:
                     server = Server("redis", f"redis://127.0.0.1:{port}/0")
                     if _answers(server, process):

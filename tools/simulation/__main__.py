@@ -121,8 +121,9 @@ def main() -> int:
         default=[],
         help="add to each plan: new checkpoints for the used group (renew), a parted network, slow replies and "
         "failovers (faults), questions where entries are (where), changing lists of streams (lists), sizes of requests "
-        "and larger batches (limits), a sink on another server (elsewhere), failovers that lose writes (lost), commands "
-        "that the server refuses (refused), or each of the last five in its share of the plans (drawn); unmarked: do "
+        "and larger batches (limits), a sink on another server (elsewhere), failovers that lose writes (lost), "
+        "commands that the server refuses (refused), a server's clock that goes back or ahead (clock), two drivers on "
+        "one group, in place of each plan (driver), or each of these in its share of the plans (drawn); unmarked: do "
         "not judge commit marks; can be given several times",
     )
     parser.add_argument("--whole", action="store_true", help="with --story: do not shrink")
@@ -133,6 +134,8 @@ def main() -> int:
     )
     parser.add_argument("--note", action="store_true", help="with --mutants: write down what has found them")
     arguments = parser.parse_args()
+    if arguments.server != "process" and {"clock", "driver"} & {*arguments.add}:
+        parser.error("--add clock and --add driver need --server process: the clock of another server does not move")
     if arguments.story is not None:
         for name in arguments.mutants or ():
             NAMED[name].install()

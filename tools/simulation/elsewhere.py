@@ -58,6 +58,7 @@ class Elsewhere:
         self._begun = _FIRST
         self._renewed = 0.0
         self._sessions = set[str]()  # renewed by those who live, and by the query while another process waits for it
+        self._theirs: dict[str, str] = {}  # of a claim: its entries that are pending for a query that lives
         self.living: list[Holder] = []
 
     def begin(self, consumer: str, streams: Collection[str]) -> bool:
@@ -126,13 +127,18 @@ class Elsewhere:
                 self._world.client.pexpire(session, TTL)
 
     def claims(self, stream: str, ids: Iterable[str]) -> None:
-        """Check that none of these entries, which the query claims, is pending for a query that lives."""
+        """Note which of these entries, which the query is about to claim, are pending for a query that lives."""
+        self._theirs.clear()
         for holder in self.living:
             if holder.consumer != CONSUMER and holder.since < self._world.query.triggers:
                 theirs = {*self._world.see(stream).of_consumer(holder.consumer)}
-                if taken := sorted(theirs.intersection(ids)):
-                    details = f"{taken} of {stream} are pending for {holder.consumer}, which lives"
-                    self._world.fail(f"claimed from a running query | {self._world.query.mode}", details)
+                self._theirs |= dict.fromkeys(theirs.intersection(ids), holder.consumer)
+
+    def has_claimed(self, stream: str, ids: Iterable[str]) -> None:
+        """Check that a claim has taken none of these: it may have been refused (WATCH)."""
+        if self._theirs and (taken := sorted(self._theirs.keys() & {*self._world.see(stream).of_consumer(CONSUMER)})):
+            details = f"{taken} of {stream} were pending for {self._theirs[taken[0]]}, which lives"
+            self._world.fail(f"claimed from a running query | {self._world.query.mode}", details)
 
     def _sessions_of(self, streams: Iterable[str], consumer: str, pid: int) -> set[str]:
         """Return the sessions of this process on these streams."""

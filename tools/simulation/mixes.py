@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from spark_streams.source.limits import Limits
+from tools.simulation.clocks import with_clocks
+from tools.simulation.drivers_plan import with_a_second_driver
 from tools.simulation.options import STREAMS, with_option
 from tools.simulation.setup import Plan
 from tools.simulation.step import Step, random_step
@@ -170,21 +172,33 @@ def is_drawn(seed: int, name: str) -> bool:
 
 
 def _drawn(chance: random.Random, plan: Plan) -> Plan:
-    """Each mix of SHARES in its share of the plans."""
+    """Each mix of SHARES in its share of the plans; in a tenth of them two drivers, and nothing else."""
     seed = plan.setup.seed
+    if random.Random(f"{seed} drawn driver").random() < _WITH_A_SECOND_DRIVER:
+        return with_a_second_driver(random.Random(f"{seed} driver"), plan)
     for name in SHARES:
         if is_drawn(seed, name):
             plan = MIXES[name](random.Random(f"{seed} {name}"), plan)
     return plan
 
 
-SHARES: Mapping[str, float] = {"lists": 0.2, "limits": 0.05, "elsewhere": 0.02, "lost": 0.5, "refused": 0.3}
+_WITH_A_SECOND_DRIVER = 0.1
+SHARES: Mapping[str, float] = {
+    "lists": 0.2,
+    "limits": 0.05,
+    "elsewhere": 0.02,
+    "lost": 0.5,
+    "refused": 0.3,
+    "clock": 0.2,
+}
 MIXES: Mapping[str, Mix] = {
     "lists": _with_lists,
     "limits": _with_limits,
     "elsewhere": _with_sink_elsewhere,
     "lost": _with_lost_writes,
     "refused": _with_refusals,
+    "clock": with_clocks,
+    "driver": with_a_second_driver,
     "drawn": _drawn,
     "unmarked": _unmarked,
 }

@@ -17,8 +17,9 @@ from spark_streams.wire.address.redis_py import socket_of
 from tools.simulation.histories import more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.once import OUT
+from tools.simulation.outcome import Outcome
 from tools.simulation.patched import product
-from tools.simulation.run import Outcome, run
+from tools.simulation.run import run
 from tools.simulation.setup import Plan
 from tools.simulation.step import Step
 from tools.simulation.world import World

@@ -22,10 +22,10 @@ _SCHEMA = StructType([StructField(name, LongType() if name == "n" else StringTyp
 
 
 class Once:
-    """The exactly-once sink. delivery: its option, which an operator may change."""
+    """The exactly-once sink. out: its stream; delivery: its option, which an operator may change."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, out: str = OUT) -> None:
+        self._world, self._out = world, out
         self._writer = b""
         self._tasks: dict[int, tuple[object, set[int]]] = {}  # partition → the task's message, the numbers that it read
         self._read: set[int] = set()
@@ -33,7 +33,7 @@ class Once:
 
     def begin(self, epoch: int) -> None:
         """Start a run of a batch with a new writer. The ledger does not depend on the checkpoint (epoch)."""
-        settings = {"url": self._world.sink_server.url, "stream": OUT, "delivery": self.delivery}
+        settings = {"url": self._world.sink_server.url, "stream": self._out, "delivery": self.delivery}
         if self.delivery == "exactly-once":
             settings["chunkSize"] = str(self._world.setup.chunk)
         self._tasks = {}
@@ -89,7 +89,7 @@ class Once:
         """Return all rows of the stream in their order."""
         return [
             Row(place, ("p", self._world.model.number_of(int(fields["n"]), *place)), 0, 0, 0, position)
-            for position, (_, fields) in enumerate(self._world.sink_client.xrange(OUT))
+            for position, (_, fields) in enumerate(self._world.sink_client.xrange(self._out))
             for place in [(fields["source"], fields["entry"])]
         ]
 

@@ -76,13 +76,15 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
         if b"XACK" in bytes(data):
             for stream, group, ids in acknowledged_in(bytes(data)):
                 world.acknowledged(stream, group, ids)
-        if world.elsewhere.living and b"XCLAIM" in bytes(data):
-            for stream, ids in claimed_in(bytes(data)):
-                world.elsewhere.claims(stream, ids)
+        claimed = claimed_in(bytes(data)) if world.elsewhere.living and b"XCLAIM" in bytes(data) else []
+        for stream, ids in claimed:
+            world.elsewhere.claims(stream, ids)
         if b"XREADGROUP" in bytes(data):  # before the group leaves the position at which it was created
             world.births.update()
         if not world.network.loses_request(self):
             original_send(self, data)
+            for stream, ids in claimed:
+                world.elsewhere.has_claimed(stream, ids)
             world.network.reply(self)
         world.tick(self)
 

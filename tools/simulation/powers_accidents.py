@@ -58,10 +58,11 @@ def backup(world: World, step: Step) -> None:
     world.backup = _state(world)
 
 
-def fail_over(world: World, step: Step) -> None:
-    """From now on a replica gets nothing. After some ticks it becomes the master: the writes since now are lost."""
+def fail_over(world: World, step: Step, becomes: str = "promote") -> None:
+    """From now on a replica gets nothing. After some ticks it becomes the master: the writes since now are lost.
+    becomes: the power that makes it so."""
     world.replica = _state(world)
-    world.ticks.arm(Step("promote", 1 + int(30 * step.amount), *(step.choice, step.amount, step.how)))
+    world.ticks.arm(Step(becomes, 1 + int(30 * step.amount), *(step.choice, step.amount, step.how)))
 
 
 def promote(world: World, step: Step) -> None:

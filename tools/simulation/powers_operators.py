@@ -7,6 +7,7 @@ import time
 from spark_streams.model.commit_mark import Mark, committed_key
 from spark_streams.model.ids import StreamId
 from spark_streams.verify.history import id_key
+from tools.simulation.clocks import is_behind
 from tools.simulation.moments import amid_a_trigger, is_sought
 from tools.simulation.powers_others import NAMES
 from tools.simulation.step import Step, part, pick
@@ -26,11 +27,12 @@ def give(world: World, step: Step) -> None:
         entries = world.model.entries_of(name, ids)
         world.model.give_back(entries)
         # Documented: entries within the range of the batch in flight may be acknowledged with it. A batch that is
-        # being taken ends at the group's position.
+        # being taken ends at the group's position. If the clock was set back, a batch before it is acknowledged again.
         assert seen.position is not None
         mark, end = world.committed(name), seen.position if world.query.takes_a_batch else world.query.logged(name)
         world.model.excuse(
-            [entry for entry in entries if mark < entry.key <= id_key(end)], "handed within the batch in flight"
+            [entry for entry in entries if (mark < entry.key or is_behind(world.server)) and entry.key <= id_key(end)],
+            "handed within the batch in flight",
         )
         for entry in entries:
             entry.only_pending = True

@@ -5,16 +5,17 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import redis
 
 from spark_streams.model.ids import U64_MAX
 from tools.servers.server import Server
 from tools.simulation import (
+    drivers,
     powers_accidents,
     powers_archive,
     powers_audience,
+    powers_clock,
     powers_elsewhere,
     powers_letters,
     powers_limits,
@@ -30,6 +31,7 @@ from tools.simulation import (
     verdict,
 )
 from tools.simulation.births import Births
+from tools.simulation.clocks import seconds_set_back
 from tools.simulation.elsewhere import Elsewhere
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.journeys import Asker
@@ -37,6 +39,7 @@ from tools.simulation.letters import Letters
 from tools.simulation.model import Entry
 from tools.simulation.once import Once
 from tools.simulation.options import ID
+from tools.simulation.outcome import Outcome
 from tools.simulation.patched import in_world
 from tools.simulation.recorder import Recorder, Skipping
 from tools.simulation.redrives import Redrives
@@ -45,7 +48,7 @@ from tools.simulation.setup import Plan
 from tools.simulation.spark import Query
 from tools.simulation.step import Step
 from tools.simulation.ticks import Killed
-from tools.simulation.world import Failure, World
+from tools.simulation.world import World
 
 _MODULES = (
     powers_producers,
@@ -63,6 +66,7 @@ _MODULES = (
     powers_where,
     powers_lists,
     powers_limits,
+    powers_clock,
 )
 POWERS: dict[str, Callable[[World, Step], None]] = {
     name: power
@@ -76,17 +80,6 @@ _ASKED = 12  # entries at the end of a plan that asks where they are
 _LONGEST_DELAY = 2.0  # seconds: entries that wait for a retry are due then
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Outcome of a run. digest: of all commands and replies; 0 on a server that runs in its own time."""
-
-    plan: Plan
-    failures: list[Failure]
-    batches: int
-    ticks: int
-    digest: int = 0
-
-
 def run(
     server: Server,
     client: redis.Redis,
@@ -98,8 +91,11 @@ def run(
 
     tell: receives the story, line by line; beside: more powers, which only this plan has.
     """
+    if plan.setup.drivers > 1:
+        return drivers.run(server, client, plan, tell)
     if isinstance(server, ProcessServer):
         server.core.begin(plan.setup.seed)
+        server.core.clock.command_ns = 1_000 * plan.setup.command_us
     client.flushall()
     world = World(server, client, plan, tell)
     world.powers = {**POWERS, **(beside or {})}
@@ -198,7 +194,7 @@ def _finish(world: World) -> None:
     world.query.read_all()
     for _ in range(2):
         if world.setup.has_values:
-            world.network.pass_time(_LONGEST_DELAY)
+            world.network.pass_time(_LONGEST_DELAY + seconds_set_back(world.server))
         if not _drain(world, _MAX_RUNS) and not world.failures:
             world.fail(f"never drained | {world.query.mode}", f"the last drain did not complete in {_MAX_RUNS} runs")
         world.query.tasks.wake_all()

@@ -17,7 +17,8 @@ class Setup:
     options: of the first start; before: entries that exist before it; has_values: entries have a field that may not fit
     (seldom.py); limits: sizes of the query's requests (mixes.py), those that are missing are small ones;
     sink_elsewhere: the exactly-once sink writes to a server of its own; judges_marks: commit marks are judged
-    (marks.py).
+    (marks.py); command_us: microseconds that a command takes; drivers: 2: another one reads from the group, too
+    (drivers.py).
     """
 
     seed: int
@@ -33,6 +34,8 @@ class Setup:
     limits: Mapping[str, int] = field(default_factory=dict)
     sink_elsewhere: bool = False
     judges_marks: bool = True
+    command_us: int = 50
+    drivers: int = 1
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,10 @@ class Tasks:
         self._world.sink.forget_after(self._query.epoch, number)
         self._read = {key: rows for key, rows in self._read.items() if key[0] != self._query.epoch or key[1] <= number}
 
+    def expect_others(self) -> None:
+        """An error has said that batches which run again lack entries."""
+        self._read.clear()
+
     def _wake(self, number: int) -> None:
         due = [paused for paused in self._paused if paused.until <= number]
         self._paused = [paused for paused in self._paused if paused.until > number]

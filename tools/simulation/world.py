@@ -30,7 +30,16 @@ from tools.simulation.ticks import Ticks
 
 GROUP, CONSUMER = "g", "spark"
 # Powers that may delete a lease, or bring an older one back.
-_TAKES_LEASES = ("flush", "restore", "promote", "promote_beside", "evict")
+_TAKES_LEASES = (
+    "flush",
+    "restore",
+    "promote",
+    "promote_beside",
+    "evict",
+    "clock_ahead",
+    "promote_apart",
+    "restore_apart",
+)
 _SET_ASIDE = {"DEADLETTER", "DROPMALFORMED"}  # modes in which an entry that does not fit is no row
 _EPOCH_MS = 1_700_000_000_000  # start of the producers' clock
 
@@ -157,15 +166,19 @@ class World:
             return
         actor = Actor.current()
         if self.verbose and data is not None:
-            self.tell(f"        {'' if actor is None else '(background) '}{request_text.describe(data)}")
+            self.tell(f"        {'' if self.is_driver(actor) else '(background) '}{request_text.describe(data)}")
         if actor is not None:
             actor.tick(data)
         if actor is None or actor.counts:
             self.connection = connection
             self.ticks.tick(beside=actor is not None, data=data)
-        if actor is None and self.pace > 0:
+        if self.is_driver(actor) and self.pace > 0:
             for helper in list(self.helpers):
                 self.let_work(helper, self.pace - 1)
+
+    def is_driver(self, actor: Actor | None) -> bool:
+        """Whether this is the driver's main thread."""
+        return actor is None
 
     def let_work(self, helper: Actor, ticks: int | None = None) -> None:
         """Let a thread of the driver work. If the thread is killed, the process is."""

@@ -4,6 +4,7 @@
     the test's client    the same commands of redis-py   (client.py)
               └── both call the core: bytes in, bytes out (core.py)
 
-No socket, no thread of a server, no sleep: the time of engine and product is one number (clock.py), and every command
-with its reply goes into one digest (core.py). So a seed gives the same run on each machine.
+No socket, no thread of a server, no sleep: the time of product and engine is one number, and how far apart both clocks
+are is another (clock.py). Every command with its reply goes into one digest (core.py). So a seed gives the same run on
+each machine.
 """

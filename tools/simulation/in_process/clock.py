@@ -1,4 +1,5 @@
-"""The time of a plan: one number, which commands, pauses and steps move. Nothing else does."""
+"""The time of a plan: one number, which commands, pauses and steps move, and how far the server's clock is from it.
+Nothing else moves them."""
 
 from __future__ import annotations
 
@@ -7,14 +8,20 @@ import time
 from collections.abc import Iterator
 
 CLOCKS = ("monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time", "time_ns", "sleep")  # of module time
+COMMAND_NS = 50_000
 _BEGIN = 1_700_000_000_000_000_000  # Unix time, nanoseconds
 
 
 class PlanClock:
-    """Replaces the functions of module `time` for engine and product. The monotonic clock begins at 1,000 s."""
+    """Replaces the functions of module `time` for engine and product. The monotonic clock begins at 1,000 s.
+
+    command_ns: time that a request takes; server_ahead: nanoseconds by which the server's clock is ahead of this one,
+    negative: behind; set_back: nanoseconds by which it was set back in all; shown: the latest Unix time in milliseconds
+    that it had shown when it was set back.
+    """
 
     def __init__(self) -> None:
-        self._nanoseconds = 0
+        self.reset()
 
     @contextlib.contextmanager
     def in_charge(self) -> Iterator[None]:
@@ -29,8 +36,9 @@ class PlanClock:
                 setattr(time, name, function)
 
     def reset(self) -> None:
-        """Return to the first moment."""
-        self._nanoseconds = 0
+        """Return to the first moment, and to one clock."""
+        self._nanoseconds = self.server_ahead = self.set_back = self.shown = 0
+        self.command_ns = COMMAND_NS
 
     @property
     def moment(self) -> int:
@@ -69,4 +77,11 @@ class PlanClock:
 
     def unix_ms(self) -> int:
         """The clock of the engine, Unix milliseconds."""
-        return self.time_ns() // 1_000_000
+        return (self.time_ns() + self.server_ahead) // 1_000_000
+
+    def move_server(self, seconds: float) -> None:
+        """Set the server's clock ahead, or back (negative)."""
+        moved = round(seconds * 1e9)
+        self.shown = max(self.shown, self.unix_ms())
+        self.server_ahead += moved
+        self.set_back += max(-moved, 0)

@@ -16,7 +16,6 @@ from spark_streams.engine.resp.xadd_batch import Shapes
 from tools.simulation.in_process.clock import PlanClock
 from tools.simulation.in_process.refusals import Refusals
 
-_COMMAND_NS = 50_000  # time that a request takes
 _ALL = 1 << 62  # bytes of replies: no request is left for another turn
 _ADDRESS = "127.0.0.1:1"
 
@@ -136,7 +135,7 @@ class Core:
 
     def run(self, client: Client, requests: list[Request], out: list[bytes]) -> int:
         """Run requests at the next moment. Return the index after the last; it is less if one blocks."""
-        self.clock.pass_ns(_COMMAND_NS)
+        self.clock.pass_ns(self.clock.command_ns)
         self.engine.tick()
         done = self.engine.run(client, requests, out, _ALL)
         self._go_on()
@@ -147,7 +146,7 @@ class Core:
         engine, begin = self.engine, self.clock.time_ns()
         end = begin + round(seconds * 1e9)
         deadline = engine.waiters.next_deadline()
-        moment = end if deadline is None else min(end, max(begin, deadline * 1_000_000))
+        moment = end if deadline is None else min(end, max(begin, deadline * 1_000_000 - self.clock.server_ahead))
         self.clock.pass_ns(moment - begin)
         self.expire()
 
