@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
-from spark_streams.model.keys import LOSSY, NARROWED, batch_kind_field, batch_kind_key
+from spark_streams.model.keys import LOSSY, NARROWED, batch_kind_field, batch_kind_key, number_of_kind_field
 from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.model.printable import printable
 from spark_streams.options.source_options import SourceOptions
@@ -340,7 +340,11 @@ def report_batch_kind(server: Server, kind: str, batch: MicroBatchName | None) -
     """Report the kind of this micro-batch to the sink, in each run of the query.
 
     kind: NARROWED, before the first row: rows that an earlier run wrote of the other pieces belong to those; LOSSY,
-    before the last row: rows that an earlier execution wrote of the lost entries stay."""
-    if batch is not None:
-        key, field = batch_kind_key(batch.query), batch_kind_field(kind, batch.number, batch.query_run)
-        server.execute_all([("HSET", key, field, 1), ("PEXPIRE", key, _KIND_MILLISECONDS)])
+    before the last row: rows that an earlier execution wrote of the lost entries stay. The sink has closed earlier
+    batches, so what was reported of these is deleted."""
+    if batch is None:
+        return
+    key, field = batch_kind_key(batch.query), batch_kind_field(kind, batch.number, batch.query_run)
+    *_, fields = server.execute_all([("HSET", key, field, 1), ("PEXPIRE", key, _KIND_MILLISECONDS), ("HKEYS", key)])
+    if earlier := [name for name in fields if (number_of_kind_field(name) or 0) < batch.number]:
+        server.execute("HDEL", key, *earlier)

@@ -164,8 +164,8 @@ class Operator:
         """Apply a remedy of the sink's errors (sink/ledger/refusals.py)."""
         world = self._world
         remedies = []
-        if lossy := re.search(r"HSET (\S+) lossy (\d+):any on the sink's server", text):
-            remedies.append(lambda: self._stay_with(lossy[1], lossy[2]))
+        if lossy := re.search(r"HSET (\S+) '(lossy (\d+):any)' 1 on the sink's server", text):
+            remedies.append(lambda: self._stay_with(*lossy.groups()))
         if done := re.search(r"HSET (\S+) (\S+) (\d+) to go on", text):
             remedies.append(lambda: world.sink_client.hset(done[1], done[2].strip('"'), done[3]))
         if "use the newer checkpoint" in text and world.query.newest is not None:
@@ -185,9 +185,9 @@ class Operator:
         world.tell(f"   operator: {getattr(remedy, '__name__', '')}: {text[-160:]}")
         remedy()
 
-    def _stay_with(self, key: str, batch: str) -> None:
+    def _stay_with(self, key: str, field: str, batch: str) -> None:
         """Keep the written rows of the batch, and do not write its present rows."""
-        self._world.sink_client.hset(key, "lossy", f"{batch}:any")
+        self._world.sink_client.hset(key, field, "1")
         written, begun = {row.value[1] for row in self._world.sink.rows()}, self._world.query.begin_of(int(batch))
         for entry in self._world.model.entries.values():
             entry.excuses.add("the operator keeps the written rows")

@@ -11,7 +11,6 @@ driver may also stop anywhere in it while another driver goes on.
     → MULTI   HSET record closed   EXEC                                streams without rows have no batch any more
     → WATCH heads   HMGET head …   MULTI   UNLINK head …   EXEC        of streams without rows
     → WATCH record   HMGET record …   MULTI   HDEL record …   EXEC     these streams
-    → HKEYS told   HDEL told …                                         if the source has reported the batch's kind
 
 As long as the record names a batch of a stream, a missing head means that the server has lost it. If the driver is
 killed before it has deleted a head and the name, the next batch does so.
@@ -22,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.model.keys import CLOSED, number_of_kind_field
+from spark_streams.model.keys import CLOSED
 from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.sink.ledger import refusals
 from spark_streams.sink.ledger.balance import Balance, LedgerContents, Total
@@ -129,8 +128,6 @@ class _BatchCommit:
                 return False
             if forgotten and not batch.expires:
                 self._delete_names(server, self._delete_heads(server, forgotten))
-            if (kind.narrowed or kind.lossy) and not batch.is_named_write:  # another write of the batch may follow
-                self._delete_reports(server)
         if self.replicas is not None:
             wait_for_replicas(server, self.replicas, [*totals, batch.record.encode()])
         return True
@@ -207,13 +204,6 @@ class _BatchCommit:
             transact(server, [("HDEL", record, *unused)])
         else:
             server.execute("UNWATCH")
-
-    def _delete_reports(self, server: Server) -> None:
-        """Delete what the source has reported of this batch and of earlier ones."""
-        key, number = self.batch.kind_key, self.batch.number
-        numbers = {field: number_of_kind_field(field) for field in server.execute("HKEYS", key)}
-        if old := [field for field, of in numbers.items() if of is not None and of <= number]:
-            server.execute("HDEL", key, *old)
 
     def _forget_job(self, server: Server) -> None:
         """Delete the heads of a job that is over: they are not read again."""

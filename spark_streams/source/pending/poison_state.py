@@ -105,7 +105,8 @@ class PoisonState:
         """Parse the text that `to_json` returns. Raises LookupError, TypeError, ValueError for any other text."""
         fields: dict[str, Json] = json.loads(text)
         pieces, away = (
-            {name: Piece(**piece) for name, piece in fields.pop(held).items()} for held in ("pieces", "away")
+            {name: Piece(**piece) for name, piece in held.items()}
+            for held in (fields.pop("pieces"), fields.pop("away", {}))
         )
         state = cls(**fields, pieces=pieces, away=away)
         for piece in [*pieces.values(), *away.values()]:
@@ -114,7 +115,10 @@ class PoisonState:
 
     def to_json(self) -> str:
         """Return the text that is stored on the server."""
-        return json.dumps(asdict(self))
+        fields = asdict(self)
+        if not self.away:
+            del fields["away"]
+        return json.dumps(fields)
 
     # -- the streams that are read ------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ def test_wherever_a_task_stands_still_a_batch_that_was_closed_without_its_rows_g
         assert zombie.stood
         if how == "lossy":
             with server.client() as client:
-                client.hset("rstream:told:q", "lossy", "3:")
+                client.hset("rstream:told:q", "lossy 3:", 1)
             batch_done(server.url, batch_of(3), [])
         else:
             void_batch(options(server.url).address, batch_of(3))
