@@ -61,8 +61,10 @@ class ReplayedBatch:
         elif begin.token and stream in begin.at and is_older(begin.at[stream], look.mark):
             at = begin.at[stream]
         finding = compare(stream, at, look, NOTHING_ABOVE)
+        if finding is None or finding.kind not in _OTHER_BATCH:
+            return None
         # The batch is read again whatever the group's position is, so the query goes on at its end.
-        return finding if finding is not None and finding.kind in _OTHER_BATCH else None
+        return replace(finding, above=end[stream])
 
     def _new(self, entries: Range, end: Offset, look: Look) -> tuple[list[Part], Finding | None]:
         """Return what is read of a range. If the query is alone, and was, the stream itself has the batch, whatever has

@@ -275,8 +275,8 @@ TRIGGER = (
     Mutant(
         "replay-of-an-older-checkpoint",
         "source/query/replayed_batch.py",
-        "return finding if finding is not None and finding.kind in _OTHER_BATCH else None",
-        "return None",
+        "if finding is None or finding.kind not in _OTHER_BATCH:",
+        "if True:",
         "The unfinished batch of an older checkpoint is read again without a report.",
     ),
     Mutant(
