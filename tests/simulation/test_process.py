@@ -27,6 +27,42 @@ UNDECIDED = {
 }
 
 
+# Seeds of defects that were mended, each with the rule that their kind has shown (docs/internals/architecture.md).
+MENDED = {
+    "a mark is behind, or it is written": [
+        (241,), (500287, "lists"), (500062, "lists"), (500385, "lists"), (500001, "lists"), (40120333, "faults"),
+        (40100848, "faults"), (40100874, "faults"), (1738, "faults"), (82,), (201,),
+    ],
+    "what is left is named": [
+        (40200148, "renew"), (40220682, "renew"), (40220702, "renew"), (40220847, "renew"), (40120285, "faults"),
+        (40300222, "faults", "renew"), (40320351, "faults", "renew"), (40320442, "renew", "faults"),
+        (40320442, "faults", "renew"), (40020124,),
+    ],
+    "a replay is compared as a fresh batch": [(815, "faults", "renew"), (600442, "lists")],
+    "losses of one attempt add up": [(3100259, "faults")],
+    "a note names its batch": [(40020107,), (500413, "lists")],
+    "pieces of streams that are not read are away": [
+        (500025, "lists"), (500219, "lists"), (500415, "lists"), (500038, "lists"), (500007, "lists"),
+        (500089, "lists"),
+    ],
+    "no time of the server proves a delivery": [(1327, "clock"), (1803, "clock"), (1875, "clock"), (1646, "clock")],
+    "a replay asks whether the group is shared": [(76, "driver"), (55, "driver"), (167, "driver"), (191, "driver")],
+    "a claim holds what it has looked at": [(13, "driver"), (6, "driver"), (34, "driver"), (50, "driver")],
+    "an error names a remedy": [(40300199, "faults", "renew"), (40100784, "faults"), (961181,)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "seed", "additions"), [
+    (rule, seed, additions) for rule, plans in MENDED.items() for seed, *additions in plans
+])  # fmt: skip
+def test_a_plan_that_has_failed_passes(rule: str, seed: int, additions: list[str]) -> None:
+    """The plans of defects that were mended."""
+    server = ProcessServer()
+    with product(server), server.client(decode_responses=True) as client:
+        failures = run(server, client, make(seed, *additions)).failures
+    assert [one.kind for one in failures if documented.reason_of(one.kind) is None] == [], rule
+
+
 @pytest.mark.parametrize("additions", [(), ("faults",), ("renew", "faults"), ("drawn",)], ids="+".join)
 def test_nothing_is_lost_doubled_or_passed_over_in_silence(additions: tuple[str, ...]) -> None:
     """Plans of other seeds than those that run on servers in their own time."""

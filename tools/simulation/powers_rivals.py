@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from spark_streams.errors import ConsumerTakenError, RStreamError
 from spark_streams.source.group.consumer_lease import lease_key
-from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.step import Step
 from tools.simulation.world import CONSUMER, GROUP, World
 
@@ -17,11 +17,12 @@ _STANDS_STILL = 20.0  # seconds, more than a session lasts
 
 def rival(world: World, step: Step) -> None:
     """Start the query once more. It is refused as long as the session of the first one lasts, and the server does not
-    forget it meanwhile. Not while the server refuses commands: the first one stands still meanwhile."""
-    if isinstance(world.server, ProcessServer) and world.server.core.refusals.chosen is not None:
-        return
-    is_refused = world.query.running and world.rival is None and has_all_leases(world)
-    if is_refused and _begins(world) and world.keeps_leases and _holders(world):
+    forget it meanwhile. If the server refuses commands of this one for so long, the first one has stood still."""
+    is_refused, began = world.query.running and world.rival is None and has_all_leases(world), time.monotonic()
+    has_begun = is_refused and _begins(world)
+    if has_begun and time.monotonic() - began > _STANDS_STILL / 2:
+        world.rival, world.has_successor = _RIVAL, True
+    elif has_begun and world.keeps_leases and _holders(world):
         world.fail(f"two queries | {world.query.mode}", "a second query has the consumer of a running one")
 
 
