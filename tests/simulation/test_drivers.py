@@ -10,6 +10,7 @@ import pytest
 from spark_streams.model.ids import MAX_ID, MIN_ID
 from spark_streams.source.group.stream_set import StreamSet
 from spark_streams.source.membership import Membership
+from spark_streams.source.part import ALL, Part
 from spark_streams.source.pending_list import acknowledge
 from spark_streams.source.query.replayed_batch import ReplayedBatch
 from spark_streams.source.range import Range
@@ -109,7 +110,7 @@ def sees_no_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 def replays_from_the_stream(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ReplayedBatch, "_still_pending", lambda self, entries, spare: [])
+    patch.setattr(ReplayedBatch, "_new", lambda self, entries, end, look: ([Part(entries, ALL)], None))
 
 
 BOTH_RUN = [plan(drive(ANN, ticks), IDLE, drive(BEN), drive(ANN)) for ticks in range(10, 90, 10)]
