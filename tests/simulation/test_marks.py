@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 import redis
 
-from spark_streams.model.commit_mark import committed_key
+from spark_streams.model.commit_mark import Mark, committed_key
+from spark_streams.model.ids import StreamId
+from spark_streams.source.trigger import observe
 from spark_streams.source.trigger.delivered import Delivered
 from tools.servers.server import Server
 from tools.simulation import marks
@@ -21,6 +23,7 @@ from tools.simulation.setup import Plan, Setup
 from tools.simulation.step import Step
 from tools.simulation.world import CONSUMER, GROUP, World
 
+LATER = Mark(StreamId(0, 0), 1_000, "1234abcd-1234abcd")
 THREE_BATCHES = plan("trigger", more(3), "trigger", more(3), "trigger", "trigger")
 Power = Callable[[World, Step], None]
 
@@ -67,8 +70,8 @@ def test_a_later_mark_and_that_of_a_seek_are_not_behind(server: Server, client: 
 
 def writes_no_marks(patch: pytest.MonkeyPatch) -> None:
     honest = Delivered.commit
-    patch.setattr(Delivered, "commit", lambda self, server, ranges, committed, settled: honest(
-        self, server, ranges, replace(committed, at={}), settled))  # fmt: skip
+    patch.setattr(Delivered, "commit", lambda self, server, ranges, marks, committed, settled: honest(
+        self, server, ranges, {}, committed, settled))  # fmt: skip
 
 
 def test_a_product_that_writes_no_marks_is_found_unless_the_judge_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +94,18 @@ def test_the_judge_leaves_no_trace() -> None:
     assert outcome().digest == outcome("unmarked").digest != 0
 
 
-def test_a_stream_that_is_not_in_the_list_has_a_mark_too(server: Server, client: redis.Redis) -> None:
-    """The judge asks for all streams of the checkpoint."""
+@pytest.mark.parametrize("is_honest", [True, False])
+def test_a_stream_that_is_not_in_the_list_has_a_mark_too(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, is_honest: bool
+) -> None:
+    """The judge asks for all streams of the checkpoint, and the product writes each mark that is behind."""
+    if not is_honest:
+        honest = observe.fetch_marks
+        monkeypatch.setattr(
+            observe,
+            "fetch_marks",
+            lambda server, member, streams: dict.fromkeys(honest(server, member, streams), LATER),
+        )
     options = {"streams": "s:0,s:1", "startingOffsets": "earliest"}
     steps = (Step("trigger"), Step("add", choice=0.9, amount=0.3), Step("trigger"), Step("trigger"),
              Step("leave_out", choice=0.9), Step("forget"), Step("trigger"))  # fmt: skip
@@ -101,6 +114,5 @@ def test_a_stream_that_is_not_in_the_list_has_a_mark_too(server: Server, client:
         world.raw.delete(committed_key("s:1", GROUP, CONSUMER))
 
     given = Plan(Setup(7, 2, "recorder", NEVER_AHEAD, 0, options, before=2), steps)
-    assert kinds(server, client, given, forget=forget) == [
-        "mark behind | missing, left out | after nothing | strict plain"
-    ]
+    found = kinds(server, client, given, forget=forget)
+    assert found == ([] if is_honest else ["mark behind | missing, left out | after nothing | strict plain"])

@@ -47,16 +47,21 @@ def test_a_mix_makes_the_same_plan_of_the_same_seed(name: str) -> None:
 
 def test_drawn_has_each_mix_in_its_share_of_the_plans() -> None:
     """As the mix itself makes them, one after the other."""
-    seeds = range(2_000)
+    seeds, drivers = range(2_000), 0
     found = dict.fromkeys(SHARES, 0)
     for seed in seeds:
         plan = make(seed, "drawn")
         has = [name for name in SHARES if is_drawn(seed, name)]
+        if plan.setup.drivers > 1:
+            drivers += 1
+            assert plan == make(seed, "driver")
+            continue
         assert plan == make(seed, *has)
         for name in has:
             found[name] += 1
     for name, share in SHARES.items():
-        assert found[name] / len(seeds) == pytest.approx(share, rel=0.35), name
+        assert found[name] / (len(seeds) - drivers) == pytest.approx(share, rel=0.35), name
+    assert drivers / len(seeds) == pytest.approx(0.1, rel=0.35)
 
 
 def test_streams_leave_the_list_and_come_back() -> None:

@@ -19,8 +19,8 @@ the next batch, or with maxDeliveries, it does so before it chooses. If the grou
 nothing is known yet, see observe.py.
 
 Each write of the driver, by the commands of its request and the kind of key (docs/reference/keys.md), and Spark's two
-logs, in about the order of a query's life. Commands joined by `+` are in one transaction, but XACK + SET committed are
-sent in this order in one request. What only reads is left out, and what the sink writes (sink/ledger).
+logs, in about the order of a query's life. Commands joined by `+` are in one transaction or request. What only reads is
+left out, and what the sink writes (sink/ledger).
 
 killed after                             the next run
 SET session                              has a session of its own; this one expires
@@ -34,21 +34,21 @@ XGROUP CREATECONSUMER + SET committed    under a new checkpoint: finds the mark,
 SET begun, DEL begun                     knows that its pattern has begun, or has a checkpoint instead
 DEL first                                has the group with its mark, or a checkpoint that names the stream. After
                                          RSTREAM_STREAM_MISSING it has neither, and begins at startingOffsets
-SET attempts                             counts one more run that the batch has killed
-SET tried                                (a task) asks the sink whether that batch is complete
+SET attempts, SET attempts + DEL tried   counts one more run that the batch has killed
+HSET tried                               (a task) asks the sink whether that batch is complete
 SET delays                               sets the delays again
 XREADGROUP                               finds the entries pending above the position: the next batch
 XCLAIM                                   finds them pending: at or below the position as old entries, above it as
                                          the next batch
-SET committed                            (mark `<checkpoint>-first`, when the first batch is planned) knows that Spark's
-                                         log has a batch that begins where the mark says
+SET committed                            after XACK: finds that the batch is acknowledged. When the first batch is planned
+                                         (mark `<checkpoint>-first`): knows that Spark's log has a batch that begins
+                                         where the mark says
 XGROUP SETID + SET committed             a repair: follows the mark to where the group is, with a batch without entries.
                                          onNewCheckpoint=restart, and no batch yet: does so again
 offset log                               reads the batch again by its ranges (query.replayed_batch). The trigger after
                                          its commit acknowledges it and the batch before (`owed`)
 commit log                               acknowledges this batch, and the one before if it is owed, then plans
 XACK                                     acknowledges the same ranges again
-XACK + SET committed                     the last page: finds the mark, and may acknowledge the same ranges again
 DEL missing                              has counted the missing entries in the run before: reports them no more
 XADD, XADD + XACK                        dead letters and retries: each exists once (deadletter/write/post.py)
 XTRIM, XDEL                              removes the same entries again
