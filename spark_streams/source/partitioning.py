@@ -53,16 +53,20 @@ def _task_of(parts: list[_Plain]) -> Task:
 @dataclass(frozen=True)
 class Plan:
     """A batch as tasks. narrowed: the batch is a piece of a failed batch, or there are such pieces (poison_batch);
-    noted: streams with entries that an earlier run of the batch has noted (task.notes)."""
+    lossy: it has fewer entries than its offset says; noted: streams with entries that an earlier run of the batch has
+    noted (task.notes)."""
 
     tasks: list[Task]
     narrowed: bool
+    lossy: bool = False
     noted: frozenset[str] = frozenset()
 
     @classmethod
-    def of_tasks(cls, tasks: list[Task], narrowed: bool, noted: frozenset[str] = frozenset()) -> Plan:
+    def of_tasks(
+        cls, tasks: list[Task], narrowed: bool, lossy: bool = False, noted: frozenset[str] = frozenset()
+    ) -> Plan:
         """Return a plan that has at least one task if it is narrowed: a task reports this to the sink."""
-        return cls(tasks if tasks or not narrowed else [Task(())], narrowed, noted)
+        return cls(tasks if tasks or not narrowed else [Task(())], narrowed, lossy, noted)
 
 
 def divide_into_tasks(

@@ -240,7 +240,6 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         plan = self._ready_batches(begin).plan(begin, stop)
         if begin == stop:
             return []
-        lossy = not plan.narrowed and sum(task.count for task in plan.tasks) < stop.held
         # If no entry remains, one empty task reports this to the sink.
         tasks = plan.tasks or [Task(())]
         notes_stream, reports_absent = next(iter(stop.taken_from), ""), not self.batches.knows_fields
@@ -249,7 +248,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             stop.token,
             self.batches.run_name,
             plan.narrowed,
-            lossy,
+            plan.lossy,
             len(tasks),
             notes_stream,
             reports_absent,
@@ -317,7 +316,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 session.run(lambda server: note_attempt(server, key, batch.token, *self._batch_names()))
             if batch.narrowed:
                 session.run(lambda server: report_batch_kind(server, NARROWED, self._batch()))
-            elif batch.lossy:
+            if batch.lossy:
                 session.run(lambda server: report_batch_kind(server, LOSSY, self._batch()))
             callbacks = TaskCallbacks(lost, unreadable, columns, batch.noted, good)
             fails = self._options.fail_on_data_loss

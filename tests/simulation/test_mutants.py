@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from tools.day_seed import first_seed
+from tools.simulation import documented
+from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.mutants import notes, reach
-from tools.simulation.mutants.mutant import ROOT, Mutant, functions_in
+from tools.simulation.mutants.mutant import ROOT, Mutant, exchange, functions_in
 from tools.simulation.mutants.table import MUTANTS, NAMED
+from tools.simulation.patched import product
+from tools.simulation.plan import make
+from tools.simulation.run import run
 
 TURNS = 14
 
@@ -95,3 +100,31 @@ def test_a_mutant_changes_functions_that_the_engine_has_frozen() -> None:
         "print(first_account._read_before.__code__ is before)",
     ]
     assert subprocess.check_output([sys.executable, "-c", "\n".join(lines)], cwd=ROOT, text=True) == "False\n"
+
+
+# Of each rule of the core: a mutant that breaks it, and a plan that has failed before the rule was there.
+OF_RULES = {
+    "marks-of-unread-streams-stay-behind": (40120333, "faults"),
+    "marks-of-unread-streams-are-not-asked-for": (241,),
+    "nothing-is-left": (500062, "lists"),
+    "a-batch-that-was-cut-is-all-committed": (500287, "lists"),
+    "pieces-of-unread-streams-are-forgotten": (241,),
+    "a-clock-decides-in-a-lone-group": (1327, "clock"),
+    "a-replay-trusts-that-it-was-alone": (76, "driver"),
+    "a-claim-watches-nothing": (13, "driver"),
+}
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("name", OF_RULES)
+def test_a_plan_of_a_rule_finds_its_mutant(name: str) -> None:
+    """And passes with the product as it is (test_process.py)."""
+    seed, *additions = OF_RULES[name]
+    server, mutant = ProcessServer(), NAMED[name]
+    try:
+        mutant.install()
+        with product(server), server.client(decode_responses=True) as client:
+            failures = run(server, client, make(seed, *additions)).failures
+    finally:
+        exchange(mutant.module, compile(mutant.whole(), mutant.path, "exec", dont_inherit=True))
+    assert [one for one in failures if documented.reason_of(one.kind) is None]

@@ -100,7 +100,8 @@ class Planning:
         # If earlier runs wrote rows that this batch does not have, other batches have these rows. Those batches are
         # still to come while entries are set aside.
         planned = divide_into_tasks(parts, size, self._options.ordered, self._limits)
-        return Plan.of_tasks(planned, batch.is_cut or bool(run.poison.streams), batch.noted)
+        is_lossy = not batch.is_cut and sum(task.count for task in planned) < end.held
+        return Plan.of_tasks(planned, batch.is_cut or bool(run.poison.streams), is_lossy, batch.noted)
 
     def _count_attempt(self, server: Server, begin: Offset, end: Offset, run: RunState) -> tuple[bool, RunState]:
         """Count this run's attempt at a batch. After too many attempts its entries are set aside. Return whether the

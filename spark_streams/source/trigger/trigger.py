@@ -40,9 +40,9 @@ SET delays                               sets the delays again
 XREADGROUP                               finds the entries pending above the position: the next batch
 XCLAIM                                   finds them pending: at or below the position as old entries, above it as
                                          the next batch
-SET committed                            after XACK: finds that the batch is acknowledged. When the first batch is planned
-                                         (mark `<checkpoint>-first`): knows that Spark's log has a batch that begins
-                                         where the mark says
+SET committed                            after XACK: finds that the batch is acknowledged. When the first batch is
+                                         planned (mark `<checkpoint>-first`): knows that Spark's log has a batch that
+                                         begins where the mark says
 XGROUP SETID + SET committed             a repair: follows the mark to where the group is, with a batch without entries.
                                          onNewCheckpoint=restart, and no batch yet: does so again
 offset log                               reads the batch again by its ranges (query.replayed_batch). The trigger after

@@ -9,6 +9,9 @@ import pytest
 import redis
 
 from spark_streams.errors import RStreamError
+from spark_streams.source.group.findings import Finding, Kind
+from spark_streams.source.group.remedies import DataLoss, MessageContext
+from spark_streams.source.membership import Membership
 from tests.remedies import carry_out
 from tests.source.trigger.test_observe import TEN, batches
 from tools.driving import ALL, NEVER_AHEAD, add, another_reader, drain, pending_count, read, reader, stop_all
@@ -112,3 +115,22 @@ def test_a_query_that_finds_another_consumer_may_run_without_no_ack_as_the_error
     again = reader(server, limits=NEVER_AHEAD)
     end = again.latestOffset(at, ALL)
     assert read(again, at, end) == list(range(10, 20))
+
+
+def test_reports_of_one_attempt_add_up_and_those_of_the_next_one_replace_them() -> None:
+    """A step that is tried again finds the same losses again, and perhaps more."""
+    losses = DataLoss(True, MessageContext(Membership((), "g", "spark"), "here"))
+
+    def attempt(*lost: int) -> None:
+        losses.attempt_began()
+        for entries in lost:
+            losses.report(Finding(Kind.ENTRIES_LOST, "s", lost=entries))
+
+    attempt(3, 2)
+    assert losses.counts["s"] == 5
+    attempt(3)
+    attempt(3, 3)
+    assert losses.counts["s"] == 6
+    losses.step_ended()
+    attempt(1)
+    assert losses.counts["s"] == 7

@@ -22,6 +22,7 @@ from spark_streams.source.pending.poison_record import (
     note_failure,
 )
 from spark_streams.source.range import Range
+from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from tests.source.supervised import LETTERS, Supervised, consumers, dead_letters
@@ -242,6 +243,23 @@ def test_a_committed_piece_whose_settling_a_crash_cut_off_is_not_read_again(
     again = reader(server, **LETTERS)
     assert read(again, *offsets[-2:]) == [2, 3]
     assert [n for batch in drain(again, start=offsets[-1]) for n in batch] == list(range(4, 32))
+
+
+@pytest.mark.usefixtures("sixteenths")
+def test_without_a_limit_the_sink_learns_that_entries_are_set_aside_until_they_are_read(
+    server: Server, client: redis.Redis
+) -> None:
+    """It may still have rows of them: else it writes these a second time."""
+    offsets = cut(server, client)
+    again = reader(server)
+    assert read(again, *offsets) == []
+    end = again.latestOffset(offsets[-1], ReadMaxRows(20))
+    assert {one.batch.narrowed for one in again.partitions(offsets[-1], end)} == {True}
+    last = again.latestOffset(end, ALL)
+    assert {one.batch.narrowed for one in again.partitions(end, last)} == {True}
+    add(client, 3, first=32)
+    new = again.latestOffset(last, ALL)
+    assert {one.batch.narrowed for one in again.partitions(last, new)} == {False}
 
 
 @pytest.mark.usefixtures("sixteenths")
