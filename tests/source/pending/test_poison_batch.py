@@ -212,6 +212,34 @@ def cut(server: Server, client: redis.Redis, **options: str) -> list[dict[str, A
     return [start, end]
 
 
+def test_entries_of_a_stream_that_leaves_the_list_and_comes_back_are_not_acknowledged_unread(
+    server: Server, client: redis.Redis
+) -> None:
+    """The batch that its query died of was cut, and runs without the stream have gone on meanwhile."""
+    both, without = (
+        {**LETTERS, "maxDeliveries": "1", "streams": "a,b"},
+        {**LETTERS, "maxDeliveries": "1", "streams": "b"},
+    )
+    add(client, 100, "a")
+    one = reader(server, **both)
+    at = one.initialOffset()
+    end = one.latestOffset(at, ALL)
+    one.partitions(at, end)  # and dies
+    for run in range(4):
+        one = reader(server, **without)
+        if run == 0:
+            assert read(one, at, end) == []  # cut: no batch has its entries
+        add(client, 1, "b", first=1_000 + run)
+        new = one.latestOffset(end, ALL)
+        assert read(one, end, new) == [1_000 + run]
+        assert one.latestOffset(new, ALL) == new
+        end = new
+    assert pending_count(client, "a") == 100
+    found = drain(reader(server, **both), start=end)
+    assert sorted(n for batch in found for n in batch) == list(range(100))
+    assert pending_count(client, "a") == 0
+
+
 def test_a_small_batch_is_cut_into_single_entries(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
