@@ -29,7 +29,10 @@ def as_left(server: Server, role: GroupRole, start: Offset, streams: Sequence[st
     above = {} if run.prefetched is None else by_stream(part.range for part in run.prefetched.parts)
     states: dict[str, GroupState] = {}
     for stream, group in groups.items():
-        expected = _expected(role, stream, start, above.get(stream, []), run)
+        ahead = above.get(stream, [])
+        if ahead and ahead[-1].last <= start[stream]:  # the group was set back before it has delivered these
+            return None
+        expected = _expected(role, stream, start, ahead, run)
         if group is None or not _is_quiet(start.at[stream], heads[stream], group, *expected):
             return None
         states[stream] = role.at_query(start.at[stream], group)
@@ -55,8 +58,6 @@ def _is_quiet(
 ) -> bool:
     """Whether a group is as the run has left it, and nothing of its stream is lost."""
     if not group.is_alone or group.ours != ours or group.last_delivered != position or not head.exists:
-        return False
-    if position < at.position:  # it was set back before it has delivered what was reserved ahead
         return False
     if head.added is None or head.added < at.added or head.last < at.position:
         return False
