@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import json
 import uuid
 from datetime import UTC, date, datetime, timedelta
@@ -16,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 import spark_streams
@@ -535,95 +533,6 @@ def test_no_event_ends_a_query(spark: SparkSession, unwrapped: bool, unit: str |
     rows = converted(spark, schema, *HOSTILE, unwrapped=unwrapped, timestamps=unit)
     assert len(rows) == len(HOSTILE)
     assert all(row["_malformed"] for row in rows[:7] if not unwrapped)
-
-
-def test_the_order_is_the_sources_then_the_entrys(spark: SparkSession) -> None:
-    """Debezium appends an event again after an error of the server: it may come after a later one."""
-    at = 1_700_000_000_000
-    later = [
-        {"ts_ms": at, "lsn": 99}, {"ts_ms": at, "lsn": 100}, {"ts_ms": at + 1, "lsn": 3},
-        {"ts_ms": at + 2, "file": "bin.000009", "pos": 500, "row": 0},
-        {"ts_ms": at + 2, "file": "bin.000009", "pos": 500, "row": 1},
-        {"ts_ms": at + 2, "file": "bin.000010", "pos": 4, "row": 0},
-    ]  # fmt: skip
-    entries = [fields_of({}, event("c", None, {"id": n}, **source)) for n, source in enumerate(later)]
-    rows = converted(spark, CUSTOMERS, *reversed(entries))
-    assert [row["id"] for row in sorted(rows, key=lambda row: row["_order"])] == list(range(len(later)))
-
-
-SNAPSHOTS = ["true", "first", "first_in_data_collection", "last_in_data_collection", "last", "incremental", True]
-READ, STREAMED = 1_744_620_287_000, 1_744_613_916_000  # a change during a long snapshot is earlier than the reading
-
-
-def latest(spark: SparkSession, *streams: list[dict[str, object]]) -> list[str]:
-    """The names of the latest events of streams: the events of one follow each other."""
-    rows = [
-        (str(place), f"{READ + 1000 * (n + 1)}-0", fields_of({"id": 1}, each))
-        for place, events in enumerate(streams)
-        for n, each in enumerate(events)
-    ]
-    changes = spark_streams.debezium(spark.createDataFrame(rows, ENTRIES), CUSTOMERS)
-    found = changes.groupBy("_stream").agg(F.max_by("name", "_order").alias("name")).collect()
-    return [row["name"] for row in sorted(found, key=lambda row: int(row["_stream"]))]
-
-
-def of_name(op: str, name: str, **source: object) -> dict[str, object]:
-    image = {"id": 1, "name": name}
-    return event(op, image if op == "d" else None, None if op == "d" else image, **source)
-
-
-POSITIONS: list[tuple[dict[str, object], dict[str, object]]] = [
-    ({"lsn": 100}, {"lsn": 150}),
-    ({"lsn": 100}, {"lsn": 100}),
-    ({}, {}),
-    ({"lsn": 100}, {}),
-    ({"lsn": 100}, {"lsn": None, "snapshot": None}),
-    ({"lsn": 100}, {"lsn": 150, "ts_ms": None}),
-    ({"file": "bin.000009", "pos": 900, "row": 0}, {"file": "bin.000009", "pos": 950, "row": 0}),
-    ({"file": "bin.000009", "pos": 900, "gtid": None}, {"file": "bin.000010", "pos": 4, "gtid": "a:1"}),
-    ({"file": "bin.000009", "pos": 900}, {"file": "bin.000001", "pos": 4}),
-    ({"file": "", "pos": 0}, {"file": "bin.000001", "pos": 4}),
-    ({"change_lsn": None, "commit_lsn": "00:01"}, {"change_lsn": "00:02", "event_serial_no": 1}),
-    ({"scn": "100"}, {"scn": "150"}),
-]
-
-
-def test_a_change_is_later_than_a_row_of_a_snapshot_before_it(spark: SparkSession) -> None:
-    """Also if the snapshot is taken again: it does not undo the change that follows it."""
-    streams = []
-    for snapshot, op, (of_snapshot, of_change) in itertools.product(SNAPSHOTS, "rc", POSITIONS):
-        read = of_name(op, "read", **{"ts_ms": READ, "snapshot": snapshot, **of_snapshot})
-        first = of_name("u", "first", **{"ts_ms": STREAMED - 1000, **of_change})
-        for change in "cud":
-            streams.append([read, of_name(change, "changed", **{"ts_ms": STREAMED, **of_change})])
-        streams.append([read, first, read, of_name("u", "changed", **{"ts_ms": STREAMED, **of_change})])
-    assert latest(spark, *streams) == ["changed"] * len(streams)
-
-
-def test_of_rows_of_snapshots_the_later_one_counts(spark: SparkSession) -> None:
-    first = of_name("r", "first", ts_ms=STREAMED, snapshot="last", lsn=100)
-    second = of_name("r", "second", ts_ms=READ, snapshot="true", lsn=120)
-    assert latest(spark, [first, second], [second, first]) == ["second"] * 2
-
-
-def test_a_time_that_cannot_be_right_orders_nothing(spark: SparkSession) -> None:
-    """IDs that are not milliseconds tell nothing."""
-    cases: list[tuple[object, int, bool]] = [
-        (READ + 86_400_000, READ, False), (READ + 86_400_001, READ, True), (2**62, READ, True), (2**70, READ, True),
-        (READ, READ * 1000, False), (READ, 7, False), (-1, READ, True), ("x", READ, True), (1.5, READ, True),
-        (None, READ, False), (0, READ, False), (str(READ), READ, False),
-    ]  # fmt: skip
-    rows = [
-        (str(place), f"{entry}-0", fields_of({"id": 1}, of_name("u", "odd", ts_ms=time)))
-        for place, (time, entry, _) in enumerate(cases)
-    ]
-    changes = spark_streams.debezium(spark.createDataFrame(rows, ENTRIES), CUSTOMERS).collect()
-    for row, (time, entry, is_wrong) in zip(sorted(changes, key=lambda row: int(row["_stream"])), cases, strict=True):
-        assert (row["_order"] is None, row["_malformed"] is not None) == (is_wrong, is_wrong), (time, entry)
-        assert row["name"] == "odd"
-        assert not is_wrong or row["_malformed"].startswith("source.ts_ms is ")
-    right, odd = of_name("u", "right", ts_ms=READ), of_name("u", "odd", ts_ms=READ * 2)
-    assert latest(spark, [right, odd], [odd, right]) == ["right"] * 2
 
 
 def test_wrong_arguments(spark: SparkSession) -> None:
