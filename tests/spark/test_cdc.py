@@ -85,12 +85,20 @@ def test_each_operation(spark: SparkSession, compact: bool, has_schema: bool) ->
     assert [row["_order"] for row in rows] == sorted(row["_order"] for row in rows)
 
 
+SCHEMA_CHANGE = {
+    "source": {"connector": "sqlserver"}, "databaseName": "shop", "schemaName": "dbo", "ddl": None,
+    "tableChanges": [{"type": "CREATE", "id": "shop.dbo.x"}],
+}  # fmt: skip
+
+
 def test_events_that_are_no_change_of_a_row_are_left_out(spark: SparkSession) -> None:
     assert converted(
         spark, CUSTOMERS,
         fields_of({"id": 1}, "default"),  # a tombstone
         fields_of({"serverName": "shop"}, {"ts_ms": 1}),
         fields_of({"databaseName": "shop"}, {"ddl": "CREATE TABLE x", "databaseName": "shop", "tableChanges": []}),
+        fields_of({"databaseName": "shop"}, SCHEMA_CHANGE),  # of SQL Server and Db2
+        fields_of({"databaseName": "shop"}, {"schema": {"type": "struct"}, "payload": SCHEMA_CHANGE}),
         fields_of({"id": "7"}, {"status": "BEGIN", "id": "7", "ts_ms": 1}),
         fields_of({"id": "7"}, {"status": "END", "id": "7", "event_count": 2}),
     ) == []  # fmt: skip
@@ -108,6 +116,88 @@ def test_a_delete_without_the_row_has_its_key(spark: SparkSession) -> None:
         null="-",
     )  # fmt: skip
     assert [(row["id"], row["_operation"]) for row in rows] == [(0, "delete"), (5, "delete")]
+
+
+NO_ROWS: list[object] = [None, '{"id": 1, "name": "ann"}', "", [], [{"id": 1}], 1, True, [1, 2], "null"]
+NO_ROW, NO_COLUMN = "the event has no row", "the row has no column of the schema"
+
+
+@pytest.mark.parametrize("has_schema", [False, True], ids=["bare", "schema"])
+def test_a_row_that_is_missing_or_no_object_is_malformed(spark: SparkSession, has_schema: bool) -> None:
+    """Before, it was a row of nulls, which overwrote the row of its key. MongoDB's rows are JSON texts."""
+    values: list[object] = [event(op, None, row) for row in NO_ROWS for op in "cur"]
+    values += [{"op": "u", "source": {}}, event("u", None, {}), event("c", None, {"other": 1})]
+    if has_schema:
+        values = [with_schema(value, field("id"), field("name")) for value in values]
+    rows = converted(spark, CUSTOMERS, *[fields_of({"id": 1}, value) for value in values])
+    expected = [NO_ROW] * (len(NO_ROWS) * 3 + 1) + [NO_COLUMN] * 2
+    assert [(row["_malformed"], row["name"]) for row in rows] == [(reason, None) for reason in expected]
+
+
+def test_a_delete_needs_a_row_or_a_key(spark: SparkSession) -> None:
+    """The key of MongoDB's documents, for one, with a row that is a text."""
+    cases: list[tuple[object, object, str | None]] = [
+        ({"id": 1}, None, None), ({"id": 1}, '{"id": 1}', None), ("default", {"id": 1}, None),
+        ("default", None, NO_ROW), ({"other": 1}, None, NO_ROW), ({"other": 1}, {"another": 1}, NO_COLUMN),
+        ("[1]", [1], NO_ROW),
+    ]  # fmt: skip
+    rows = converted(spark, CUSTOMERS, *[fields_of(key, event("d", before, None)) for key, before, _ in cases])
+    assert [(row["_malformed"], row["id"]) for row in rows] == [(why, None if why else 1) for *_, why in cases]
+
+
+def test_a_column_named_as_a_part_of_the_envelope_is_one(spark: SparkSession) -> None:
+    """Only an object with exactly the members `schema` and `payload` is the converter's envelope."""
+    payload = {"id": 7, "name": "within"}
+    struct = {"type": "struct", "fields": []}
+    cases: list[tuple[object, object, tuple[object, ...]]] = [
+        ({"id": 1}, {"id": 1, "name": "ann", "payload": payload}, (1, "ann", payload)),
+        ({"id": 1}, {"payload": payload}, (None, None, payload)),
+        ({"id": 1}, {"id": 1, "payload": payload, "schema": struct}, (1, None, payload)),
+        ({"id": 1}, {"schema": struct, "payload": {"id": 1, "payload": payload}}, (1, None, payload)),
+        ({"id": 2, "payload": payload}, "default", (2, None, payload)),
+        ({"schema": struct, "payload": {"id": 3}}, "default", (3, None, None)),
+    ]  # fmt: skip
+    schema = "id INT, name STRING, payload STRING"
+    rows = converted(spark, schema, *[fields_of(key, value) for key, value, _ in cases], unwrapped=True)
+    shown = [(row["id"], row["name"], row["payload"] and json.loads(row["payload"])) for row in rows]
+    assert shown == [expected for *_, expected in cases]
+    assert [row["_malformed"] for row in rows] == [None] * len(cases)
+
+
+DATES: list[tuple[str | None, object, date | None]] = [
+    ("io.debezium.time.Date", 19_675, date(2023, 11, 14)),
+    ("org.apache.kafka.connect.data.Date", 19_675, date(2023, 11, 14)),
+    *[
+        (f"io.debezium.time.{name}", number, None)
+        for name in ("Year", "Time", "MicroTime", "NanoTime", "Timestamp", "MicroTimestamp", "NanoTimestamp", "IsoDate")
+        for number in (2023, "2023")
+    ],
+    ("org.apache.kafka.connect.data.Time", 2023, None),
+    ("org.apache.kafka.connect.data.Timestamp", 2023, None),
+    (None, 2023, None),
+    ("io.debezium.time.IsoDate", "2017-09-15Z", date(2017, 9, 15)),
+    ("io.debezium.time.IsoDate", "2017-09-15+00:00", date(2017, 9, 15)),
+    ("io.debezium.time.IsoDate", "2017-09-15", date(2017, 9, 15)),
+    ("io.debezium.time.IsoDate", "2017-09-31Z", None),
+    ("io.debezium.time.IsoDate", "2017-09-15+02:00", None),
+    ("io.debezium.time.ZonedTimestamp", "2017-09-15T10:00:00Z", date(2017, 9, 15)),
+]
+
+
+def test_a_number_is_a_date_only_if_the_schema_says_so(spark: SparkSession) -> None:
+    """Of a column, and of the elements of an array. Without a schema a number is days, and a text may be IsoDate's."""
+    entries = []
+    for kind, value, _ in DATES:
+        each = {**field("each"), "items": {"type": "any", "name": kind}}
+        entries.append(
+            fields_of({}, with_schema(event("c", None, {"day": value, "each": [value]}), field("day", kind), each))
+        )
+    rows = converted(spark, "day DATE, each ARRAY<DATE>", *entries)
+    for row, (kind, value, expected) in zip(rows, DATES, strict=True):
+        assert (row["day"], row["each"]) == (expected, expected and [expected]), (kind, value)
+        assert row["_malformed"] == (None if expected else "column 'day' does not fit DATE"), (kind, value)
+    bare = [fields_of({}, event("c", None, {"day": value})) for value in (19_675, "2023-11-14Z")]
+    assert [row["day"] for row in converted(spark, "day DATE", *bare)] == [date(2023, 11, 14)] * 2
 
 
 def test_unwrapped_events(spark: SparkSession) -> None:

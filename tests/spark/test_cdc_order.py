@@ -6,11 +6,13 @@ import itertools
 from typing import Any
 
 import pytest
+from pyspark.errors import SparkRuntimeException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 import spark_streams
 from tests.spark.test_cdc import CUSTOMERS, ENTRIES, event, fields_of
+from tests.spark.test_guide_blocks import DOCS, blocks_of
 
 pytestmark = pytest.mark.spark
 
@@ -256,3 +258,29 @@ def test_a_time_that_cannot_be_right_orders_nothing(spark: SparkSession) -> None
         assert not is_wrong or row["_malformed"].startswith("source.ts_ms is ")
     right, odd = of_name("u", "right", ts_ms=READ), of_name("u", "odd", ts_ms=READ * 2)
     assert latest(spark, [right, odd], [odd, right]) == ["right"] * 2
+
+
+def test_the_view_of_a_flow_stops_at_what_it_cannot_follow(spark: SparkSession) -> None:
+    """Of docs/guide/cdc.md: a truncation, another server and a malformed event; messages are left out."""
+    (code,) = [block.code for block in blocks_of(DOCS / "guide" / "cdc.md") if "def rows_of" in block.code]
+    source = {**MYSQL, "server_id": 223344, "file": "binlog.000009", "ts_ms": STREAMED}
+    good = [
+        of_name("u", "row", **source),
+        of_name("r", "read", ts_ms=READ, snapshot="true"),
+        of_name("m", "", **source),
+    ]
+
+    def rows(*events: dict[str, object]) -> set[str]:
+        names: dict[str, Any] = {"F": F, "changes": changes_of(spark, [*events])}
+        exec(code, names)
+        return {row["name"] for row in names["customer_changes"].select("name").collect()}
+
+    assert rows(*good) == {"row", "read"}
+    cases = {
+        "the table was truncated": event("t", None, None, **source),
+        "another server wrote it": of_name("u", "new", **{**source, "server_id": 1}),
+        "the event has no row": event("u", None, None, **source),
+    }
+    for why, odd in cases.items():
+        with pytest.raises(SparkRuntimeException, match=f"The flow stopped at entry {READ + 4000}-0, because {why}"):
+            rows(*good, odd)
