@@ -188,7 +188,7 @@ def test_a_number_is_a_date_only_if_the_schema_says_so(spark: SparkSession) -> N
     """Of a column, and of the elements of an array. Without a schema a number is days, and a text may be IsoDate's."""
     entries = []
     for kind, value, _ in DATES:
-        each = {**field("each"), "items": {"type": "any", "name": kind}}
+        each: dict[str, object] = {**field("each"), "items": {"type": "any", "name": kind}}
         entries.append(
             fields_of({}, with_schema(event("c", None, {"day": value, "each": [value]}), field("day", kind), each))
         )

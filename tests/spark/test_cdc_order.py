@@ -112,7 +112,8 @@ BACK = [0, 1, 3_600_000]
 @pytest.mark.parametrize("find", [latest, latest_of_servers])
 def test_within_one_server_the_position_in_the_log_decides(spark: SparkSession, find: Any) -> None:
     """For each connector and each part of its position, as numbers, in both orders of arrival, whatever the times."""
-    streams, cases = [], []
+    streams: list[list[dict[str, object]]] = []
+    cases: list[tuple[str, str, int, str]] = []
     for connector, what, earlier, change in POSITIONS:
         for back, op in itertools.product(BACK if connector != "mongodb" else [0], "ud"):
             first = of_name("c", "earlier", **{**earlier, "ts_ms": STREAMED})
@@ -147,7 +148,8 @@ FAILOVERS: list[tuple[str, Source, Source]] = [
 
 def test_between_servers_the_time_decides(spark: SparkSession) -> None:
     """After a failover, also to a server with lower numbers, and back, in each order of arrival."""
-    streams, cases = [], []
+    streams: list[list[dict[str, object]]] = []
+    cases: list[tuple[str, str]] = []
     for what, before, change in FAILOVERS:
         old = of_name("c", "old", **{**before, "ts_ms": STREAMED})
         new = of_name("u", "new", **{**before, **change, "ts_ms": STREAMED + 1000})
