@@ -151,7 +151,7 @@ def test_a_column_named_as_a_part_of_the_envelope_is_one(spark: SparkSession) ->
     struct = {"type": "struct", "fields": []}
     cases: list[tuple[object, object, tuple[object, ...]]] = [
         ({"id": 1}, {"id": 1, "name": "ann", "payload": payload}, (1, "ann", payload)),
-        ({"id": 1}, {"payload": payload}, (None, None, payload)),
+        ({"id": 1}, {"payload": payload}, (1, None, payload)),
         ({"id": 1}, {"id": 1, "payload": payload, "schema": struct}, (1, None, payload)),
         ({"id": 1}, {"schema": struct, "payload": {"id": 1, "payload": payload}}, (1, None, payload)),
         ({"id": 2, "payload": payload}, "default", (2, None, payload)),
