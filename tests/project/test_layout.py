@@ -297,6 +297,7 @@ def test_what_is_public_is_there() -> None:
         "debezium",
         "decode",
         "encode",
+        "is_later",
         "register",
         "route_dead_letters",
         "run",
