@@ -95,6 +95,11 @@ class Sweeper:
             self._walk_again = ended + (_SHARE - 1) * (ended - begun)
 
 
+def knows_acked(server: Server, stream: str) -> bool:
+    """Whether the server removes acknowledged entries between pending ones. Nothing is removed: no ID is below 0-0."""
+    return not is_syntax_error(server.pipeline([("XTRIM", stream, "MINID", "=", "0-0", "ACKED")])[0])
+
+
 def _trim(server: Server, commands: Sequence[Words]) -> None:
     for words, reply in zip(commands, server.pipeline(commands), strict=True):
         if isinstance(reply, ReplyError) and not is_no_such_key(reply):

@@ -74,11 +74,13 @@ class GroupInfo(NamedTuple):
 
 
 class ConsumerInfo(NamedTuple):
-    """pending: entries that it has not acknowledged; idle: milliseconds since its last attempt to read or claim."""
+    """pending: entries that it has not acknowledged; idle: milliseconds since its last attempt to read or claim; before
+    Redis 7.2, an attempt that found nothing does not count; counts_attempts: whether it counts."""
 
     name: bytes
     pending: int
     idle: int
+    counts_attempts: bool = True
 
     @property
     def text(self) -> str:
@@ -188,4 +190,6 @@ def possible_lag(lag: int | None, length: int) -> int | None:
 
 def consumers_in(reply: Sequence[Reply]) -> list[ConsumerInfo]:
     """Return the consumers from the reply to XINFO CONSUMERS."""
-    return [ConsumerInfo(info[b"name"], info[b"pending"], info[b"idle"]) for info in map(pairs, reply)]
+    return [
+        ConsumerInfo(info[b"name"], info[b"pending"], info[b"idle"], b"inactive" in info) for info in map(pairs, reply)
+    ]
