@@ -19,6 +19,7 @@ from spark_streams.groups.pending_selection import Choice, pages
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.keys import keys_of_consumer
 from spark_streams.model.operator_commands import create_command
+from spark_streams.source.group.account import undelivered
 from spark_streams.wire.connection.connection import Argument, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import consumers_in, group_named
@@ -27,14 +28,14 @@ from spark_streams.wire.replies.xinfo import consumers_in, group_named
 @dataclass
 class Deleted:
     """A group or consumer that was, or would be, deleted on one stream. consumers: with the number of pending entries
-    that were forgotten; lag: entries that were not delivered to the group yet (None: not known; of a consumer: 0);
+    that were forgotten; lag: entries that were not delivered to the group yet (of a consumer: 0);
     keys: names of deleted keys; position: of the group; committed: the last committed entry of each query."""
 
     stream: str
     group: str
     consumers: dict[str, int]
     pending: int
-    lag: int | None
+    lag: int
     keys: list[str]
     position: str
     committed: dict[str, str] = field(default_factory=dict)
@@ -59,8 +60,8 @@ def find_consumers(server: Server, stream: str, group: str, consumer: str) -> li
     return [name for name in names if consumer == name]
 
 
-def plan_delete_group(snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Deleted:
-    """Return what deleting the group would delete."""
+def plan_delete_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Deleted:
+    """Return what deleting the group would delete. Raises ServerError."""
     marks = {name: str(mark.id) for name, mark in snapshot.marks.items()}
     consumers = {info.text: info.pending for info in snapshot.consumers}
     return Deleted(
@@ -68,7 +69,7 @@ def plan_delete_group(snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -
         snapshot.group,
         consumers,
         snapshot.info.pending,
-        snapshot.info.lag,
+        undelivered(server, snapshot.stream, snapshot.info, snapshot.head),
         [_shown(group_key.key) for group_key in group_keys],
         str(snapshot.position),
         marks,
@@ -97,7 +98,7 @@ def delete_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[G
     last = GroupSnapshot(
         stream, group, snapshot.head, info, tuple(consumers_in(consumers)), snapshot.marks, snapshot.holders
     )
-    return plan_delete_group(last, group_keys)
+    return plan_delete_group(server, last, group_keys)
 
 
 def delete_leftovers(server: Server, stream: str, group: str, group_keys: Sequence[GroupKey]) -> Deleted:

@@ -133,9 +133,9 @@ def possible_reader(server: Server, snapshot: GroupSnapshot, idle_ms: int, now_m
     return ""
 
 
-def plan_prune(snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Pruned:
-    """Return what deleting the group would delete."""
-    return _pruned(snapshot, plan_delete_group(snapshot, group_keys))
+def plan_prune(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Pruned:
+    """Return what deleting the group would delete. Raises ServerError."""
+    return _pruned(snapshot, plan_delete_group(server, snapshot, group_keys))
 
 
 def prune_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[GroupKey], idle_ms: int) -> Pruned:

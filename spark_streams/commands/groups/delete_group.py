@@ -109,7 +109,7 @@ def _groups(server: Server, names: Sequence[str], options: ChangeOptions, report
         lambda snapshot: (
             delete_group(server, snapshot, keys_by_stream[snapshot.stream])
             if report.yes
-            else plan_delete_group(snapshot, keys_by_stream[snapshot.stream])
+            else plan_delete_group(server, snapshot, keys_by_stream[snapshot.stream])
         ),
     )
     for stream in streams:

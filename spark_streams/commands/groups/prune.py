@@ -121,7 +121,7 @@ def prune(
             lambda group: (
                 pruning.prune_group(server, group, keys_by_stream[group.group][group.stream], idle)
                 if yes
-                else pruning.plan_prune(group, keys_by_stream[group.group][group.stream])
+                else pruning.plan_prune(server, group, keys_by_stream[group.group][group.stream])
             ),
         )
     for pruned in report.stream_reports:
