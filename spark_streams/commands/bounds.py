@@ -17,9 +17,8 @@ import click
 
 from spark_streams.commands.shared import say
 from spark_streams.model.ids import MAX_ID, MIN_ID, InvalidStreamId, StreamId
-from spark_streams.model.operator_commands import shell_words
+from spark_streams.model.operator_commands import ONLY, shell_words
 
-ONLY = "--only"  # takes three words
 NO_GROUP = "-"  # instead of an ID: the group did not exist
 F = TypeVar("F", bound=Callable[..., object])
 

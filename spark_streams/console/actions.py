@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from spark_streams.commands.bounds import ONLY
+from spark_streams.model.operator_commands import ONLY
 from spark_streams.model.pattern import escape
 from spark_streams.model.untyped import Json
 
