@@ -180,7 +180,7 @@ def test_a_dry_run_promises_what_is_removed(
     """Entries may be pending among acknowledged ones, in two groups, and be deleted from the stream."""
     ids = add(client, 1100)
     finished(client, "g", 1000, acknowledged)  # type: ignore[arg-type]
-    finished(client, "h", 1050, range(1, 1050))
+    finished(client, "h", 1050, range(1050))
     client.xdel("s", *[ids[n] for n in deleted]) if deleted else None
     [planned] = rstream_json("trim", "s", "--acked")["streams"]
     [done] = rstream_json("trim", "s", "--acked", "--yes")["streams"]
