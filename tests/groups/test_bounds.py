@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from spark_streams.commands.bounds import bounds_of, only_these, up_to_last
-from spark_streams.groups import delete, prune
+from spark_streams.groups import delete, idle_consumers, prune
 from tests.deadletter.making import DEAD, fill, record_origin
 from tests.deadletter.redrive.test_destinations import forge
 from tests.groups.conftest import Rstream, RstreamJson
@@ -253,7 +253,7 @@ def test_what_a_consumer_reads_between_the_look_and_its_deletion_stays_pending(
     """It is given back with its idle time and number of deliveries."""
     if not pending:
         client.xack("orders", "g", *[f"{n}-0" for n in range(1, 6)])
-    honest = delete.delete_without_entries
+    honest = idle_consumers.delete_without_entries
 
     def late(*arguments: Any) -> Any:
         client.xreadgroup("g", "bob", {"orders": ">"}, count=2)

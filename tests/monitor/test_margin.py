@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
@@ -261,7 +262,7 @@ def test_a_server_that_keeps_few_entries_and_one_whose_query_trims(
     300, also while a batch is pending."""
     window, now_ms = MarginWindow(apart_ms=0), BEGAN_MS
     client.xgroup_create("s", "g", "0", mkstream=True)
-    limit = {"maxlen": 500, "approximate": False} if rule == "length" else {}
+    limit: dict[str, Any] = {"maxlen": 500, "approximate": False} if rule == "length" else {}
     answers: list[Margin] = []
     for look in range(120):
         for n in range(50 if look else 350):
