@@ -195,6 +195,7 @@ def _added(table: IcebergTable, snapshot: Snapshot) -> list[File]:
         entries = [entry for one in manifests for entry in one.fetch_manifest_entry(table.io)]
         added = [entry.data_file.file_path for entry in entries if entry.status == ManifestEntryStatus.ADDED]
         present = {task.file.file_path: _DELETED if task.delete_files else "" for task in table.scan().plan_files()}
-        return [File(*fs.FileSystem.from_uri(path), present.get(path, _REMOVED)) for path in added]
+        places = {path: fs.FileSystem.from_uri(path) for path in added}
+        return [File(store, file, present.get(path, _REMOVED)) for path, (store, file) in places.items()]
     except Exception as error:
         raise OSError(f"the snapshot's files cannot be listed ({type(error).__name__})") from error
