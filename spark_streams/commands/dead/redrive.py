@@ -145,8 +145,6 @@ def redrive(
 
 def _bounds(report: Report, options: RedriveOptions) -> list[str]:
     """Return the bounds of a redrive: the last dead letter, and the streams that receive one."""
-    if not report.moved + report.parked:
-        return []
     last = up_to_last([report.last])
     if options.to is not None:
         return last

@@ -6,8 +6,8 @@ from typing import Unpack
 
 import click
 
-from spark_streams.commands.bounds import up_to_last
-from spark_streams.commands.groups.choice import SelectionOptions, choice_of, choice_options
+from spark_streams.commands.bounds import only_these
+from spark_streams.commands.groups.choice import SelectionOptions, bounded, choice_of, choice_options
 from spark_streams.commands.groups.group_change import (
     ChangeOptions,
     ChangeReport,
@@ -66,10 +66,10 @@ def claim(
 
     def claim_on_stream(snapshot: GroupSnapshot) -> Claimed:
         remaining = choice.without_taken(entries_in(report.stream_reports))
-        return hand_over(server, snapshot, to, remaining, options.yes)
+        return hand_over(server, snapshot, to, bounded(remaining, options.only, snapshot), options.yes)
 
     with connect(options.url) as server:
-        snapshots = load_groups(server, names, options.group, options.exact)
+        snapshots = load_groups(server, names, options.group, options.exact, only=options.only)
         touched = None if source is None else [source]
         refused = (
             []
@@ -91,7 +91,7 @@ def claim(
             claimed.above,
         ),
         f"handed over {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
-        up_to_last(one_stream.last for one_stream in report.stream_reports),
+        only_these((one.stream, one.group, one.last) for one in report.stream_reports),
     )
 
 
@@ -141,10 +141,11 @@ def ack(
     choice = choice_of(consumers, selection, released)
 
     def acknowledge_on_stream(snapshot: GroupSnapshot) -> Acknowledged:
-        return acknowledge(server, snapshot, choice.without_taken(entries_in(report.stream_reports)), options.yes)
+        remaining = choice.without_taken(entries_in(report.stream_reports))
+        return acknowledge(server, snapshot, bounded(remaining, options.only, snapshot), options.yes)
 
     with connect(options.url) as server:
-        snapshots = load_groups(server, names, options.group, options.exact)
+        snapshots = load_groups(server, names, options.group, options.exact, only=options.only)
         refused = [
             reason
             for snapshot in snapshots
@@ -161,5 +162,5 @@ def ack(
             ", ".join(f"{name}: {count:,}" for name, count in acknowledged.consumers.items()) or "-",
         ),
         f"acknowledged {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
-        up_to_last(one_stream.last for one_stream in report.stream_reports),
+        only_these((one.stream, one.group, one.last) for one in report.stream_reports),
     )

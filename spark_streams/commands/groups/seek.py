@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.bounds import bounds_of
+from spark_streams.commands.bounds import Only, only_option, only_these
 from spark_streams.commands.groups.group_change import (
     ChangeOptions,
     ChangeReport,
@@ -35,6 +35,14 @@ def target_of(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         return Target.parse(value)
     except ValueError as error:
         raise click.BadParameter(f"{value!r} {error}", ctx, param) from None
+
+
+def _bounded(target: Target, only: Only, stream: str, group: str) -> Target:
+    """Return the position that the dry run has shown for this stream, if there is a bound."""
+    from spark_streams.groups.target import Target
+
+    position = only.id(stream, group)
+    return target if position is None else Target(str(position), id=position)
 
 
 @click.command(short_help="Set a group to another position.")
@@ -74,16 +82,21 @@ def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], opt
     from spark_streams.groups.seek import plan_seek
     from spark_streams.groups.seek import seek as move
 
+    def wanted(stream: str) -> Target:
+        return _bounded(target, options.only, stream, options.group)
+
     with connect(options.url) as server:
         report: ChangeReport[Sought] = ChangeReport(options.yes, options.as_json)
         now = server_time(server)
-        snapshots = load_groups(server, names, options.group, options.exact, consumers)
+        snapshots = load_groups(server, names, options.group, options.exact, consumers, options.only)
         refused = [reason for snapshot in snapshots for reason in snapshot.in_use(None, options.even_active)]
         report.carry_out(
             snapshots,
             refused,
             lambda snapshot: (
-                move(server, snapshot, target, now) if options.yes else plan_seek(server, snapshot, target, now)[0]
+                move(server, snapshot, wanted(snapshot.stream), now)
+                if options.yes
+                else plan_seek(server, snapshot, wanted(snapshot.stream), now)[0]
             ),
         )
         for snapshot, sought in zip(snapshots, report.stream_reports, strict=True):
@@ -91,7 +104,6 @@ def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], opt
                 report.add_query_notes(snapshot.marks)
     read_again = sum(sought.read_again for sought in report.stream_reports)
     skipped = sum(sought.skipped for sought in report.stream_reports)
-    positions = {sought.position for sought in report.stream_reports}
     report.show(
         ("stream", "group", "from", "to", "read again", "of these pending", "skipped", "lag"),
         lambda sought: (
@@ -100,7 +112,7 @@ def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], opt
         ),
         f"set {plural(len(report.stream_reports), 'group')}: {plural(read_again, 'entry', 'entries')} to be read "
         f"again, {skipped:,} skipped",
-        bounds_of({"to": positions} if len(positions) == 1 else {}),
+        only_these((sought.stream, sought.group, sought.position) for sought in report.stream_reports),
     )
 
 
@@ -119,6 +131,7 @@ def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], opt
 @click.option("--mkstream", is_flag=True, help="Create the stream if it does not exist.")
 @exact_option
 @yes_option
+@only_option
 @url_option
 @json_option
 def create(
@@ -128,6 +141,7 @@ def create(
     mkstream: bool,
     exact: bool,
     yes: bool,
+    only: Only,
     url: str,
     as_json: bool,
 ) -> None:
@@ -152,13 +166,13 @@ def create(
     with connect(url, starts=yes) as server:
         report: ChangeReport[Created] = ChangeReport(yes, as_json)
         now = server_time(server)
-        streams = resolve_streams(server, names, None, exact, dead_letters=False)
-        planned = [plan_create(server, stream, group, target, now, mkstream)[0] for stream in streams]
+        resolved = resolve_streams(server, names, None, exact, dead_letters=False)
+        targets = {stream: _bounded(target, only, stream, group) for stream in resolved if only.has(stream, group)}
+        planned = [plan_create(server, stream, group, to, now, mkstream)[0] for stream, to in targets.items()]
         if yes:
-            report.stream_reports = [make(server, stream, group, target, now, mkstream) for stream in streams]
+            report.stream_reports = [make(server, stream, group, to, now, mkstream) for stream, to in targets.items()]
         else:
             report.stream_reports = planned
-    positions = {created.position for created in report.stream_reports}
     report.show(
         ("stream", "group", "position", "lag", "creates stream"),
         lambda created: (
@@ -169,5 +183,5 @@ def create(
             "yes" if created.makes_stream else "-",
         ),
         f"created {plural(len(report.stream_reports), 'group')}",
-        bounds_of({"start": positions} if len(positions) == 1 else {}),
+        only_these((created.stream, created.group, created.position) for created in report.stream_reports),
     )

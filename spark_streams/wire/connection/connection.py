@@ -30,7 +30,14 @@ from spark_streams.wire.address.address import Address
 from spark_streams.wire.address.redis_py import open_connection, socket_of
 from spark_streams.wire.connection.duplex import Duplex, TooMuchError
 from spark_streams.wire.connection.full_server import ASK, FULL, Memory
-from spark_streams.wire.connection.named_errors import error_behind, login_error, login_refused, not_a_stream, remedy
+from spark_streams.wire.connection.named_errors import (
+    error_behind,
+    login_error,
+    login_refused,
+    node_of_a_cluster,
+    not_a_stream,
+    remedy,
+)
 from spark_streams.wire.connection.page_sizer import PageSizer
 
 RENEW_EVERY = 5.0  # seconds between two checks for renewed credentials
@@ -153,6 +160,7 @@ class Connection(Commands):
         self._mark_reply = b"$%d\r\n%b\r\n" % (len(mark), mark)
         self._separated = 1  # commands of the last `request_separately`
         self._may_be_silent = False
+        self._has_all_keys = address.is_cluster  # of a cluster, all nodes are known
         self._memory = (-math.inf, Memory())  # time of the question, the answer
         try:
             self.execute("ECHO", self._end_token)  # without ECHO, `receive` would never see an end
@@ -234,6 +242,20 @@ class Connection(Commands):
     def nodes(self) -> list[Connection]:
         """Return a connection to each server that accepts writes."""
         return [self]
+
+    def require_all_keys(self) -> None:
+        """Check once that no other server holds keys of the same database. Raises UnsupportedError for a node of a
+        cluster. (A cluster of one node holds all of its keys.)"""
+        if self._has_all_keys:
+            return
+        info, hello = self.pipeline([("CLUSTER", "INFO"), ("HELLO",)])
+        if isinstance(info, bytes):  # as a role for a cluster may ask it
+            has_part = b"cluster_size:1\r\n" not in info
+        else:
+            has_part = not isinstance(hello, ReplyError) and b"cluster" in hello
+        if has_part:
+            raise node_of_a_cluster(self.address)
+        self._has_all_keys = True
 
     def may_be_silent_for(self, seconds: float) -> None:
         """Set the seconds of silence after which the connection is closed."""

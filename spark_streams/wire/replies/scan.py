@@ -1,4 +1,4 @@
-"""Lists streams by name, page by page; in a cluster on every node.
+"""Lists streams by name, page by page; in a cluster on every node. One node of a cluster is refused: it has a part.
 
 A stream that moves to another node during the scan may be listed on neither. Therefore all nodes are scanned again
 until no stream was added meanwhile. Within a slot that moves key by key a stream is on one of two nodes, and the scan
@@ -80,6 +80,8 @@ def matching_strings(server: Server, pattern: str | bytes) -> list[bytes]:
 def _scan(server: Server, *condition: Argument, kind: str = "stream") -> set[bytes]:
     """Run SCAN … TYPE on every node until the cursor is 0 again; with several nodes, repeat until no key is added."""
     nodes = server.nodes()
+    for node in nodes:
+        node.require_all_keys()
     names = set().union(*[_scan_node(node, *condition, kind=kind) for node in nodes])
     while len(nodes) > 1:
         nodes = server.nodes()
