@@ -14,17 +14,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from spark_streams.deadletter.inspect.input_streams import own_dead_letter_streams
 from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
 from spark_streams.model.keys import LOSSY, NARROWED, batch_kind_key, batch_kind_value
 from spark_streams.model.micro_batch import MicroBatchName
-from spark_streams.model.pattern_read import PatternRead
 from spark_streams.model.printable import printable
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Task
+from spark_streams.source.pattern_read import report_pattern
 from spark_streams.source.pending.poison_record import attempt_key_of, note_attempt
 from spark_streams.source.query.batch_stream import MicroBatchStream
 from spark_streams.source.range import Range
@@ -348,13 +347,3 @@ def report_batch_kind(server: Server, kind: str, batch: MicroBatchName | None) -
     if batch is not None:
         key, value = batch_kind_key(batch.query), batch_kind_value(batch.number, batch.query_run)
         server.execute_all([("HSET", key, kind, value), ("PEXPIRE", key, _KIND_MILLISECONDS)])
-
-
-def report_pattern(server: Server, options: SourceOptions, batch: MicroBatchName | None) -> None:
-    """Report to the sink which streams the query reads, before the first row (sink.send.feedback)."""
-    if batch is not None:
-        own = own_dead_letter_streams(options.dead_letter_stream)
-        read = PatternRead(options.pattern, options.streams_except, tuple(own), batch.query_run)
-        key = batch_kind_key(batch.query)
-        reported = ("HSET", key, *read.field(options.group, options.consumer))
-        server.execute_all([reported, ("PEXPIRE", key, _KIND_MILLISECONDS)])

@@ -6,7 +6,7 @@
 
 Dead letters are known by a mark on their column `dl.stream` (`envelope.ORIGIN`), which `route_dead_letters` makes: a
 producer decides about the fields of entries, and not about the columns of a query. The source reports what it reads
-(`model.pattern_read`). Only the query's own source counts: what a query writes, others may read.
+(`source.pattern_read`). Only the query's own source counts: what a query writes, others may read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from spark_streams.deadletter.write.origins import origin_command
 from spark_streams.errors import InvalidOptionError
 from spark_streams.model.keys import batch_kind_key, is_product_key
 from spark_streams.model.micro_batch import MicroBatchName
-from spark_streams.model.pattern_read import PatternRead, pattern_reads
 from spark_streams.sink.encode.chunks import Chunk
 from spark_streams.sink.encode.destination import Destination
+from spark_streams.source.pattern_read import PatternRead, pattern_reads
 from spark_streams.wire.connection.server import Server
 
 _Origin = tuple[str, str, str]  # the stream of dead letters, and the stream and the group that they come from
@@ -63,13 +63,13 @@ class Feedback:
         names = {"to": to, "stream": batch.column(_STREAM), "group": batch.column(_GROUP)}
         kinds = pa.table(names).group_by([*names]).aggregate([]).to_pylist()
         # The name of a stream in which entries wait for a retry tells their origin.
-        return {(one["to"], one["stream"], one["group"]) for one in kinds if one["to"] and not is_product_key(one["to"])}
+        return {
+            (one["to"], one["stream"], one["group"]) for one in kinds if one["to"] and not is_product_key(one["to"])
+        }
 
     def is_new(self, chunk: Chunk) -> bool:
         """Whether `admit` must be called before the chunk is sent."""
-        return bool(self._unrecorded) or (
-            self._query is not None and not self._admitted.issuperset(chunk.stream_names)
-        )
+        return bool(self._unrecorded) or (self._query is not None and not self._admitted.issuperset(chunk.stream_names))
 
     def admit(self, chunk: Chunk, server: Server) -> None:
         """Check the chunk's streams, then record origins. May be run again. Raises InvalidOptionError, ServerError."""

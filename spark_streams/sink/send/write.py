@@ -56,9 +56,9 @@ def append(
     option rowsPerSecond; query: the micro-batch that writes the rows; letters: they are dead letters of
     `route_dead_letters`. The driver was connected before, so the task waits for an unreachable server.
 
-    Raises InvalidOptionError if the query reads what it writes, SchemaError, EntryIdError for a row that cannot be an entry, LedgerError if rows differ from those of an
-    earlier attempt, RetriesExhaustedError if the server stays unusable, ServerReplyError (or a subclass) for a refused
-    command, ReplicationError.
+    Raises InvalidOptionError if the query would read what it writes, SchemaError, EntryIdError for a row that cannot be
+    an entry, LedgerError if rows differ from those of an earlier attempt, RetriesExhaustedError if the server stays
+    unusable, ServerReplyError (or a subclass) for a refused command, ReplicationError.
     """
     address = options.address
     with Session(address, is_known=True) as session:

@@ -13,7 +13,7 @@ from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.sink.send.write import append
-from spark_streams.source.stream_reader import report_pattern
+from spark_streams.source.pattern_read import report_pattern
 from spark_streams.wire.connect import connect
 from tests.deadletter.making import fill, record_origin
 from tools.servers.server import Server
@@ -56,7 +56,7 @@ def test_origins_of_dead_letters_are_recorded_by_the_stream_of_each_row(server: 
 
 
 @pytest.mark.parametrize(
-    "pattern, options",
+    ("pattern", "options"),
     [
         ("*", {"streamsExcept": "o*"}),
         ("*", {"mode": "DEADLETTER", "deadLetterStream": "out"}),

@@ -1,4 +1,4 @@
-"""What a query with a pattern reads, as the tasks of its source report it to its sink. Pure.
+"""What a query with a pattern reads, as the tasks of its source report it to its sink (sink.send.feedback).
 
 The report is a field of `keys.batch_kind_key`, which no producer may write. Each task of the source writes it before
 its first row, so the sink of the query reads it before it writes a row of these.
@@ -10,10 +10,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from spark_streams.model.keys import is_product_key
+from spark_streams.deadletter.inspect.input_streams import own_dead_letter_streams
+from spark_streams.model.keys import batch_kind_key, is_product_key
+from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.model.pattern import NamesAndPatterns, matches
+from spark_streams.options.source_options import SourceOptions
+from spark_streams.wire.connection.server import Server
 
 _FIELD = b"reads:"
+_MILLISECONDS = 7 * 86_400_000
 
 
 @dataclass(frozen=True)
@@ -43,3 +48,14 @@ def pattern_reads(flat: Sequence[bytes], run: str) -> list[PatternRead]:
     found = [json.loads(value) for name, value in zip(flat[0::2], flat[1::2], strict=True) if name.startswith(_FIELD)]
     reads = [PatternRead(one["pattern"], tuple(one["excluded"]), tuple(one["own"]), one["run"]) for one in found]
     return [read for read in reads if run in ("", read.run)]
+
+
+def report_pattern(server: Server, options: SourceOptions, batch: MicroBatchName | None) -> None:
+    """Report to the sink which streams the query reads. batch: of the task, None outside a query. Raises
+    ServerError."""
+    if batch is not None:
+        own = own_dead_letter_streams(options.dead_letter_stream)
+        read = PatternRead(options.pattern, options.streams_except, tuple(own), batch.query_run)
+        key = batch_kind_key(batch.query)
+        reported = ("HSET", key, *read.field(options.group, options.consumer))
+        server.execute_all([reported, ("PEXPIRE", key, _MILLISECONDS)])
