@@ -45,6 +45,7 @@ class Limits:
         batch the first calls wait less (Idle.batch_ran)
     idle_check: seconds between two checks of streams and groups that receive no entries; 0: each call checks
     idle_check_each: the same, per stream: a check takes three commands per stream
+    role_check: seconds between two questions whether the server is still the master (wire.left_master)
 
     Removing committed entries (onCommit):
     sweep_streams: streams that are checked together
@@ -82,6 +83,7 @@ class Limits:
     idle_wait: float = 0.2
     idle_check: float = IDLE_CHECK
     idle_check_each: float = IDLE_CHECK_EACH
+    role_check: float = 60.0
     sweep_streams: int = 500
     lag_check: float = 10.0
     sample_entries: int = 1_000
