@@ -15,8 +15,8 @@ from spark_streams.errors import ServerReplyError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.left_master import RoleCheck
 from spark_streams.wire.lease import LeaseTerms
+from spark_streams.wire.left_master import RoleCheck
 from tests.lagging import FAST
 from tests.proxy import Proxy
 from tools.driving import ALL, SMALL, add, forget_all, pending_count, read, reader
@@ -82,7 +82,7 @@ def found(one: StreamReader, at: dict[str, Any], seconds: float = 15.0) -> dict[
     [
         pytest.param(replace(IDLE, idle_check=0, lease=LeaseTerms(ttl=600)), id="its lease learns it"),
         pytest.param(replace(IDLE, idle_check=0, role_check=0.2), id="it asks for the role"),
-        pytest.param(IDLE, id="its blocking read learns it"),
+        pytest.param(replace(IDLE, idle_check=600.0), id="its blocking read learns it"),
     ],
 )
 def test_an_idle_query_leaves_a_server_that_is_no_longer_the_master(moved: Moved, limits: Any) -> None:
