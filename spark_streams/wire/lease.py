@@ -170,7 +170,7 @@ class Lease(ABC):
             return
         self._stop.set()
         self._stop = None
-        with contextlib.suppress(RStreamError), connect(self._address) as server, self._changing:
+        with contextlib.suppress(RStreamError), connect(self._address.without_starting()) as server, self._changing:
             with self._lock:
                 keys, self._streams, self._leaving = [*self._streams, *self._leaving], {}, []
             self._remove_leases(server, keys)
@@ -253,7 +253,7 @@ class Lease(ABC):
         while not stop.wait(self._ttl / 3000):
             try:
                 if server is None:
-                    server = connect(self._address)
+                    server = connect(self._address.without_starting())
                     if was_lost:  # the address may lead to another server by now
                         leave(self._address, but=server)
                         was_lost = False
