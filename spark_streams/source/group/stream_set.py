@@ -43,7 +43,7 @@ class StreamSet:
         self._retry_origins: tuple[str, ...] | None = None  # streams whose retries were last asked for
         self._returned_streams: Sequence[str] = ()  # of these
         self._unused_returned: set[str] = set()  # streams of returned entries in the checkpoint, of missing streams
-        self._checkpointed: tuple[str, ...] = ()  # the streams of the last checkpoint
+        self._checkpointed: Sequence[str] = ()  # the streams of the last checkpoint
         self._left_out = ""  # as it was last logged
         self._read: set[str] = set()  # streams of the pattern that this run has read, and that are not forgotten
         self.member = Membership(options.streams or (), options.group, options.consumer)
