@@ -259,19 +259,6 @@ def test_more_streams_than_it_may_show_are_counted(server: Server, client: redis
     exporter.snapshots.close()
 
 
-@pytest.mark.parametrize("names", [(), ("s*",)])
-def test_streams_with_long_names_are_counted(server: Server, client: redis.Redis, names: tuple[str, ...]) -> None:
-    """Each of them would be a label of every family."""
-    for name in ("s", "s" * 1024, "s" * 1025, "s" * 100_000):
-        client.xadd(name, {"n": 1})
-    exporter = Exporter(server.url, *names)
-    page = exporter.page()
-    assert len(samples_of(page, "rstream_stream_entries")) == 2
-    assert page["rstream_streams_left_out"] == 2
-    assert exporter.told == [f"2 streams at {server.url} are left out: they have names of more than 1,024 bytes"]
-    exporter.snapshots.close()
-
-
 def test_a_key_that_is_no_stream_is_reported_and_the_others_are_shown(server: Server, client: redis.Redis) -> None:
     client.set("text", "x")
     client.xadd("orders", {"n": 1})
