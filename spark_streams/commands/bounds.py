@@ -15,6 +15,9 @@ from typing import TypeVar
 
 import click
 
+import click
+from click.core import ParameterSource
+
 from spark_streams.commands.shared import say
 from spark_streams.model.ids import MAX_ID, MIN_ID, InvalidStreamId, StreamId
 from spark_streams.model.operator_commands import ONLY, shell_words
@@ -85,6 +88,24 @@ def bounds_of(options: Mapping[str, Iterable[str]], *flags: str) -> list[str]:
         for value in values:
             words += [f"--{name}={value}"] if value.startswith("-") else [f"--{name}", value]
     return [*words, *(f"--{flag}" for flag in flags)]
+
+
+def typed_options(context: click.Context, *without: str) -> list[str]:
+    """Return the options that the user has typed, as words. without: names of parameters to leave out. The server's
+    URL and login are never among them: they may hold a password."""
+    words: list[str] = []
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        is_typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if not isinstance(parameter, click.Option) or not is_typed or name in ("url", *without):
+            continue
+        value = context.params.get(name)
+        option = parameter.opts[0].removeprefix("--")
+        if parameter.is_flag:
+            words += bounds_of({}, option)
+        elif value is not None:
+            words += bounds_of({option: map(str, value if parameter.multiple else [value])})
+    return words
 
 
 def up_to_last(last_ids: Iterable[str]) -> list[str]:

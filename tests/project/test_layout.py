@@ -80,7 +80,18 @@ BELOW = {
 }
 # Within the source: from entries and groups up to what Spark calls.
 SOURCE = [
-    {"limits", "membership", "offset", "part", "partitioning", "pending_list", "range", "run_counters", "shard_sets"},
+    {
+        "limits",
+        "membership",
+        "offset",
+        "part",
+        "partitioning",
+        "pattern_read",
+        "pending_list",
+        "range",
+        "run_counters",
+        "shard_sets",
+    },
     {"group", "quota", "rows", "sampled_size"},
     {"pending", "task"},
     {"batch", "trigger"},

@@ -29,6 +29,7 @@ from spark_streams.errors import RStreamError, ServerUnreachableError, WrongKeyT
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.address.redis_py import open_connection, socket_of
 from spark_streams.wire.connection.duplex import Duplex, TooMuchError
+from spark_streams.wire.connection.engine_socket import EngineSocket
 from spark_streams.wire.connection.full_server import ASK, FULL, Memory
 from spark_streams.wire.connection.named_errors import (
     error_behind,
@@ -150,6 +151,7 @@ class Connection(Commands):
             raise ServerUnreachableError(f"no stream server answers at {address}: {why}; {remedy(url, why)}") from None
         except (ValueError, TypeError) as error:
             raise ServerUnreachableError(f"the address {address} cannot be used: {error}", passes=False) from error
+        self._engine_socket = EngineSocket.of(node, url)
         self._duplex = Duplex(socket_of(self._connection), self.lost)
         self._reader = hiredis.Reader(replyError=ReplyError)
         self._end_token = secrets.token_hex(16).encode()
@@ -422,5 +424,8 @@ class Connection(Commands):
     def lost(self, error: OSError | None) -> ServerUnreachableError:
         """Close, and return the error. error: None if the server has closed the connection."""
         self.close()
+        removed = None if self._engine_socket is None else self._engine_socket.removed(self.address)
+        if removed is not None:
+            return removed
         reason = "it closed the connection" if error is None else str(error) or type(error).__name__
         return ServerUnreachableError(f"lost the stream server at {self.address}: {reason}; is it still running?")
