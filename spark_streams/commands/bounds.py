@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import click
-
-import click
 from click.core import ParameterSource
 
 from spark_streams.commands.shared import say

@@ -250,11 +250,12 @@ class Connection(Commands):
         cluster. (A cluster of one node holds all of its keys.)"""
         if self._has_all_keys:
             return
-        info, hello = self.pipeline([("CLUSTER", "INFO"), ("HELLO",)])
-        if isinstance(info, bytes):  # as a role for a cluster may ask it
-            has_part = b"cluster_size:1\r\n" not in info
-        else:
-            has_part = not isinstance(hello, ReplyError) and b"cluster" in hello
+        [hello] = self.pipeline([("HELLO",)])  # which any user may send
+        is_told = not isinstance(hello, ReplyError)
+        has_part = is_told and b"cluster" in hello
+        if has_part or not is_told:
+            [info] = self.pipeline([("CLUSTER", "INFO")])
+            has_part = b"cluster_size:1\r\n" not in info if isinstance(info, bytes) else has_part
         if has_part:
             raise node_of_a_cluster(self.address)
         self._has_all_keys = True
