@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark_streams.errors import ConfigError, OptionError
 from spark_streams.jobs.job import as_texts, inherit_access
+from spark_streams.jobs.output.owner import Claimant
+from spark_streams.jobs.output.places import NamedPlace
 from spark_streams.jobs.output.stream import Stream
 from spark_streams.jobs.output.table import SHAPE as TABLE
 from spark_streams.jobs.output.table import TableConfig, Writer
@@ -44,10 +47,11 @@ class Output:
     def select(self, good: DataFrame) -> DataFrame:
         return good if self.rows is None else self.rows(good)
 
-    def check(self, good: DataFrame) -> TableFit | None:
-        """Return how the rows are fitted to the table, None for a stream.
+    def check(self, good: DataFrame, claimant: Claimant) -> TableFit | None:
+        """Return how the rows are fitted to the table, None for a stream. claimant: the job.
 
-        Raises ConfigError if Spark cannot analyze the SQL, TableError if the columns do not fit a table that exists.
+        Raises ConfigError if Spark cannot analyze the SQL, TableError if the columns do not fit a table that exists, or
+        if it has another owner.
         """
         try:
             schema = self.select(good).schema
@@ -56,15 +60,22 @@ class Output:
         if isinstance(self.to, Stream):
             return None
         self.to.check_columns(schema.names)
-        self.to.check_format(good.sparkSession)
-        return self.to.fit(good.sparkSession, schema)
+        return checked_fit(self.to, self.name, good.sparkSession, schema, claimant)
 
-    def open(self, spark: SparkSession, fit: TableFit | None) -> Writer:
+    def open(self, spark: SparkSession, fit: TableFit | None, claimant: Claimant) -> Writer:
         """Return the writer. fit: what `check` returned."""
         if isinstance(self.to, Stream):
             return self.to
         assert fit is not None
-        return self.to.open(spark, self.name, fit)
+        return self.to.open(spark, self.name, fit, claimant)
+
+
+def checked_fit(table: TableConfig, output: str, spark: SparkSession, rows: StructType, claimant: Claimant) -> TableFit:
+    """Return how rows of these columns are fitted to a table of this job. Raises ConfigError or TableError."""
+    table.check_format(spark)
+    owned = table.check_owner(spark, claimant, claimant.before_start(output))
+    fit = table.fit(spark, rows)
+    return fit._replace(changed="; ".join(filter(None, (fit.changed, owned))))
 
 
 def main_table(config: Config) -> TableConfig | None:
@@ -91,7 +102,18 @@ def outputs_of(config: Config, access: Mapping[str, str]) -> list[Output]:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two outputs are called {name!r}: give each output its own name")
+    tables = [output.to for output in outputs if isinstance(output.to, TableConfig) and output.to.name]
+    named = [(one.catalog, str(one.name).lower()) for one in tables]
+    for number, table in enumerate(named):
+        if table in named[:number]:
+            raise ConfigError(f"two outputs write table {tables[number].name}: give each output its own table")
     return outputs
+
+
+def folders_of(outputs: Iterable[Output]) -> list[NamedPlace]:
+    """Return the folders of the tables among the outputs."""
+    tables = [output.to for output in outputs if isinstance(output.to, TableConfig)]
+    return [table.folder for table in tables if table.folder is not None]
 
 
 def stream_options(outputs: Iterable[Output]) -> dict[str, SinkOptions]:
