@@ -454,7 +454,7 @@ def test_a_thousand_batches_leave_few_files(compacted: Callable[..., DeltalakeTa
 
 
 def test_replaced_files_are_deleted_after_their_time(compacted: Callable[..., DeltalakeTable], tmp_path: Path) -> None:
-    """And files of a killed run, which are in no transaction. What is younger stays for its readers and writers."""
+    """And nothing else: no file that the log does not name, a checkpoint, another Delta table and a stranger's file."""
     from deltalake import DeltaTable
 
     table, folder = compacted(2, keep=2), tmp_path / "t"
@@ -464,21 +464,26 @@ def test_replaced_files_are_deleted_after_their_time(compacted: Callable[..., De
         Path(uri).name for uri in DeltaTable(str(folder)).file_uris()
     }
     assert len(replaced) == 2
-    for name in ("of-a-killed-run.parquet", "of-a-running-writer.parquet"):
-        (folder / name).write_bytes(b"")
+    Deltalake(folder).create("inner", BATCH)
+    strange = [folder / "of-a-killed-run.parquet", folder / "notes.txt", folder / "checkpoint" / "offsets" / "0"]
+    for file in strange:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+    strange += [*(folder / "inner").rglob("*.json")]
     hours = 3_600_000
     for file in (folder / "_delta_log").glob("*.json"):
         aged = re.sub(r'(?<="deletionTimestamp":)\d+', lambda found: str(int(found[0]) - 3 * hours), file.read_text())
         file.write_text(aged)
-    for file in folder.glob("*.parquet"):
-        if file.name != "of-a-running-writer.parquet":
+    for file in folder.rglob("*"):
+        if file.is_file():
             os.utime(file, (time.time() - 3 * 3600,) * 2)
     for number in range(2, 4):
         table.write(batch_page(number), number)  # type: ignore[arg-type]
     names = {file.name for file in folder.glob("*.parquet")}
-    assert not names & {*replaced, "of-a-killed-run.parquet"}
-    assert "of-a-running-writer.parquet" in names
-    assert len(names) == 1 + 1 + 3, "the running writer's, the merged one, and three that it replaced now"
+    assert not names & replaced
+    assert len(strange) == 4
+    assert all(file.exists() for file in strange)
+    assert len(names) == 1 + 1 + 3, "the killed run's, the merged one, and three that it replaced now"
     assert len(Deltalake(tmp_path).rows("t")) == 20
 
 
