@@ -15,6 +15,7 @@ from spark_streams.jobs.output.batch_name import batch_name
 from spark_streams.jobs.output.owner import PROPERTY, Owner
 from spark_streams.jobs.output.partition_types import with_null_folders
 from spark_streams.jobs.output.table_columns import TableFit, add_columns
+from spark_streams.spark.sql_name import quoted
 
 _OVERWRITE = "spark.sql.sources.partitionOverwriteMode"
 
@@ -78,7 +79,7 @@ class CatalogTable:
         session = rows.sparkSession
         named = with_null_folders(rows, self._keys).withColumn("batch", F.lit(batch_name(self._spark, number)))
         # insertInto takes no options, and columns by position.
-        columns = [F.col(f"`{column}`") for column in session.table(self._name).columns]
+        columns = [F.col(quoted(column)) for column in session.table(self._name).columns]
         with _replacing_partitions(session):
             named.select(*columns).write.mode("overwrite").insertInto(self._name)
 
@@ -87,7 +88,7 @@ class CatalogTable:
         partitions = session.sql(f"SHOW PARTITIONS {self._name} PARTITION (batch = {_literal(batch)})").collect()
         for partition in (row["partition"] for row in partitions):
             pairs = [pair.partition("=") for pair in partition.split("/")]
-            values = ", ".join(f"`{unquote(key)}` = {_literal(unquote(value))}" for key, _, value in pairs)
+            values = ", ".join(f"{quoted(unquote(key))} = {_literal(unquote(value))}" for key, _, value in pairs)
             session.sql(f"ALTER TABLE {self._name} DROP IF EXISTS PARTITION ({values})")
 
     def _describe(self) -> DataFrame:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -20,6 +20,7 @@ from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.jobs.settings.config import FREE, Config, check_keys, value_at
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.running.error_summary import first_line
+from spark_streams.spark.sql_name import quoted
 
 # What a job has that writes to outputs.
 SHAPE = {"table": TABLE, "output": list, "sql": {"query": str}}
@@ -28,11 +29,15 @@ _OUTPUT = {"name": str, "where": str, "select": (list, dict), "sql": str, "table
 
 @dataclass(frozen=True)
 class Output:
-    """An output. name: from the configuration; rows: selects rows and columns; None: all good rows, unchanged."""
+    """An output. name: from the configuration; rows: selects rows and columns; None: all good rows, unchanged; where:
+    SQL of the good rows that become one row each, None: a row is not of one good row; columns: SQL of their columns,
+    by name or as a list, None: those of the good row."""
 
     name: str
     to: TableConfig | Stream
     rows: Callable[[DataFrame], DataFrame] | None = None
+    where: str | None = "true"
+    columns: Mapping[str, str] | Sequence[str] | None = None
 
     @property
     def is_main(self) -> bool:
@@ -61,6 +66,27 @@ class Output:
             return None
         self.to.check_columns(schema.names)
         return checked_fit(self.to, self.name, good.sparkSession, schema, claimant)
+
+    def null_in(self, good: DataFrame, fit: TableFit | None) -> Mapping[str, Column]:
+        """Return for each NOT NULL column of the table whether a good row has no value for it. fit: of `check`."""
+        if isinstance(self.to, Stream) or fit is None or self.where is None:
+            return {}
+        by_name = {name.lower(): column for name, column in self._columns(good)}
+        return {
+            name: F.expr(self.where) & is_null
+            for name, is_null in self.to.null_in(fit, lambda name: by_name[name.lower()]).items()
+        }
+
+    def _columns(self, good: DataFrame) -> Iterator[tuple[str, Column]]:
+        """Yield the columns of the rows, by name, as columns of a good row."""
+        if self.columns is None:
+            yield from ((name, F.col(quoted(name))) for name in good.columns)
+        elif isinstance(self.columns, Mapping):
+            yield from ((name, F.expr(sql)) for name, sql in self.columns.items())
+        else:
+            for sql in self.columns:
+                names = good.selectExpr(sql).columns
+                yield from ((name, F.expr(sql) if len(names) == 1 else F.col(quoted(name))) for name in names)
 
     def open(self, spark: SparkSession, fit: TableFit | None, claimant: Claimant) -> Writer:
         """Return the writer. fit: what `check` returned."""
@@ -141,8 +167,11 @@ def _output(settings: Config, name: str, where: str, access: Mapping[str, str]) 
         raise ConfigError(f"output {name}: where and select have no meaning with sql; write them into the SQL")
     rows = _rows(settings, name)
     if "table" in settings:
-        table = settings["table"]
-        return Output(name, TableConfig.parse(table, f"output {name}: table", as_texts(table.get("options", {}))), rows)
+        table = TableConfig.parse(
+            settings["table"], f"output {name}: table", as_texts(settings["table"].get("options", {}))
+        )
+        where = None if "sql" in settings else settings.get("where", "true")
+        return Output(name, table, rows, where, settings.get("select"))
     options = inherit_access(access, as_texts(settings["sink"]))
     try:
         sink_options = SinkOptions.parse(options)

@@ -49,7 +49,6 @@ _CREATED_WITH = {"commit.manifest-merge.enabled": "true", "write.metadata.delete
 _CREATED_WITHOUT_NAMES = {"write.object-storage.enabled": "true", "write.object-storage.partitioned-paths": "false"}
 _EXPIRE_EVERY = 100  # batches
 _MOST_BYTES = 128 * 1024 * 1024  # of rows in memory. A larger batch is several snapshots of one commit
-_VARIANT = re.compile(r'"(type|elementType|valueType)":"variant"')
 
 
 class TableLocation(NamedTuple):
@@ -232,10 +231,7 @@ class PyicebergTable:
 
 
 def _iceberg_columns(columns: StructType) -> pa.Schema:
-    """Return the columns for pyiceberg, which gives them their types. Raises TableError."""
-    for column in columns:
-        if _VARIANT.search(column.json()):
-            raise TableError(f"column {column.name} is VARIANT, which pyiceberg cannot write: convert it to STRING")
+    """Return the columns for pyiceberg, which gives them their types."""
     return arrow_schema(columns)
 
 

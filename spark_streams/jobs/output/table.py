@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructType
 
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.output.appended_table import AppendedTable
 from spark_streams.jobs.output.batch_folders import BatchFolders
 from spark_streams.jobs.output.catalog_table import CatalogTable
+from spark_streams.jobs.output.column_types import check_column_types
 from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
 from spark_streams.jobs.output.formats import DELTA, DELTALAKE, FILES, ONCE, PACKAGES, PYICEBERG
 from spark_streams.jobs.output.one_task import missing_package
 from spark_streams.jobs.output.owner import Claimant, Owner
-from spark_streams.jobs.output.partition_types import changed_values, check_partition_types
+from spark_streams.jobs.output.partition_types import (
+    changed_values,
+    check_partition_types,
+    has_null_folder,
+    partition_fields,
+)
 from spark_streams.jobs.output.places import NamedPlace, check_surroundings
 from spark_streams.jobs.output.pyiceberg_table import PyicebergTable, TableLocation
 from spark_streams.jobs.output.table_columns import TableFit, compare, new_table
@@ -241,13 +247,28 @@ class TableConfig:
     def fit(self, spark: SparkSession, rows: StructType) -> TableFit:
         """Return how rows of these columns are fitted to the table.
 
-        Raises TableError if they do not fit, ConfigError for a type that the table cannot be partitioned by.
+        Raises TableError if they do not fit, ConfigError for a type that the format does not keep.
         """
         fit = self._fit(spark, rows)
+        check_column_types(self.where, self.kind, rows, fit.columns)
         zone = str(spark.conf.get("spark.sql.session.timeZone"))
         check_partition_types(self.where, self.kind, self.partition_by, fit.columns, zone)
         in_catalog = self.name is not None
         return fit._replace(changed=changed_values(self.kind, self.partition_by, fit.columns, in_catalog=in_catalog))
+
+    def null_in(self, fit: TableFit, column: Callable[[str], Column]) -> Mapping[str, Column]:
+        """Return for each column that is NOT NULL in the table whether a row has no value for it.
+
+        column: returns the value of a column of the row.
+        """
+        texts = {field.name for field in partition_fields(self.partition_by, fit.columns)}
+        is_text = {field.name for field in fit.columns if isinstance(field.dataType, StringType)}
+        # pyiceberg keeps each text of a partition.
+        folders = texts & is_text if self.kind != PYICEBERG else set()
+        return {
+            name: column(name).isNull() | has_null_folder(column(name)) if name in folders else column(name).isNull()
+            for name in fit.required
+        }
 
     def _fit(self, spark: SparkSession, rows: StructType) -> TableFit:
         table = self._table(spark, None).columns()

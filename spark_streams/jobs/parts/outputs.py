@@ -20,7 +20,7 @@ from spark_streams.jobs.output.outputs import (
 )
 from spark_streams.jobs.output.owner import Claimant
 from spark_streams.jobs.output.places import check_places, other_places
-from spark_streams.jobs.output.table import Writer
+from spark_streams.jobs.output.table import TableConfig, Writer
 from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.jobs.part import Facts, Written
 from spark_streams.jobs.parts.rules import Judged, Rules
@@ -43,7 +43,7 @@ class Outputs(Written):
     KEYS = OUTPUTS
 
     def __init__(self, job: Job, rules: Rules) -> None:
-        self._job = job
+        self._job, self._rules = job, rules
         self._outputs = outputs_of(job.config, job.access)
         check_places(folders_of(self._outputs), other_places(job.config, job.config_file))
         self._sql: str | None = job.get("sql.query") or None
@@ -70,6 +70,12 @@ class Outputs(Written):
         self._spark = good.sparkSession
         self._claimant = Claimant.of_job(self._job, self._spark)
         self._fits = [output.check(rows, self._claimant) for output in self._outputs]
+        if self._sql is None:
+            self._rules.require([
+                (name, output.to.place, is_null)
+                for output, fit in zip(self._outputs, self._fits, strict=True) if isinstance(output.to, TableConfig)
+                for name, is_null in output.null_in(good, fit).items()
+            ])  # fmt: skip
 
     def streams(self) -> Mapping[str, SinkOptions]:
         return stream_options(self._outputs)

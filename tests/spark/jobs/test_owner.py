@@ -277,11 +277,14 @@ def test_an_output_within_an_output_is_refused(
     run(spark, monkeypatch, "etl", text.replace("/table", f"/{first}"))
     other = config("archive", server, tmp_path, checkpoint="other").replace("/table", f"/{second}")
     refused(spark, monkeypatch, "archive", other, "one output must not be within another")
-    one_job = text.replace("/table", f"/{first}") + f"""
+    one_job = (
+        text.replace("/table", f"/{first}")
+        + f"""
 [[output]]
 name = "inner"
 table.path = "{tmp_path}/{second}"
 """
+    )
     refused(spark, monkeypatch, "etl", one_job, "share a folder: give each output a folder of its own")
 
 
