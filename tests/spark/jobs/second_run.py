@@ -1,5 +1,6 @@
-"""Runs jobs again and again, one for each line of its input: `[job, configuration]` as JSON. It answers each with a line:
-the error that ended the job, or "" if none did.
+"""Runs jobs, one for each line of its input: `[job, configuration]` as JSON.
+
+It answers each with a line: the error that ended the job, or "" if none did.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from pyspark import TaskContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
@@ -176,6 +178,10 @@ def test_a_second_run_at_each_moment_of_a_batch_changes_nothing(
     else:
         patched(Sink if job == "aggregate" else BatchFolders, "write", job != "aggregate")
     answers = second_runs(job, config(job, server, tmp_path))
+    if job == "load":
+        # Spark itself lets one of two runs commit the batch. It may be the second one.
+        with contextlib.suppress(StreamingQueryException):
+            run(spark, monkeypatch, job, config(job, server, tmp_path))
     run(spark, monkeypatch, job, config(job, server, tmp_path))
     print(answers)
     assert set(answers) == ({"task"} if job == "load" else {"before", "task", "written"})
