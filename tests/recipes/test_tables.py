@@ -29,6 +29,7 @@ from spark_streams.errors import TableError
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output import deltalake_table, pyiceberg_table
 from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
+from spark_streams.jobs.output.owner import Claimant
 from spark_streams.jobs.output.table import TableConfig
 from spark_streams.jobs.parts.outputs import Outputs
 from spark_streams.jobs.programs import archive, etl
@@ -196,6 +197,36 @@ def test_a_table_of_other_partitions_is_refused(spark: SparkSession, kind: Kind)
     with pytest.raises(TableError, match=r"is partitioned by nothing, but the job writes it by id: set partition_by"):
         write(spark.range(3), {**settings, "partition_by": ["id"]})
     assert len(kind.rows("t")) == 3
+
+
+def test_a_table_names_its_owner_and_others_append_to_it(spark: SparkSession, kind: Kind) -> None:
+    """A table that was made before is taken; another job is refused until it takes it over, or all share it."""
+
+    def as_query(query: str, number: int, claimant: Claimant | None = None, **more: Any) -> None:
+        settings = {**kind.settings("t"), **more}
+        table = TableConfig.parse(settings, "table", settings.get("options", {}))
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", query)
+        try:
+            rows = spark.sql(f"SELECT CAST({number} AS INT) AS n")
+            table.open(spark, "table", table.fit(spark, rows.schema), claimant).write(rows, number)
+        finally:
+            spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
+
+    kind.create("t", N)
+    written(kind.writer("t", None, 0, N)(pages(0)))
+    as_query("first", 1)
+    written(kind.writer("t", None, 0, N)(pages(2)))  # another program appends
+    as_query("first", 3)
+    with pytest.raises(
+        TableError, match=r"belongs to output 'table' .*\(query first\), .*\(query second\).*--take-over"
+    ):
+        as_query("second", 4)
+    as_query("second", 4, Claimant(take_over=True))
+    as_query("second", 5)
+    with pytest.raises(TableError, match=r"\(query second\), and this is .*\(query first\)"):
+        as_query("first", 6)
+    as_query("first", 6, shared=True)
+    assert sorted(row["n"] for row in kind.rows("t")) == [*range(7)]
 
 
 def test_the_columns_of_a_table_change(spark: SparkSession, kind: Kind) -> None:

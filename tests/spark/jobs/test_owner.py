@@ -26,6 +26,8 @@ from spark_streams.errors import ConfigError, TableError
 from spark_streams.jobs.command import program
 from spark_streams.jobs.job import CheckedError, Job
 from spark_streams.jobs.output.batch_folders import BatchFolders
+from spark_streams.jobs.output.store import write_text
+from spark_streams.jobs.output.table import TableConfig
 from spark_streams.jobs.parts.load import Load
 from spark_streams.jobs.parts.outputs import Outputs
 from spark_streams.jobs.parts.sink import Sink
@@ -354,3 +356,29 @@ def test_a_table_of_the_catalog_names_its_owner(
         assert spark.table(name).count() == ENTRIES
     finally:
         spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def as_query(spark: SparkSession, query: str, table: TableConfig, rows: DataFrame) -> Callable[[int], None]:
+    """A job that has found no owner, and writes batches as this query."""
+    writer = table.open(spark, "table", table.fit(spark, rows.schema))
+
+    def write(number: int) -> None:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", query)
+        try:
+            writer.write(rows, number)
+        finally:
+            spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
+
+    return write
+
+
+def test_of_two_queries_that_start_together_one_owns_the_folder(spark: SparkSession, tmp_path: Path) -> None:
+    table = TableConfig("table", path=str(tmp_path / "t"))
+    rows = spark.range(3).toDF("n")
+    first, second = (as_query(spark, query, table, rows) for query in ("aaaaaaaa", "bbbbbbbb"))
+    first(0)
+    with pytest.raises(TableError, match=r"query aaaaaaaa\), and this is .*query bbbbbbbb\)"):
+        second(0)
+    first(1)
+    assert ids(spark, tmp_path / "t") == [0, 0, 1, 1, 2, 2]
+    assert not write_text(spark, str(tmp_path / "t"), "_schema.json", "{}", replace=False)
