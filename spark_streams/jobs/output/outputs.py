@@ -128,11 +128,14 @@ def outputs_of(config: Config, access: Mapping[str, str]) -> list[Output]:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two outputs are called {name!r}: give each output its own name")
-    tables = [output.to for output in outputs if isinstance(output.to, TableConfig) and output.to.name]
-    named = [(one.catalog, str(one.name).lower()) for one in tables]
-    for number, table in enumerate(named):
-        if table in named[:number]:
-            raise ConfigError(f"two outputs write table {tables[number].name}: give each output its own table")
+    named = [
+        (output.to.catalog, output.to.name.lower())
+        for output in outputs
+        if isinstance(output.to, TableConfig) and output.to.name
+    ]
+    for catalog_and_name in named:
+        if named.count(catalog_and_name) > 1:
+            raise ConfigError(f"two outputs write table {catalog_and_name[1]}: give each output its own table")
     return outputs
 
 
@@ -170,8 +173,8 @@ def _output(settings: Config, name: str, where: str, access: Mapping[str, str]) 
         table = TableConfig.parse(
             settings["table"], f"output {name}: table", as_texts(settings["table"].get("options", {}))
         )
-        where = None if "sql" in settings else settings.get("where", "true")
-        return Output(name, table, rows, where, settings.get("select"))
+        of_one_row: str | None = None if "sql" in settings else settings.get("where", "true")
+        return Output(name, table, rows, of_one_row, settings.get("select"))
     options = inherit_access(access, as_texts(settings["sink"]))
     try:
         sink_options = SinkOptions.parse(options)

@@ -175,7 +175,12 @@ def test_a_second_run_at_each_moment_of_a_batch_changes_nothing(
     if job == "load":
         run_load = Load.run
         # One file is one task.
-        hooked = F.udf(lambda: meet(str(tmp_path), "task") or True, BooleanType()).asNondeterministic()
+
+        def met() -> bool:
+            meet(str(tmp_path), "task")
+            return True
+
+        hooked = F.udf(met, BooleanType()).asNondeterministic()
         monkeypatch.setattr(Load, "run", lambda self, rows: run_load(self, rows.where(hooked())))
     else:
         patched(Sink if job == "aggregate" else BatchFolders, "write", job != "aggregate")
