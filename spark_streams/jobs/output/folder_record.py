@@ -75,23 +75,26 @@ def read_columns(spark: SparkSession, path: str, kind: str, keys: Collection[str
             f"table {path} has files of format {record.kind}, but the job writes {kind}: set format to the table's, or "
             "name another table"
         )
-    found = record.keys if record is not None and record.keys is not None else _layout(spark, path)
+    found = record.keys if record is not None and record.keys is not None else _layout(spark, path, kind)
     if kind in FILES and found is not None and [key.lower() for key in found] != [key.lower() for key in keys]:
         raise TableError(
             f"table {path} is partitioned by {', '.join(found) or 'nothing'}, but the job writes it by "
             f"{', '.join(keys) or 'nothing'}: set partition_by to the table's, or name another table"
         )
-    return _columns_of_files(spark, path, kind, keys) if record is None else record.columns
+    if record is not None:
+        return record.columns
+    return None if found is None else _columns_of_files(spark, path, kind, keys)
 
 
-def _layout(spark: SparkSession, path: str) -> Sequence[str] | None:
-    """Return the columns that partition the files of a folder, by the names of its folders; None without files."""
+def _layout(spark: SparkSession, path: str, kind: str) -> Sequence[str] | None:
+    """Return the columns that partition the files of a folder, by the names of its folders; None without such files."""
     keys: list[str] = []
     while True:
         names = [name for name in names_in(spark, path) if not name.startswith(("_", "."))]
         folder = next((name for name in names if "=" in name), None)
         if folder is None:
-            return keys if keys or any(name.startswith("part-") for name in names) else None
+            has_files = any(name.startswith("part-") or name.endswith(f".{kind}") for name in names)
+            return keys if keys or has_files else None
         keys.append(unquote(folder.partition("=")[0]))
         path = f"{path}/{folder}"
 

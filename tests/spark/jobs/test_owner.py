@@ -272,6 +272,16 @@ def test_partition_by_that_changed_behind_an_uncommitted_batch_is_refused(
     assert ids(spark, tmp_path / "table") == [*range(ENTRIES)]
 
 
+def test_a_folder_of_files_without_partitions_is_refused(
+    spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's readers pass over such files as soon as there is a folder batch=…."""
+    fill(server)
+    spark.range(3).toDF("n").write.parquet(str(tmp_path / "table"))
+    message = "table .* is partitioned by nothing, but the job writes it by batch"
+    refused(spark, monkeypatch, "etl", config("etl", server, tmp_path), message)
+
+
 def test_a_folder_of_another_format_is_refused(
     spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
