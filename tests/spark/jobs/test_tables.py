@@ -182,3 +182,11 @@ def test_a_format_that_spark_does_not_have_is_named_with_where_it_comes_from(spa
     for kind in ("delta", "avro"):
         with pytest.raises(ConfigError, match=f"table.format '{kind}': .*spark.jars.packages"):
             TableConfig("table", kind, "out").check_format(spark)
+
+
+@pytest.mark.parametrize("column", ["http.method", "a`b"])
+def test_a_column_of_a_table_of_the_catalog_has_any_name(spark: SparkSession, name: str, column: str) -> None:
+    """Also one that partitions it, and where a batch is run again."""
+    rows = spark.range(9).select("id", F.lit("x").alias(column))
+    run_again(rows, *(opened(TableConfig("table", name=name, partition_by=[column]), rows) for _ in range(2)))
+    assert sorted((row["id"], row[column]) for row in spark.table(name).collect()) == [(n, "x") for n in range(9)]
