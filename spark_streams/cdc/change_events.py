@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from spark_streams.cdc.columns import Columns
 from spark_streams.cdc.exact_json import TEXTS, mark_numbers, name_in_json, name_members, read_json
 from spark_streams.cdc.order import place
+from spark_streams.cdc.sql import quoted
 from spark_streams.cdc.times import Unit
 from spark_streams.cdc.unavailable import PLACEHOLDER, forms_of
 from spark_streams.cdc.values import FIELD, Converter, Decimals
@@ -115,7 +116,7 @@ def debezium(
     )
     operation = F.coalesce(*[F.when(F.col("__op") == op, F.lit(name)) for op, name in _OPERATIONS.items()])
     return typed.select(
-        *[F.col(f"`{name}`") for name in df.columns],
+        *[F.col(quoted(name)) for name in df.columns],
         *[F.col("__row")[field.name].alias(field.name) for field in row],
         operation.alias("_operation"),
         F.col("__place.order").alias("_order"),
