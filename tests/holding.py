@@ -7,6 +7,8 @@ from typing import Any
 
 import redis
 
+OLD = 1_700_000_000_000  # an entry's time in ms, years ago
+
 
 def hold(client: redis.Redis, stream: str = "s", since: int = 0, **fields: Any) -> None:
     """Ten entries. `fast` has acknowledged all, `slow` two, `slower` one; `slow` has one pending. All are idle for 0.1

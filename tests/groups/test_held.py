@@ -12,11 +12,9 @@ from spark_streams.groups import prune
 from spark_streams.model.keys import forgotten_key
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.groups.conftest import Rstream, RstreamJson
-from tests.holding import hold
+from tests.holding import OLD, hold
 from tools.driving import NEVER_AHEAD, another_reader
 from tools.servers.server import Server
-
-OLD = 1_700_000_000_000  # an entry's time, years ago
 
 
 @pytest.fixture(autouse=True)

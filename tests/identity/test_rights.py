@@ -26,7 +26,7 @@ from spark_streams.source.pattern_read import PatternRead
 from spark_streams.wire.connect import connect
 from tests.console.browser import Browser
 from tests.console.process import running_console
-from tests.holding import hold
+from tests.holding import OLD, hold
 from tests.identity.documented_rights import as_user, besides, documented, rights
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.source.limited_user import read_in_all_ways
@@ -278,7 +278,7 @@ def test_an_operator_forgets_groups_with_the_right_to_trim(empty: Server, monkey
     more = besides("`operator`, for `rstream trim --acked` and `rstream groups prune --hold`").split()
     line = "groups prune s --hold --idle 50ms --yes"
     with empty.client(decode_responses=True) as admin:
-        hold(admin)
+        hold(admin, since=OLD)
         ran = rstream(as_user(empty, *rights("operator", stream="s")), line)
         assert (ran.exit_code, "xtrim" in ran.output, admin.xlen("s")) == (1, True, 10)
         ran = rstream(as_user(empty, *rights("operator", stream="s"), *more), line)

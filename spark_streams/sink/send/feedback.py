@@ -12,10 +12,10 @@ producer decides about the fields of entries, and not about the columns of a que
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
 
 from spark_streams.deadletter.envelope import ORIGIN, PREFIX
 from spark_streams.deadletter.inspect.input_streams import Inputs, exclude_option
@@ -28,6 +28,9 @@ from spark_streams.sink.encode.chunks import Chunk
 from spark_streams.sink.encode.destination import Destination
 from spark_streams.source.pattern_read import PatternRead, pattern_reads
 from spark_streams.wire.connection.server import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _Origin = tuple[str, str, str]  # the stream of dead letters, and the stream and the group that they come from
 _STREAM, _GROUP = f"{PREFIX}stream", f"{PREFIX}group"
