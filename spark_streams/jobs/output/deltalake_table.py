@@ -22,6 +22,7 @@ from spark_streams.jobs.output.one_task import Pages, application_of, check_part
 from spark_streams.jobs.output.owner import PROPERTY, Owner
 from spark_streams.jobs.output.partition_types import with_null_folders
 from spark_streams.jobs.output.table_columns import TableFit
+from spark_streams.model.numbers import parse_number
 from spark_streams.spark.arrow_schema import arrow_schema
 
 _log = logging.getLogger("spark_streams.jobs")
@@ -146,10 +147,16 @@ def _changed(found: Mapping[str, str], properties: Mapping[str, str]) -> dict[st
     """Return the properties that the table does not have yet. A longer time of the table's own stays."""
     changed = {name: value for name, value in properties.items() if found.get(name) != value}
     if _NAMED in changed and _NAMED in found:
-        theirs, ours = _NAMED_FOR.fullmatch(found[_NAMED]), _NAMED_FOR.fullmatch(changed[_NAMED])
-        if theirs is None or (ours is not None and int(theirs[1]) >= int(ours[1])):
+        theirs, ours = _hours(found[_NAMED]), _hours(changed[_NAMED])
+        if theirs is None or (ours is not None and theirs >= ours):
             del changed[_NAMED]
     return changed
+
+
+def _hours(value: str) -> int | None:
+    """Return the hours of a property; None if it has another form."""
+    match = _NAMED_FOR.fullmatch(value)
+    return None if match is None else parse_number(match[1])
 
 
 def _writer(batch: _Batch, schema: pa.Schema) -> Callable[[Pages], Pages]:
