@@ -211,7 +211,7 @@ GROUPS = (
     Mutant(
         "first-account-after-a-batch",
         "source/group/first_account.py",
-        "    if mark.number:\n        return Begin(position, None,",
+        "    if mark.number and not mark.is_seek:\n        return Begin(position, None,",
         "    if False:\n        return Begin(position, None,",
         "First account, mark of a batch: the batches are numbered from 0 again.",
     ),

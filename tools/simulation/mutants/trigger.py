@@ -15,7 +15,7 @@ TRIGGER = (
     Mutant(
         "mark-before-xack",
         "source/pending_list.py",
-        "if not round_ranges:  # these are the last XACKs",
+        "if not round_ranges and not acks:",
         "if marks:",
         "The commit mark is set before the last XACK.",
     ),
