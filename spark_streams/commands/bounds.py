@@ -56,7 +56,7 @@ class Only:
 
 def only_option(command: F) -> F:
     """Add `--only`, which the command receives as `only`."""
-    text = "Only this group of this stream, as its dry run has shown it, up to this ID; repeatable."
+    text = "Only this group of this stream, up to this ID of its dry run; repeatable."
     return click.option(ONLY, "only", metavar="STREAM GROUP ID", nargs=3, multiple=True, callback=_only, help=text)(
         command
     )

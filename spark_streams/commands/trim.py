@@ -22,9 +22,9 @@ from spark_streams.commands.yes import yes_option
 def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only, url: str, as_json: bool) -> None:
     """Remove the entries of STREAM (a name or a pattern; default: all streams) that no group needs any more.
 
-    Without --yes this is a dry run. An entry is removed if every group of its stream has received and acknowledged it.
-    Entries stay that are pending, that a group has not received, or that a query with noAck has not committed. A
-    stream without groups stays whole, and so do dead letters and entries that wait for a retry. Queries may run.
+    An entry is removed if every group of its stream has received and acknowledged it. Entries stay that are pending,
+    that a group has not received, or that a query with noAck has not committed. A stream without groups stays whole,
+    and so do dead letters and entries that wait for a retry. Queries may run.
 
     The command also works if the server's memory is full.
 

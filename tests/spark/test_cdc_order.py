@@ -11,8 +11,8 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 import spark_streams
+from examples.pipelines.changes import rows_of
 from tests.spark.test_cdc import CUSTOMERS, ENTRIES, event, fields_of
-from tests.spark.test_guide_blocks import DOCS, blocks_of
 
 pytestmark = pytest.mark.spark
 
@@ -263,8 +263,7 @@ def test_a_time_that_cannot_be_right_orders_nothing(spark: SparkSession) -> None
 
 
 def test_the_view_of_a_flow_stops_at_what_it_cannot_follow(spark: SparkSession) -> None:
-    """Of docs/guide/cdc.md: a truncation, another server and a malformed event; messages are left out."""
-    (code,) = [block.code for block in blocks_of(DOCS / "guide" / "cdc.md") if "def rows_of" in block.code]
+    """Of examples/pipelines/changes.py: a truncation, another server and a malformed event; messages are left out."""
     source = {**MYSQL, "server_id": 223344, "file": "binlog.000009", "ts_ms": STREAMED}
     good = [
         of_name("u", "row", **source),
@@ -273,9 +272,7 @@ def test_the_view_of_a_flow_stops_at_what_it_cannot_follow(spark: SparkSession) 
     ]
 
     def rows(*events: dict[str, object]) -> set[str]:
-        names: dict[str, Any] = {"F": F, "changes": changes_of(spark, [*events])}
-        exec(code, names)
-        return {row["name"] for row in names["customer_changes"].select("name").collect()}
+        return {row["name"] for row in rows_of(changes_of(spark, [*events])).select("name").collect()}
 
     assert rows(*good) == {"row", "read"}
     cases = {

@@ -36,9 +36,8 @@ def claim(
 ) -> None:
     """Hand pending entries of one consumer to another consumer of the group (XCLAIM). Delivery counts do not change.
 
-    Without --yes this is a dry run. --from must not be a running query. --to may be one: with its next batch it reads
-    the claimed entries up to its committed position. Its checkpoint stays in use. Later entries stay with their
-    consumer.
+    --from must not be a running query. --to may be one: with its next batch it reads the claimed entries up to its
+    committed position. Its checkpoint stays in use. Later entries stay with their consumer.
 
     \b
     deleted  entries that were deleted from the stream; Redis 7 and later also remove them from the pending list
@@ -116,8 +115,8 @@ def ack(
 ) -> None:
     """Acknowledge pending entries of a group (XACK): they are not delivered again. An entry must match all options.
 
-    Without --yes this is a dry run. Entries of a running query are refused. Released entries are refused while any
-    query of the group runs, because it might take them at the same time.
+    Entries of a running query are refused. Released entries are refused while any query of the group runs, because it
+    might take them at the same time.
 
     \b
     Examples:

@@ -34,8 +34,8 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
     """Delete a group of STREAM (XGROUP DESTROY) or one of its consumers (XGROUP DELCONSUMER), and the keys that queries
     keep on the server for it. Its pending entries are forgotten: they are not delivered again.
 
-    Without --yes this is a dry run. A group or consumer of a running query is refused. A consumer with pending entries
-    is refused without --forget-pending; rstream groups claim hands them to another consumer.
+    A group or consumer of a running query is refused. A consumer with pending entries is refused without
+    --forget-pending; rstream groups claim hands them to another consumer.
 
     If the group no longer exists, the command deletes its remaining keys. For the keys of a deleted consumer other than
     `spark`, name it with --consumer. Entries that wait for a retry (retryDelay) stay, and the command prints where. A

@@ -63,10 +63,10 @@ def prune(
 ) -> None:
     """Delete groups of STREAM (a name or a pattern; default: all streams) that were not read from for --idle.
 
-    Without --yes this is a dry run. A group stays if a running query uses it, or if a consumer was active within
-    the time. Otherwise it is deleted if an entry is pending for that time, or an undelivered entry is that old. Other
-    groups stay: a client may be waiting for the next entry. A group to which a query with noAck has committed stays,
-    too. The command names these groups; rstream groups delete can delete them.
+    A group stays if a running query uses it, or if a consumer was active within the time. Otherwise it is deleted if an
+    entry is pending for that time, or an undelivered entry is that old. Other groups stay: a client may be waiting for
+    the next entry. A group to which a query with noAck has committed stays, too. The command names these groups;
+    rstream groups delete can delete them.
 
     As with rstream groups delete, the group's pending entries, consumers and keys are deleted with it. Entries that
     wait for a retry stay, and the command prints where.

@@ -40,7 +40,7 @@ def release(
     `claimIdle`. With --mode fatal they become dead letters if that query has a dead-letter stream; otherwise they stay
     pending.
 
-    Without --yes this is a dry run. The consumer of a running query is refused.
+    The consumer of a running query is refused.
 
     \b
     Examples:

@@ -60,8 +60,8 @@ def replay(
     1h                 the same, for the time one hour ago (500ms, 30s, 15m, 2h, 7d)
     -100               the last 100 entries that the query has committed
 
-    Without --yes this is a dry run. Stop the query before, and start it as usual afterwards, with its checkpoint. The
-    group's position and the checkpoint stay unchanged. A query with noAck=true is refused.
+    Stop the query before, and start it as usual afterwards, with its checkpoint. The group's position and the
+    checkpoint stay unchanged. A query with noAck=true is refused.
 
     \b
     held     entries of that part that are already pending; they stay with their consumers

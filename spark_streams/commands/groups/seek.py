@@ -66,9 +66,8 @@ def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], opt
     1h                 before the first entry of the last hour (500ms, 30s, 15m, 2h, 7d)
     -100, +100         this many entries before or after the current position
 
-    Without --yes this is a dry run, which prints the same numbers. The group's count of read entries is set, too, so
-    that its lag stays known. Pending entries stay pending. Those after the new position are delivered again, and the
-    consumer that receives them takes them over.
+    The group's count of read entries is set, too, so that its lag stays known. Pending entries stay pending. Those
+    after the new position are delivered again, and the consumer that receives them takes them over.
 
     The command refuses a group that a running query uses. A query that has a checkpoint goes on at the new position:
     rstream help change-a-group describes what the query does at its next start.
@@ -147,8 +146,8 @@ def create(
 ) -> None:
     """Create a group of STREAM (XGROUP CREATE) that begins at --start.
 
-    Without --yes this is a dry run. The group's count of read entries is set, too, so that its lag is known. A pattern
-    leaves out streams to which queries have written dead letters, as option streamsPattern does.
+    The group's count of read entries is set, too, so that its lag is known. A pattern leaves out streams to which
+    queries have written dead letters, as option streamsPattern does.
 
     \b
     Examples:
