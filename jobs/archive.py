@@ -15,10 +15,11 @@ def archive(job: Job) -> None:
     trim = Trim(job, source)  # [trim]
     group = ArchivedGroup(job, source)
     query = Query(job, source, table, group, trim)  # [job]
+
+    rows = table.rows(source.read(job.session(), table.SCHEMA, startingOffsets="earliest"))
     job.plan(query, table, trim)  # with --check, the job ends here
 
-    entries = source.read(job.session(), table.SCHEMA, startingOffsets="earliest")
-    query.run(table.rows(entries), table.write, on_poll=trim.trim_if_due)
+    query.run(rows, table.write, on_poll=trim.trim_if_due)
     trim.trim()
     job.summarize(query, table, trim)
 

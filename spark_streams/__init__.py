@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from spark_streams.cdc import debezium
+    from spark_streams.cdc import debezium, is_later
     from spark_streams.deadletter.write.routing import route_dead_letters
     from spark_streams.monitor.watch.listener import Watch
     from spark_streams.schemas.decode import decode
@@ -31,6 +31,7 @@ __all__ = [
     "debezium",
     "decode",
     "encode",
+    "is_later",
     "register",
     "route_dead_letters",
     "run",
@@ -55,6 +56,11 @@ def __getattr__(name: str) -> object:
         from spark_streams.schemas.encode import encode
 
         return encode
+    if name == "is_later":
+        _check_for_spark("spark_streams.is_later")
+        from spark_streams.cdc import is_later
+
+        return is_later
     if name == "route_dead_letters":
         _check_for_spark("spark_streams.route_dead_letters")
         from spark_streams.deadletter.write.routing import route_dead_letters

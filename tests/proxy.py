@@ -55,6 +55,10 @@ class Proxy(Relay):
         self._target = urlsplit(url)
         self.cut_all()
 
+    def lead_new_ones_to(self, url: str) -> None:
+        """As an address that leads to another server by now: connections to come lead there, and the others live on."""
+        self._target = urlsplit(url)
+
     def forget_cuts(self) -> None:
         """Cuts that no connection has come for yet."""
         self._cuts.clear()

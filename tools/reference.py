@@ -8,10 +8,11 @@ them that is written by hand. Tests fail if a block differs from the code.
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -202,7 +203,7 @@ def print_decode_options() -> str:
     return _table(rows[name] for name in DECODE_OPTIONS)
 
 
-def _command(path: str, command: click.Command, level: int, known: Iterable[str] = ()) -> Iterator[str]:
+def _command(path: str, command: click.Command, level: int, known: Sequence[str] = ()) -> Iterator[str]:
     """Print a command and its subcommands. known: rows of options that the text above has printed."""
     context = click.Context(command, info_name=path)
     usage = f"```text\n{path} {' '.join(command.collect_usage_pieces(context))}\n```"
@@ -214,8 +215,8 @@ def _command(path: str, command: click.Command, level: int, known: Iterable[str]
     elsewhere = (*NAMED_BY_COMMANDS, *(DECODE_OPTIONS if "--decode" in rows else ()))
     if own := [row for name, row in rows.items() if name not in elsewhere and row not in known]:
         parts.append(_table(own))
-    named = [name for name, row in rows.items() if row in known] + [name for name in NAMED_BY_COMMANDS if name in rows]
-    shown = [f"`{name}`" for name in named]
+    shown = _runs([name for name, row in rows.items() if row in known], [*map(_name_in, known)])
+    shown += [f"`{name}`" for name in NAMED_BY_COMMANDS if name in rows]
     if "--decode" in rows:
         shown.append("the [options of decoding](commands.md#options-of-decoding)")
     if shown:
@@ -223,6 +224,20 @@ def _command(path: str, command: click.Command, level: int, known: Iterable[str]
     yield "\n\n".join(parts)
     for subcommand in subcommands:
         yield from _command(f"{path} {subcommand.name}", subcommand, level + 1, shared)
+
+
+def _name_in(row: str) -> str:
+    return row.split("`")[1]
+
+
+def _runs(names: Sequence[str], table: Sequence[str]) -> list[str]:
+    """Return these options of the table above; of four or more that follow each other in it, the first and the last."""
+    places = sorted(map(table.index, names))
+    shown = list[str]()
+    for _, follow in itertools.groupby(enumerate(places), key=lambda at: at[1] - at[0]):
+        run = [f"`{table[place]}`" for _, place in follow]
+        shown += run if len(run) < 4 else [f"{run[0]} … {run[-1]}"]
+    return shown
 
 
 def _rows(command: click.Command) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
     python examples/recipes/latest_of_changes.py
 
-Needs `pip install deltalake`. Deletes are applied; an event that comes twice or late changes nothing. A large value
-that is not in the event, because it has not changed, keeps the value of the table.
+Needs `pip install deltalake`. Deletes and truncations are applied; an event that comes twice or late changes nothing. A
+large value that is not in the event, because it has not changed, keeps the value of the table.
 """
 
 import json
@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,20 +27,33 @@ TABLE = pa.schema({"id": pa.int64(), "name": pa.string(), "credit": pa.decimal12
 VALUES = ("name", "credit")
 
 
+def latest(events: str) -> str:
+    """Return the SQL expression for the latest of an array of events."""
+    later = spark_streams.is_later("other._order", "one._order")
+    return f"reduce({events}, get({events}, 0), (one, other) -> CASE WHEN {later} THEN other ELSE one END)"
+
+
 def latest_of(changes: DataFrame) -> DataFrame:
-    """Return the latest event of each key. Each value is from the latest event that holds it, with the order of that
-    event as `of_<name>`."""
-    event = F.max_by(F.struct("_order", (F.col("_operation") == "delete").alias("is_delete")), "_order")
-    values_by_name = [
-        F.max_by(F.struct(name, "_order"), F.when(~F.array_contains("_unchanged", name), F.col("_order"))).alias(name)
-        for name in VALUES
-    ]
+    """Return the latest event of each key, and the latest truncation. Each value is from the latest event that holds
+    it, with the order of that event as `of_<name>`."""
+    events = F.sort_array(F.collect_list(F.struct("_order", "_operation", "_unchanged", *VALUES)))
+    by_key = (
+        changes.where("_operation <> 'message'")
+        .withColumn("is_truncate", F.col("_operation") == "truncate")
+        .groupBy("id", "is_truncate")
+        .agg(events.alias("events"))
+    )
+    for name in VALUES:
+        holding = f"filter(events, event -> NOT array_contains(event._unchanged, '{name}'))"
+        by_key = by_key.withColumn(f"at_{name}", F.expr(latest(holding)))
     values = [
-        F.col(f"{name}.{part}").alias(alias)
+        F.col(f"at_{name}.{part}").alias(alias)
         for name in VALUES
         for part, alias in ((name, name), ("_order", f"of_{name}"))
     ]
-    return changes.groupBy("id").agg(event.alias("event"), *values_by_name).select("id", "event.*", *values)
+    of_key = by_key.withColumn("event", F.expr(latest("events")))
+    is_delete = (F.col("event._operation") == "delete").alias("is_delete")
+    return of_key.select("id", "is_truncate", F.col("event._order").alias("_order"), is_delete, *values)
 
 
 def merging(url: str, path: str) -> Callable[[DataFrame, int], None]:
@@ -54,16 +68,27 @@ def merging(url: str, path: str) -> Callable[[DataFrame, int], None]:
         last = table.transaction_version(query)
         if last is not None and last >= number:
             return  # an earlier run merged it, and was killed before Spark committed the batch
-        rows = latest_of(routed.good).toArrow()
+        events = latest_of(routed.good).toArrow()
+        rows, truncations = events.filter(~pc.field("is_truncate")), events.filter(pc.field("is_truncate"))
+        is_later = spark_streams.is_later("s._order", "t._order")
         # The event may lack a large value: s.of_name is then the order of an earlier event that holds it, or null.
-        new = {name: f"CASE WHEN s.of_{name} > t._order THEN s.{name} ELSE t.{name} END" for name in VALUES}
+        new = {
+            name: f"CASE WHEN {spark_streams.is_later(f's.of_{name}', 't._order')} THEN s.{name} ELSE t.{name} END"
+            for name in VALUES
+        }
         inserted = {name: f"s.{name}" for name in TABLE.names}
         once = CommitProperties(app_transactions=[Transaction(query, number)])
+        merger = table.merge(rows, "s.id = t.id", source_alias="s", target_alias="t", commit_properties=once)
+        are_gone, is_gone = "false", "false"
+        for order in truncations["_order"].to_pylist():
+            text = f"'{order.replace(chr(39), chr(39) * 2)}'"
+            was_row, is_gone = (spark_streams.is_later(text, f"{side}._order") for side in "ts")
+            are_gone = f"{was_row} AND {is_gone}"
+            merger = merger.when_not_matched_by_source_delete(was_row)
         (
-            table.merge(rows, "s.id = t.id", source_alias="s", target_alias="t", commit_properties=once)
-            .when_matched_delete("s.is_delete AND s._order > t._order")
-            .when_matched_update({"_order": "s._order", **new}, "s._order > t._order")
-            .when_not_matched_insert(inserted, "NOT s.is_delete")
+            merger.when_matched_delete(f"(s.is_delete AND {is_later}) OR ({are_gone})")
+            .when_matched_update({"_order": "s._order", **new}, f"{is_later} AND NOT {is_gone}")
+            .when_not_matched_insert(inserted, f"NOT s.is_delete AND NOT {is_gone}")
             .execute()
         )
 

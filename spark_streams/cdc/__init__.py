@@ -10,3 +10,4 @@ order.py           the order of the changes of a key
 """
 
 from spark_streams.cdc.change_events import debezium as debezium
+from spark_streams.cdc.order import is_later as is_later

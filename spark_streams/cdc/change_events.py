@@ -12,6 +12,7 @@ An event is a text that anyone may have written: every conversion here returns n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 from pyspark.sql import Column, DataFrame
@@ -20,7 +21,8 @@ from pyspark.sql.types import StructType
 
 from spark_streams.cdc.columns import Columns
 from spark_streams.cdc.exact_json import TEXTS, mark_numbers, name_in_json, name_members, read_json
-from spark_streams.cdc.order import order, wrong_time
+from spark_streams.cdc.order import place
+from spark_streams.cdc.sql import quoted
 from spark_streams.cdc.times import Unit
 from spark_streams.cdc.unavailable import PLACEHOLDER, forms_of
 from spark_streams.cdc.values import FIELD, Converter, Decimals
@@ -31,9 +33,13 @@ _ADDED = ("_operation", "_order", "_before", "_unchanged", "_malformed")
 _FIELDS_OF_ROW = f"ARRAY<STRUCT<{FIELD}>>"
 _SCHEMA_OF_ROW = f"STRUCT<fields: {_FIELDS_OF_ROW}>"
 _SCHEMA_OF_EVENT = f"STRUCT<fields: ARRAY<STRUCT<{FIELD}, fields: {_FIELDS_OF_ROW}>>>"
-_EVENT = f"op: STRING, before: {TEXTS}, after: {TEXTS}, source: {TEXTS}, ddl: STRING, status: STRING"
+_EVENT = (
+    f"op: STRING, before: {TEXTS}, after: {TEXTS}, source: {TEXTS}, ddl: STRING, tableChanges: STRING, status: STRING"
+)
 _KEY = f"STRUCT<schema: {_SCHEMA_OF_ROW}, payload: {TEXTS}>"
+_ENVELOPE = ("payload", "schema")  # the members of the converter's envelope
 _OPERATIONS = {"r": "read", "c": "insert", "u": "update", "d": "delete", "t": "truncate", "m": "message"}
+_OF_ROWS = ("r", "c", "u", "d")
 _HEARTBEAT = "__debezium-heartbeat"
 
 
@@ -106,16 +112,17 @@ def debezium(
         "*",
         columns.typed("__values", "__kinds_of").alias("__row"),
         F.when(F.col("__before").isNotNull(), columns.typed("__values_before", "__kinds_of")).alias("_before"),
+        place().alias("__place"),
     )
     operation = F.coalesce(*[F.when(F.col("__op") == op, F.lit(name)) for op, name in _OPERATIONS.items()])
     return typed.select(
-        *[F.col(f"`{name}`") for name in df.columns],
+        *[F.col(quoted(name)) for name in df.columns],
         *[F.col("__row")[field.name].alias(field.name) for field in row],
         operation.alias("_operation"),
-        order().alias("_order"),
+        F.col("__place.order").alias("_order"),
         "_before",
         F.coalesce(columns.named("__unavailable"), F.array().cast("ARRAY<STRING>")).alias("_unchanged"),
-        F.coalesce(_malformed(), columns.malformed("__values", "__row", "__kinds_of")).alias("_malformed"),
+        F.coalesce(_malformed(names), columns.malformed("__values", "__row", "__kinds_of")).alias("_malformed"),
     )
 
 
@@ -158,8 +165,8 @@ def _events(df: DataFrame, unwrapped: bool, null: str) -> DataFrame:
     wrapped = marked.select(
         "*",
         F.coalesce(F.col("__value") == null, F.lit(False)).alias("__is_tombstone"),
-        F.expr(read_json("__json", f"STRUCT<schema: {schema}, payload: {payload}>")).alias("__wrapped"),
-        F.expr(read_json("__key_json", _KEY)).alias("__wrapped_key"),
+        _envelope("__json", f"STRUCT<schema: {schema}, payload: {payload}>").alias("__wrapped"),
+        _envelope("__key_json", _KEY).alias("__wrapped_key"),
     )
     parsed = wrapped.select(
         "*",
@@ -167,6 +174,12 @@ def _events(df: DataFrame, unwrapped: bool, null: str) -> DataFrame:
         F.coalesce(F.col("__wrapped_key.payload"), F.expr(read_json("__key_json", TEXTS))).alias("__keys"),
     )
     return parsed.select("*", *(_unwrapped_parts() if unwrapped else _event_parts()))
+
+
+def _envelope(marked: str, schema: str) -> Column:
+    """Return the converter's envelope, null if it is none: a row may have a column `payload`."""
+    members = F.array_sort(F.array_distinct(F.json_object_keys(marked)))
+    return F.when(members == F.array(*map(F.lit, _ENVELOPE)), F.expr(read_json(marked, schema)))
 
 
 def _kinds(of_value: Column) -> Column:
@@ -182,6 +195,7 @@ def _event_parts() -> list[Column]:
     of_rows = F.filter(F.col("__wrapped.schema.fields"), lambda field: field["field"].isin("after", "before"))
     has_no_row = event["op"].isNull() & (
         event["ddl"].isNotNull()
+        | event["tableChanges"].isNotNull()  # of SQL Server and Db2 without `ddl`
         | event["status"].isin("BEGIN", "END")
         | F.try_element_at("__keys", F.lit("serverName")).isNotNull()
     )
@@ -213,11 +227,22 @@ def _unwrapped_parts() -> list[Column]:
     ]
 
 
-def _malformed() -> Column:
-    """Return why an event cannot be read; null if it can."""
+def _malformed(names: Sequence[str]) -> Column:
+    """Return why an event cannot be read; null if it can. names: of the columns, as members of a row."""
     is_operation = F.coalesce(F.col("__op").isin(*_OPERATIONS), F.lit(False))
+
+    def has_columns(members: str) -> Column:
+        columns = F.array(*map(F.lit, names)).cast("ARRAY<STRING>")
+        return F.coalesce(F.arrays_overlap(F.map_keys(members), columns), F.lit(False))
+
+    is_of_row = F.col("__op").isin(*_OF_ROWS)
+    has_row = has_columns("__image") | ((F.col("__op") == "d") & has_columns("__keys"))
     return F.coalesce(
         F.when(F.col("__value").isNull(), F.lit("the entry has neither fields key and value nor a single field")),
         F.when(~is_operation, F.lit("the value is not a change event of Debezium")),
-        wrong_time(),
+        F.when(
+            is_of_row & ~has_row,
+            F.when(F.col("__image").isNull(), "the event has no row").otherwise("the row has no column of the schema"),
+        ),
+        F.col("__place.wrong"),
     )

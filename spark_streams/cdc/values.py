@@ -37,6 +37,8 @@ FIELD = f"field: STRING, {_KIND}, items: STRUCT<{_KIND}>"
 _UNKNOWN = f"cast(NULL AS STRUCT<{_KIND}>)"
 # Names of Kafka Connect's and Debezium's types of times, by unit.
 _TIMES: dict[Unit, str] = {"ms": "[.]Timestamp$", "us": "[.]MicroTimestamp$", "ns": "[.]NanoTimestamp$"}
+_DATE = "[.]Date$"
+_OFFSET_OF_DATE = "^([0-9]{4}-[0-9]{2}-[0-9]{2})(?:Z|[+]00:00)$"  # Debezium's IsoDate, which is in UTC
 _VARIABLE_SCALE = "STRUCT<scale: STRING, value: STRING>"
 
 
@@ -101,8 +103,10 @@ class Converter:
 
     def _time(self, value: str, target: DataType, kind: str) -> str:
         """Return a date or a time from `text`: of a number, of a text that is a number, or of ISO-8601."""
+        text = "text"
         if isinstance(target, DateType):
-            of_number = date("text")
+            of_number = f"CASE WHEN {kind} IS NULL OR rlike({kind}.name, '{_DATE}') THEN {date('text')} END"
+            text = f"regexp_replace(text, '{_OFFSET_OF_DATE}', '$1')"
         elif isinstance(target, TimestampType):
             of_number = self._moment(kind)
         else:
@@ -110,7 +114,7 @@ class Converter:
             seconds = f"cast(unix_micros({self._moment(kind)}) AS DECIMAL(20, 0)) / 1000000BD"
             of_number = f"TIMESTAMP_NTZ'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})"
         is_numeric = f"{is_number(value)} OR rlike(text, '{WHOLE}')"
-        return f"CASE WHEN {is_numeric} THEN {of_number} ELSE {cast('text', target)} END"
+        return f"CASE WHEN {is_numeric} THEN {of_number} ELSE {cast(text, target)} END"
 
     def _moment(self, kind: str) -> str:
         """Return a time that is the number `text`, in the unit that its type says."""

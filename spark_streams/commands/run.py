@@ -20,6 +20,7 @@ def run(
     check: bool,
     summary: str | None,
     traceback: bool,
+    take_over: bool,
     submit: bool,
 ) -> None:
     """Run a job: load, etl, aggregate, archive, reprocess_dead_letters.
@@ -41,4 +42,4 @@ def run(
         raise UnsupportedError(lacks("rstream run", package))
     from spark_streams.jobs.command import program, run_job
 
-    run_job(program(job), config, settings, check, summary, traceback, submit=submit)
+    run_job(program(job), config, settings, check, summary, traceback, take_over, submit=submit)

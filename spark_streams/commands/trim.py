@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from spark_streams.commands.bounds import Only, only_option, only_these
 from spark_streams.commands.groups.group_change import ChangeReport, plural
 from spark_streams.commands.names import exact_option, require_existing, resolve_streams
 from spark_streams.commands.shared import connect, json_option, url_option
@@ -15,19 +16,20 @@ from spark_streams.commands.yes import yes_option
 @click.option("--acked", is_flag=True, help="Remove what every group of the stream has received and acknowledged.")
 @exact_option
 @yes_option
+@only_option
 @url_option
 @json_option
-def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, url: str, as_json: bool) -> None:
+def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only, url: str, as_json: bool) -> None:
     """Remove the entries of STREAM (a name or a pattern; default: all streams) that no group needs any more.
 
-    Without --yes this is a dry run. An entry is removed if every group of its stream has received and acknowledged it.
-    Entries stay that are pending, that a group has not received, or that a query with noAck has not committed. A
-    stream without groups stays whole, and so do dead letters and entries that wait for a retry. Queries may run.
+    An entry is removed if every group of its stream has received and acknowledged it. Entries stay that are pending,
+    that a group has not received, or that a query with noAck has not committed. A stream without groups stays whole,
+    and so do dead letters and entries that wait for a retry. Queries may run.
 
     The command also works if the server's memory is full.
 
     \b
-    acknowledged  entries that no group needs (about; ? if the server does not know a lag)
+    acknowledged  entries that no group needs, and that are removed (? before Redis 7)
     bytes         memory that they take (about)
     needed        lowest ID that a group needs
     needed by     this group
@@ -49,8 +51,9 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, url: str, 
     with connect(url) as server:
         streams = resolve_streams(server, names or ("*",), None, exact, dead_letters=False)
         require_existing(server, streams)
-        planned, without_groups = trimming.plan_trim(server, streams)
-        report.carry_out(planned, [], lambda one: trimming.trim(server, one) if yes else one)
+        planned, without_groups = trimming.plan_trim(server, only.streams(streams))
+        lasts = {one.stream: only.last_of(one.stream) for one in planned}
+        report.carry_out(planned, [], lambda one: trimming.trim(server, one, lasts[one.stream]) if yes else one)
         memory = server.memory()
     if without_groups:
         named = f"{', '.join(map(repr, without_groups[:3]))}{', …' if len(without_groups) > 3 else ''}"
@@ -63,9 +66,9 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, url: str, 
     if memory.limit:
         report.notes.append(f"the server uses {size(memory.used)} of maxmemory {size(memory.limit)}")
     removed = sum((one.removed if yes else one.acknowledged or 0) for one in report.stream_reports)
-    about = "" if yes else "about "
     report.show(
         ("stream", "entries", "acknowledged ", "bytes ", "needed", "needed by", "removed"),
         lambda one: (one.stream, one.entries, one.acknowledged, one.bytes, one.needed, one.needed_by, one.removed),
-        f"removed {about}{plural(removed, 'entry', 'entries')} of {plural(len(report.stream_reports), 'stream')}",
+        f"removed {plural(removed, 'entry', 'entries')} of {plural(len(report.stream_reports), 'stream')}",
+        only_these((one.stream, one.needed_by, one.delivered) for one in report.stream_reports),
     )

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
+from spark_streams.model.operator_commands import ONLY
 from spark_streams.model.pattern import escape
 from spark_streams.model.untyped import Json
 
@@ -63,9 +65,19 @@ def bounds_of(dry_run: Json) -> list[str]:
     return [*dry_run.get("bounds", ())] if isinstance(dry_run, dict) else []
 
 
+def is_empty(dry_run: Json) -> bool:
+    """Whether a dry run has found nothing to change: what arrives later has no bound. dry_run: its output."""
+    return isinstance(dry_run, dict) and dry_run.get("streams") == []
+
+
 def without(options: Mapping[str, Sequence[str]], replaced: Sequence[str]) -> dict[str, Sequence[str]]:
     """Return the options without those that these words set."""
-    names = {word.removeprefix("--").partition("=")[0] for word in replaced if word.startswith("--")}
+    left, names = iter(replaced), set[str]()
+    for word in left:
+        if word.startswith("--"):
+            names.add(word.removeprefix("--").partition("=")[0])
+            if word == ONLY:
+                list(islice(left, 3))  # names of the server, which may begin with `--`
     return {name: values for name, values in options.items() if name not in names}
 
 

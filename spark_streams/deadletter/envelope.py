@@ -52,6 +52,7 @@ NAMES = (
 )
 FIELDS = tuple(f"{PREFIX}{name}".encode() for name in NAMES)
 MARK = b"dl.redriven"
+ORIGIN = "rstream.origin"  # key in the metadata of a column `dl.stream` that a query has computed
 MARK_FORM = r"(?s)^([0-9]{1,9}) ([^ ]*) (.*)$"  # nine digits: COUNT_MAX
 _MARK = re.compile(MARK_FORM)
 _PLACE = {field: place for place, field in enumerate(FIELDS)}

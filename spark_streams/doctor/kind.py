@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_streams.doctor.finding import Finding, Level
 from spark_streams.doctor.server_facts import ServerFacts
+from spark_streams.wire.connection.named_errors import url_of_cluster
 
 OLDEST = (6, 2)  # the oldest version that scripts/test --servers tests
 COUNTS = (7, 0)  # source.group.server_checks
@@ -40,16 +41,10 @@ def _mode(facts: ServerFacts) -> list[Finding]:
             Finding(
                 Level.DANGER, "mode", "this is one node of a cluster",
                 "for streams and keys of other nodes it replies MOVED, which stops a query",
-                f"use the URL of the cluster: {_of_cluster(facts.address)}",
+                f"use the URL of the cluster: {url_of_cluster(facts.address)}",
             )
         ]  # fmt: skip
     return []
-
-
-def _of_cluster(address: str) -> str:
-    """Return the URL of the node's cluster."""
-    head, question, path = address.replace("://", "+cluster://", 1).partition("?")
-    return head.removesuffix("/0") + question + path
 
 
 def _refused(facts: ServerFacts) -> list[Finding]:

@@ -41,6 +41,7 @@ _COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
             *("XREADGROUP GROUP g c STREAMS {} >", "XREAD STREAMS {} $"),
             *("XACK {} g 0-1", "XCLAIM {} g c 1 0-1"),
             "XADD {} * a 1",  # a dead letter
+            "ROLE",  # or INFO replication
         ),
         (
             *(*_LEASE, *_LETTERS[1:], "HSETNX {} a 1", "HGETALL {}", "HSCAN {} 0"),

@@ -47,7 +47,8 @@ def main(arguments: list[str] | None = None, prog: str = "python -m spark_stream
         print(f"spark_streams.engine: {problem}", file=sys.stderr)
         return 1
     parent = process_options.parent
-    server = Server(engine, process_options.idle, (lambda: os.getppid() != parent) if parent else (lambda: False))
+    is_orphan = (lambda: os.getppid() != parent) if parent else (lambda: False)
+    server = Server(engine, process_options.idle, is_orphan, process_options.socket_check)
     try:
         addresses = server.listen()
     except OSError as problem:

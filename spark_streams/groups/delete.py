@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_streams.errors import StreamStateError
+from spark_streams.errors import GroupInUseError, StreamStateError
+from spark_streams.groups.acknowledge import acknowledge
 from spark_streams.groups.group_keys import GroupKey
 from spark_streams.groups.group_snapshot import DEFAULT_QUERY, GroupSnapshot, queries_among
 from spark_streams.groups.guard import change
+from spark_streams.groups.idle_consumers import delete_without_entries
+from spark_streams.groups.pending_selection import Choice, pages
+from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.model.keys import keys_of_consumer
 from spark_streams.model.operator_commands import create_command
+from spark_streams.source.group.account import undelivered
 from spark_streams.wire.connection.connection import Argument, ReplyError
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.reply_errors import is_no_group, is_no_such_key
@@ -24,14 +29,14 @@ from spark_streams.wire.replies.xinfo import consumers_in, group_named
 @dataclass
 class Deleted:
     """A group or consumer that was, or would be, deleted on one stream. consumers: with the number of pending entries
-    that were forgotten; lag: entries that were not delivered to the group yet (None: not known; of a consumer: 0);
+    that were forgotten; lag: entries that were not delivered to the group yet (of a consumer: 0);
     keys: names of deleted keys; position: of the group; committed: the last committed entry of each query."""
 
     stream: str
     group: str
     consumers: dict[str, int]
     pending: int
-    lag: int | None
+    lag: int
     keys: list[str]
     position: str
     committed: dict[str, str] = field(default_factory=dict)
@@ -56,8 +61,8 @@ def find_consumers(server: Server, stream: str, group: str, consumer: str) -> li
     return [name for name in names if consumer == name]
 
 
-def plan_delete_group(snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Deleted:
-    """Return what deleting the group would delete."""
+def plan_delete_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Deleted:
+    """Return what deleting the group would delete. Raises ServerError."""
     marks = {name: str(mark.id) for name, mark in snapshot.marks.items()}
     consumers = {info.text: info.pending for info in snapshot.consumers}
     return Deleted(
@@ -65,7 +70,7 @@ def plan_delete_group(snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -
         snapshot.group,
         consumers,
         snapshot.info.pending,
-        snapshot.info.lag,
+        undelivered(server, snapshot.stream, snapshot.info, snapshot.head),
         [_shown(group_key.key) for group_key in group_keys],
         str(snapshot.position),
         marks,
@@ -94,7 +99,7 @@ def delete_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[G
     last = GroupSnapshot(
         stream, group, snapshot.head, info, tuple(consumers_in(consumers)), snapshot.marks, snapshot.holders
     )
-    return plan_delete_group(last, group_keys)
+    return plan_delete_group(server, last, group_keys)
 
 
 def delete_leftovers(server: Server, stream: str, group: str, group_keys: Sequence[GroupKey]) -> Deleted:
@@ -140,27 +145,49 @@ def find_consumer_keys(server: Server, stream: str, group: str, consumer: str) -
     return [key for key, count in zip(keys, counts, strict=True) if count]
 
 
-def delete_consumer(server: Server, snapshot: GroupSnapshot, consumer: str, forget_pending: bool) -> Deleted:
-    """Delete the consumer, and return what was deleted. Raises GroupInUseError, ServerError, and StreamStateError if
-    entries are pending for it, unless forget_pending."""
+def delete_consumer(
+    server: Server, snapshot: GroupSnapshot, consumer: str, forget_pending: bool, last: StreamId = MAX_ID
+) -> Deleted:
+    """Delete the consumer, and return what was deleted. last: an entry above which none is forgotten.
+
+    Its pending entries that were there at the look are acknowledged, page by page; what it has read since stays with
+    it, and it is not deleted. Raises GroupInUseError, ServerError, and StreamStateError if entries are pending for it,
+    unless forget_pending."""
     names = require_consumers(snapshot, consumer)
     consumer_keys = find_consumer_keys(server, snapshot.stream, snapshot.group, consumer)
     planned = plan_delete_consumer(snapshot, consumer, consumer_keys)
+    above = Choice((consumer,), first=last.next(), limit=1) if last < MAX_ID else None
+    if above is not None and any(True for _ in pages(server, snapshot, above)):
+        raise _has_read(snapshot, consumer)
     if planned.pending and not forget_pending:
         raise StreamStateError(
             f"{planned.pending:,} entries of stream {snapshot.stream!r} are pending for consumer {consumer!r} of group "
             f"{snapshot.group!r}, and would not be delivered again. Hand them over first (rstream groups claim "
             f"{snapshot.stream} --group {snapshot.group} --from {consumer} --to …), or drop them with --forget-pending"
         )
-    raw = [info.name for info in snapshot.consumers_named(names)]
-    commands = [("XGROUP", "DELCONSUMER", snapshot.stream, snapshot.group, name) for name in raw]
-    deletion: list[Sequence[Argument]] = [("DEL", *consumer_keys)] if consumer_keys else []
-    replies = change(
-        server, snapshot.stream, snapshot.group, queries_among([consumer]) or snapshot.queries, [*commands, *deletion]
-    )
-    planned.consumers = dict(zip(names, replies, strict=False))
-    planned.pending = sum(planned.consumers.values())
+    infos = snapshot.consumers_named(names)
+    planned.pending = acknowledge(
+        server, snapshot, Choice((consumer,), last=min(last, snapshot.position)), act=True
+    ).entries
+    planned.consumers = {info.text: planned.pending for info in infos}
+    if any(delete_without_entries(server, snapshot.stream, snapshot.group, infos).values()):
+        raise _has_read(snapshot, consumer)
+    if consumer_keys:
+        change(
+            server,
+            snapshot.stream,
+            snapshot.group,
+            queries_among([consumer]) or snapshot.queries,
+            [("DEL", *consumer_keys)],
+        )
     return planned
+
+
+def _has_read(snapshot: GroupSnapshot, consumer: str) -> GroupInUseError:
+    return GroupInUseError(
+        f"consumer {consumer!r} of group {snapshot.group!r} of stream {snapshot.stream!r} has read meanwhile, and is "
+        "not deleted: the entries that it has read stay pending for it. Stop it, and repeat the command"
+    )
 
 
 def _split_by_slot(group_keys: Sequence[GroupKey]) -> tuple[list[bytes], list[bytes]]:

@@ -19,6 +19,7 @@ from spark_streams.wire.replies.xinfo import (
     ConsumerInfo,
     GroupInfo,
     StreamState,
+    all_groups_in,
     consumers_in,
     group_named,
     read_stream_state,
@@ -53,6 +54,11 @@ class GroupSnapshot:
     def position(self) -> StreamId:
         """The last ID that was delivered to the group."""
         return self.info.last_delivered
+
+    @property
+    def shows_attempts(self) -> bool:
+        """Whether the idle times also count from a read that found nothing (Redis 7.2)."""
+        return all(consumer.counts_attempts for consumer in self.consumers)
 
     @property
     def released(self) -> bool:
@@ -112,6 +118,13 @@ def fetch_group(
     snapshot = GroupSnapshot(stream, group, state, info, infos, {}, {}, tuple(absent))
     marks, holders = _fetch_marks(server, stream, group, snapshot.queries, processes or Processes())
     return replace(snapshot, marks=marks, holders=holders)
+
+
+def groups_of(server: Server, streams: Sequence[str]) -> list[tuple[str, bytes]]:
+    """Return each stream with each of its groups."""
+    replies = server.execute_all([("XINFO", "GROUPS", stream) for stream in streams])
+    groups = zip(streams, map(all_groups_in, replies), strict=True)
+    return [(stream, group.name) for stream, of_stream in groups for group in of_stream]
 
 
 def find_running(

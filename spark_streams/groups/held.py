@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_streams.errors import GroupInUseError
+from spark_streams.groups.group_snapshot import fetch_group
+from spark_streams.groups.prune import KeptGroup, possible_reader
 from spark_streams.model.pattern import NamesAndPatterns
 from spark_streams.model.printable import name_text
 from spark_streams.monitor.held import Held, fetch_held
@@ -26,6 +28,18 @@ def find_held(server: Server, streams: Sequence[str], groups: Sequence[str], exa
     idle = [held for held in found if held.entries != 0 and name_text(held.group) == held.group]
     wanted = NamesAndPatterns.divide(groups, {*groups} if exact else {held.group for held in idle})
     return [held for held in idle if not groups or wanted.selects(held.group)]
+
+
+def find_undecided(server: Server, holders: Sequence[Held], idle_ms: int, now_ms: int) -> list[KeptGroup]:
+    """Return those of the groups that may have a reader, because the server does not show attempts to read. Raises
+    StreamStateError, ServerError."""
+    snapshots = [fetch_group(server, held.stream, held.group) for held in holders]
+    why = [
+        (snapshot, possible_reader(server, snapshot, idle_ms, now_ms))
+        for snapshot in snapshots
+        if not snapshot.shows_attempts
+    ]
+    return [KeptGroup(snapshot.stream, snapshot.group, reason) for snapshot, reason in why if reason]
 
 
 def forget_group(server: Server, held: Held, idle_ms: int, forgotten: set[GroupName]) -> Held:

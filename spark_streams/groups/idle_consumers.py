@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from spark_streams.groups.group_snapshot import fetch_group, queries_among
+from spark_streams.groups.group_snapshot import GroupSnapshot, fetch_group, groups_of, queries_among
 from spark_streams.groups.guard import change
-from spark_streams.groups.prune import groups_of
 from spark_streams.model.pattern import NamesAndPatterns
 from spark_streams.model.printable import name_text
 from spark_streams.wire.connection.connection import Argument
@@ -28,11 +27,12 @@ _ALL = 1 << 31  # entries of a consumer
 
 @dataclass
 class IdleConsumers:
-    """Consumers of a group that were, or would be, deleted, each with its idle time in milliseconds. given_back: those
-    that had read meanwhile and are kept, each with the number of its entries."""
+    """Consumers of a group that were, or would be, deleted, each with its idle time in milliseconds. position: of the
+    group; given_back: those that had read meanwhile and are kept, each with the number of its entries."""
 
     stream: str
     group: str
+    position: str
     consumers: dict[str, int]
     given_back: dict[str, int] = field(default_factory=dict)
 
@@ -46,16 +46,18 @@ def find_idle_consumers(
         (stream, name) for stream, group in groups_of(server, streams) if (name := name_text(group)).encode() == group
     ]
     wanted = NamesAndPatterns.divide(groups, {*groups} if exact else {name for _, name in named})
+    snapshots = [fetch_group(server, *name) for name in named if not groups or wanted.selects(name[1])]
     found = [
-        IdleConsumers(stream, group, {info.text: info.idle for info in _idle_in(server, stream, group, idle_ms)})
-        for stream, group in named
-        if not groups or wanted.selects(group)
+        IdleConsumers(
+            *(snapshot.stream, snapshot.group, str(snapshot.position)),
+            {info.text: info.idle for info in _idle_in(snapshot, idle_ms)},
+        )
+        for snapshot in snapshots
     ]
     return [one for one in found if one.consumers]
 
 
-def _idle_in(server: Server, stream: str, group: str, idle_ms: int) -> list[ConsumerInfo]:
-    snapshot = fetch_group(server, stream, group)
+def _idle_in(snapshot: GroupSnapshot, idle_ms: int) -> list[ConsumerInfo]:
     return [
         info
         for info in snapshot.consumers
@@ -66,20 +68,35 @@ def _idle_in(server: Server, stream: str, group: str, idle_ms: int) -> list[Cons
 def delete_idle_consumers(server: Server, planned: IdleConsumers, idle_ms: int) -> IdleConsumers:
     """Delete those of the planned consumers that are still idle. Raises GroupInUseError, ServerError."""
     stream, group = planned.stream, planned.group
-    infos = [info for info in _idle_in(server, stream, group, idle_ms) if info.text in planned.consumers]
-    done, deletion = IdleConsumers(stream, group, {}), ("XGROUP", "DELCONSUMER", stream, group)
+    idle = _idle_in(fetch_group(server, stream, group), idle_ms)
+    infos = [info for info in idle if info.text in planned.consumers]
+    done = IdleConsumers(stream, group, planned.position, {})
     for first in range(0, len(infos), _TOGETHER):
         page = infos[first : first + _TOGETHER]
-        commands: list[Sequence[Argument]] = []
-        for name in (info.name for info in page):
-            commands += [("XPENDING", stream, group, "-", "+", _ALL, name), (*deletion, name)]
-        replies = change(server, stream, group, queries_among(info.text for info in page), commands)
-        for info, pending in zip(page, replies[::2], strict=True):
-            server.execute_all(
-                [
-                    ("XCLAIM", stream, group, name, 0, entry, "IDLE", idle, "RETRYCOUNT", deliveries, "FORCE", "JUSTID")
-                    for entry, name, idle, deliveries in pending
-                ]
-            )
-            (done.given_back if pending else done.consumers)[info.text] = len(pending) or info.idle
+        kept = delete_without_entries(server, stream, group, page)
+        done.consumers |= {info.text: info.idle for info in page if not kept[info.text]}
+        done.given_back |= {name: entries for name, entries in kept.items() if entries}
     return done
+
+
+def delete_without_entries(
+    server: Server, stream: str, group: str, consumers: Sequence[ConsumerInfo]
+) -> dict[str, int]:
+    """Delete these consumers, unless one has read meanwhile. Return how many entries each has read, 0: it is deleted.
+    Raises GroupInUseError, ServerError."""
+    commands: list[Sequence[Argument]] = []
+    for name in (info.name for info in consumers):
+        commands += [
+            ("XPENDING", stream, group, "-", "+", _ALL, name),
+            ("XGROUP", "DELCONSUMER", stream, group, name),
+        ]
+    replies = change(server, stream, group, queries_among(info.text for info in consumers), commands)
+    entries = {info.text: pending for info, pending in zip(consumers, replies[::2], strict=True)}
+    server.execute_all(
+        [
+            ("XCLAIM", stream, group, name, 0, entry, "IDLE", idle, "RETRYCOUNT", deliveries, "FORCE", "JUSTID")
+            for pending in entries.values()
+            for entry, name, idle, deliveries in pending
+        ]
+    )
+    return {name: len(pending) for name, pending in entries.items()}

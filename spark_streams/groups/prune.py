@@ -5,7 +5,8 @@ A group is abandoned only if all of these conditions hold, so that it cannot hav
 - no query holds a lease in it;
 - it has at least one consumer, and none has sent a command to the server within this time;
 - an entry at least this old is not delivered to it: a client that waits in XREADGROUP would have received it. Or an
-  entry is pending for at least this time, which a client that still works would have acknowledged;
+  entry is pending for at least this time, which a client that still works would have acknowledged. (The latter only
+  since Redis 7.2: before, a consumer that polls and finds nothing is idle, and may keep an entry that fails.)
 - no query with noAck has committed to it: such a query is not a consumer, and reads without a trace.
 
 The third condition also keeps the group of a query that has read a quiet stream to its end.
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from spark_streams.errors import GroupInUseError
 from spark_streams.groups.delete import Deleted, delete_group, plan_delete_group
 from spark_streams.groups.group_keys import GroupKey
-from spark_streams.groups.group_snapshot import GroupSnapshot, fetch_group
+from spark_streams.groups.group_snapshot import GroupSnapshot, fetch_group, groups_of
 from spark_streams.model.commit_mark import Mark
 from spark_streams.model.id_times import age_ms
 from spark_streams.model.ids import MAX_ID, StreamId
@@ -29,7 +30,6 @@ from spark_streams.model.printable import name_text
 from spark_streams.monitor.terminal.units import duration
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.scan import matching_strings
-from spark_streams.wire.replies.xinfo import all_groups_in
 
 _WITHOUT_TRACE = (
     "a query with noAck has committed to it, and such a query leaves no other trace. If it is not used, delete it: "
@@ -118,8 +118,11 @@ def possible_reader(server: Server, snapshot: GroupSnapshot, idle_ms: int, now_m
         return "it has no consumer, so the server cannot tell when it was last read from"
     above = b"+" if snapshot.position == MAX_ID else bytes(snapshot.position.next())
     ahead = server.execute("XRANGE", snapshot.stream, above, "+", "COUNT", 1)
-    if server.execute("XPENDING", snapshot.stream, snapshot.group, "IDLE", idle_ms, "-", "+", 1):
+    is_old = ("XPENDING", snapshot.stream, snapshot.group, "IDLE", idle_ms, "-", "+", 1)
+    if snapshot.shows_attempts and server.execute(*is_old):
         return ""
+    if not ahead and not snapshot.shows_attempts:
+        return "all entries were delivered to it, and the server (before Redis 7.2) does not tell whether it is polled"
     if not ahead:
         return "all entries were delivered to it, so a client may be waiting for the next one"
     age = age_ms(StreamId.parse(ahead[0][0]), now_ms)
@@ -130,9 +133,9 @@ def possible_reader(server: Server, snapshot: GroupSnapshot, idle_ms: int, now_m
     return ""
 
 
-def plan_prune(snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Pruned:
-    """Return what deleting the group would delete."""
-    return _pruned(snapshot, plan_delete_group(snapshot, group_keys))
+def plan_prune(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Pruned:
+    """Return what deleting the group would delete. Raises ServerError."""
+    return _pruned(snapshot, plan_delete_group(server, snapshot, group_keys))
 
 
 def prune_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[GroupKey], idle_ms: int) -> Pruned:
@@ -148,10 +151,3 @@ def prune_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[Gr
 
 def _pruned(snapshot: GroupSnapshot, deleted: Deleted) -> Pruned:
     return Pruned(**vars(deleted), idle_ms=min(consumer.idle for consumer in snapshot.consumers))
-
-
-def groups_of(server: Server, streams: Sequence[str]) -> list[tuple[str, bytes]]:
-    """Return each stream with each of its groups."""
-    replies = server.execute_all([("XINFO", "GROUPS", stream) for stream in streams])
-    groups = zip(streams, map(all_groups_in, replies), strict=True)
-    return [(stream, group.name) for stream, of_stream in groups for group in of_stream]

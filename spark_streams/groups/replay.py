@@ -11,14 +11,14 @@ Only the checkpoint shows that, so a replay of such entries is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_streams.errors import StreamStateError
 from spark_streams.groups.claim import claim_again
 from spark_streams.groups.group_snapshot import GroupSnapshot
 from spark_streams.groups.pending_selection import Choice
 from spark_streams.groups.target import Target
-from spark_streams.model.ids import MIN_ID, StreamId
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.model.operator_commands import seek_command
 from spark_streams.source.group.account import count_between
 from spark_streams.wire.connection.server import Server
@@ -41,11 +41,16 @@ class Replayed:
 @dataclass(frozen=True)
 class Span:
     """Range of a stream that is to be read again. begin: if it is an entry's ID, this entry is included; end: the last
-    entry, None: the last one that the query has committed."""
+    entry, None: the last one that the query has committed; most: an entry above which nothing is read again."""
 
     begin: Target
     end: Target | None
     now_ms: int
+    most: StreamId = MAX_ID
+
+    def up_to(self, most: StreamId | None) -> Span:
+        """Return the span without entries above this one; None: the same span."""
+        return self if most is None else replace(self, most=most)
 
     def choice(self, server: Server, snapshot: GroupSnapshot, query: str) -> Choice:
         """Return the entries of one stream. Raises StreamStateError if the query may not have committed all of them."""
@@ -62,6 +67,7 @@ class Span:
             last = max(committed, snapshot.position)
         else:
             last = self.end.position(server, stream, head, self.now_ms, committed)
+        last = min(last, self.most)
         if last > committed and (above := count_between(server, stream, max(after, committed), last)):
             raise StreamStateError(
                 f"query {query!r} has committed stream {stream!r} up to {committed}, but {above:,} entries of the "

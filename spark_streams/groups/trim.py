@@ -11,20 +11,25 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from spark_streams.model.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.monitor.stream_sizes import stream_sizes
+from spark_streams.retention.forgotten import ReadingGroup
 from spark_streams.retention.readers import Readers, fetch_readers
-from spark_streams.retention.sweep import Sweeper
+from spark_streams.retention.sweep import Sweeper, knows_acked
+from spark_streams.source.group.account import count_missing, count_read
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.xinfo import StreamState, stream_states
 
+_PENDING = 1_000  # entries of a pending list in one reply
 PAGE = 20_000  # entries that one XTRIM removes: other clients wait for it
 
 
 @dataclass(frozen=True)
 class Trimmed:
-    """A stream that was, or would be, trimmed. entries: that it had; acknowledged: how many of them no group needs,
-    about, None if not known; bytes: about, None if not known; needed: lowest ID that a group needs; needed_by: this
-    group; removed: how many entries have left the stream."""
+    """A stream that was, or would be, trimmed. entries: that it had; acknowledged: how many of them are removed, None
+    if the server does not count entries (before Redis 7); bytes: about, None if not known; needed: lowest ID that a
+    group needs; needed_by: this group; delivered: the last ID that every group was given; removed: how many entries
+    have left the stream."""
 
     stream: str
     entries: int
@@ -32,6 +37,7 @@ class Trimmed:
     bytes: int | None
     needed: str
     needed_by: str
+    delivered: str
     removed: int = 0
 
 
@@ -47,32 +53,69 @@ def plan_trim(server: Server, streams: Sequence[str]) -> tuple[list[Trimmed], li
             without_groups.append(stream)
             continue
         group, slowest = min(of_stream.items(), key=lambda item: item[1].needed)
-        state, lag = states[stream], slowest.info.lag
-        acknowledged = None if lag is None else max(state.length - lag - slowest.info.pending, 0)
-        if state.first is not None and slowest.needed <= state.first:
-            acknowledged = 0
+        delivered = min(reader.info.last_delivered for reader in of_stream.values())
+        acknowledged = _count_acknowledged(server, stream, states[stream], of_stream, slowest.needed, delivered)
         name = group.decode("utf-8", "backslashreplace")
-        planned.append(Trimmed(stream, state.length, acknowledged, None, str(slowest.needed), name))
+        length = states[stream].length
+        planned.append(Trimmed(stream, length, acknowledged, None, str(slowest.needed), name, str(delivered)))
     sizes = stream_sizes(server, [one.stream for one in planned if one.acknowledged], refused=lambda _: None)
     return [replace(one, bytes=_bytes(one, sizes)) for one in planned], without_groups
 
 
-def trim(server: Server, planned: Trimmed) -> Trimmed:
-    """Remove the entries of a stream that no group needs now. Return it with their number. Raises ServerError."""
+def _count_acknowledged(
+    server: Server,
+    stream: str,
+    state: StreamState,
+    readers: Mapping[bytes, ReadingGroup],
+    needed: StreamId,
+    delivered: StreamId,
+) -> int | None:
+    """Return how many entries the sweep removes: those below what a group needs; if the server has XTRIM ACKED, all
+    that were delivered and are pending in no group. None: the server does not count entries (before Redis 7)."""
+    is_whole = needed > delivered or knows_acked(server, stream)
+    read = count_read(
+        server, stream, state, delivered if is_whole else needed.previous() if needed > MIN_ID else MIN_ID
+    )
+    if read is None or state.added is None:
+        return None
+    below = max(read - (state.added - state.length), 0)
+    if needed > delivered or not is_whole:
+        return below
+    pending = sorted(
+        {entry for group, one in readers.items() if one.oldest for entry in _pending(server, stream, group, delivered)}
+    )
+    return max(below - len(pending) + count_missing(server, stream, pending), 0)
+
+
+def _pending(server: Server, stream: str, group: bytes, last: StreamId) -> Iterator[bytes]:
+    """Yield the IDs up to this one that are pending in the group."""
+    start = MIN_ID
+    while start <= last:
+        page = server.execute("XPENDING", stream, group, bytes(start), bytes(last), _PENDING)
+        yield from (entry[0] for entry in page)
+        if len(page) < _PENDING or (end := StreamId.parse(page[-1][0])) == MAX_ID:
+            return
+        start = end.next()
+
+
+def trim(server: Server, planned: Trimmed, last: StreamId = MAX_ID) -> Trimmed:
+    """Remove the entries of a stream that no group needs now. last: an entry above which none is removed. Return it
+    with their number. Raises ServerError."""
     before = stream_states(server, [planned.stream])[planned.stream]
-    for _ in _pages(server, planned.stream):
+    for _ in _pages(server, planned.stream, last):
         pass
-    Sweeper(True, time.monotonic).sweep(server, [planned.stream])
+    Sweeper(True, time.monotonic).sweep(server, [planned.stream], {planned.stream: last})
     after = stream_states(server, [planned.stream])[planned.stream]
     return replace(planned, removed=_left(after) - _left(before))
 
 
-def _pages(server: Server, stream: str) -> Iterator[int]:
+def _pages(server: Server, stream: str, last: StreamId) -> Iterator[int]:
     """Remove whole nodes of the stream, page by page. The groups are read again for each page: they may have been
     changed."""
     readers, key = Readers(), stream.encode()
     while (state := readers.fetch(server, [key]).get(key)) is not None and state.groups:
-        removed = server.execute("XTRIM", stream, "MINID", "~", str(state.needed), "LIMIT", PAGE)
+        needed = replace(state, limit=last).needed
+        removed = server.execute("XTRIM", stream, "MINID", "~", str(needed), "LIMIT", PAGE)
         if not removed:
             return
         yield removed

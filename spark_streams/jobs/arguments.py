@@ -23,6 +23,7 @@ class JobArguments(TypedDict):
     check: bool
     summary: str | None
     traceback: bool
+    take_over: bool
 
 
 _OPTIONS = (
@@ -31,11 +32,12 @@ _OPTIONS = (
     click.option("--check", is_flag=True, help="Check configuration and server, print the plan, start nothing."),
     click.option("--summary", metavar="FILE", help="Also write the summary to this file, as JSON."),
     click.option("--traceback", is_flag=True, help="Print the traceback of an error."),
+    click.option("--take-over", is_flag=True, help="Continue tables of another job, which is stopped."),
 )
 
 
 def job_options(command: F) -> F:
-    """Add --config, --set, --check, --summary and --traceback to a command."""
+    """Add --config, --set, --check, --summary, --traceback and --take-over to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

@@ -93,6 +93,7 @@ def run_job(
     check: bool,
     summary: str | None,
     traceback: bool,
+    take_over: bool = False,
     settings_passed: bool = False,
     submit: bool = False,
 ) -> None:
@@ -107,10 +108,10 @@ def run_job(
     try:
         shape = {**ACCESS_SHAPE, "spark": SPARK, **job_program.shape}
         configuration = load(config, settings, shape, job_program.required)
-        job = Job(name, configuration, _console(), check, settings_passed)
+        job = Job(name, configuration, _console(), check, settings_passed, config, take_over)
         spark = job.spark_settings()
         if (submit or spark.submit) and not check and not settings_passed:
-            arguments = [name, *_arguments_again(config, settings, summary, traceback)]
+            arguments = [name, *_arguments_again(config, settings, summary, traceback, take_over)]
             exec_spark_submit(_require_spark_submit(), spark, arguments)
         job_program.body(job)
         job.finish(summary)
@@ -135,7 +136,7 @@ def _require_spark_submit() -> str:
 
 
 def _arguments_again(
-    config: str | None, settings: tuple[str, ...], summary: str | None, traceback: bool
+    config: str | None, settings: tuple[str, ...], summary: str | None, traceback: bool, take_over: bool
 ) -> Iterator[str]:
     """Yield the command line that gives these values."""
     if config:
@@ -145,6 +146,8 @@ def _arguments_again(
         yield f"--summary={summary}"
     if traceback:
         yield "--traceback"
+    if take_over:
+        yield "--take-over"
 
 
 def run(command: click.Command, program: str, name: str) -> None:

@@ -56,6 +56,8 @@ class Job:
     console: Console
     check: bool = False
     settings_passed: bool = False  # spark-submit has received the settings of [spark]
+    config_file: str | None = None  # of --config
+    take_over: bool = False  # whether it may take tables over from another query
     stop: Stop = field(default_factory=Stop)
     summary: dict[str, object] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)

@@ -146,8 +146,8 @@ def _ledger_line(batch: int, record: QueryRecord) -> Line:
     written = f", to {', '.join(streams)}" if streams else ""
     values: dict[str, object] = {"batch": batch, "closed": batch <= record.closed, "streams": streams}
     if batch > record.closed:
-        return Line("rows", f"the sink has not closed batch {batch}{written}", "ledger of the sink", facts=values)
+        text = f"the sink has not closed batch {batch}{written}"
+        return Line("rows", text, "ledger of the sink", facts=values, is_of_batch=True)
     why = "" if streams else "the ledger names only the last batch of each stream"
-    return Line(
-        "rows", f"all rows of batch {batch} are written{written}", "ledger of the sink", why_unknown=why, facts=values
-    )  # fmt: skip
+    text, source = f"all rows of batch {batch} are written{written}", "ledger of the sink"
+    return Line("rows", text, source, why_unknown=why, facts=values, is_of_batch=True)

@@ -1,7 +1,7 @@
 """Lines about the copies of an entry: dead letters, retries, and what it was sent back as. Pure.
 
-A redrive deletes the dead letter that it sends back, and the new entry names the dead letter, not the first entry. So
-from a dead letter the way onwards is exact. From an entry whose dead letter is gone it is not known.
+A redrive deletes the dead letter that it sends back, and the new entry names the dead letter, not the first entry. Any
+producer may write such a field, so what only a field says is not exact.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from spark_streams.model.times import moment
 from spark_streams.monitor.terminal.units import counted
 from spark_streams.wire.connection.connection import Reply
 
+_FORGED = "any producer may write this field"
 _NAMED = ("reason", "message", "query", "batch", "stage", "redrives", "previous")  # of the envelope, in JSON
 
 
@@ -80,19 +81,19 @@ def origin_lines(facts: EntryFacts) -> list[Line]:
     if {"stream", "id"} <= envelope.keys():
         shown = f"a copy of {envelope['stream']}/{envelope['id']} (dead letter or retry)"
         values: dict[str, object] = {"of_stream": envelope["stream"], "of_id": envelope["id"]}
-        lines.append(Line("copy", shown, "its envelope", _time(envelope.get("last-failed", "")), facts=values))
+        lines.append(Line("copy", shown, "its envelope", _time(envelope.get("last-failed", "")), _FORGED, facts=values))
     if mark is not None:
         shown = f"sent back from dead letter {mark.previous}, redrive {mark.redrives}"
         at = facts.id.ms if is_time(facts.id, facts.now) else None
         values = {"previous": mark.previous, "redrive": mark.redrives}
-        lines.append(Line("sent back from", shown, "its field dl.redriven", at, facts=values))
+        lines.append(Line("sent back from", shown, "its field dl.redriven", at, _FORGED, facts=values))
     return lines
 
 
 def sent_back_lines(facts: EntryFacts, found: Found, is_moving: bool) -> list[Line]:
     """Return what a dead letter was sent back as. is_moving: a redrive of its stream is writing entries just now."""
     lines, is_left = [], facts.fields is not None and not is_moving
-    doubt = "the dead letter is still there, and any producer may write this field" if is_left else ""
+    doubt = f"the dead letter is still there, and {_FORGED}" if is_left else _FORGED
     for copy in found.copies:
         redrive = copy.mark.redrives if copy.mark else 0
         shown, source = f"sent back as {name_of(copy)}, redrive {redrive}", f"field dl.redriven of {name_of(copy)}"

@@ -17,8 +17,9 @@ from spark_streams.journey.facts import EntryFacts, Name, fetch_facts
 from spark_streams.journey.group_line import group_line
 from spark_streams.journey.line import Line, in_order
 from spark_streams.journey.presence import is_never_added, presence_lines
-from spark_streams.journey.rows import archive_line, table_lines
+from spark_streams.journey.rows import archive_line, proved_by_rows, table_lines
 from spark_streams.journey.tables import Table
+from spark_streams.journey.verdict import verdict
 from spark_streams.model.ids import StreamId
 from spark_streams.model.keys import delays_key, is_returned, origins_key, read_retry_stream, record_key
 from spark_streams.model.printable import name_text
@@ -45,7 +46,7 @@ class Journey:
     def as_json(self) -> dict[str, object]:
         """Return the JSON object."""
         lines = [line.as_json() for line in self.lines]
-        return {"stream": name_text(self.stream), "id": str(self.id), "lines": lines}
+        return {"stream": name_text(self.stream), "id": str(self.id), "verdict": verdict(self.lines), "lines": lines}
 
 
 @dataclass(frozen=True)
@@ -81,21 +82,23 @@ def _journey(
     origins = session.run(lambda server: _origins(server, {copy.stream for copy in dead.copies}))
     doubted = [(copy, copy.envelope.get("group", ""), _doubt(copy, origins)) for copy in copies]
     proofs = {group: f"envelope of {name_of(copy)}" for copy, group, doubt in doubted if not doubt}
-    lines = [*presence_lines(facts, bool(proofs)), *origin_lines(facts)]
+    archives = [archive_line(archive, text(_raw(stream)), entry) for archive in beside.archives]
+    is_archived = any(line.event == "archived" and line.is_exact for line in archives)
+    was_added = bool(proofs) or is_archived
+    lines = [*presence_lines(facts, was_added), *origin_lines(facts)]
     delays = session.run(lambda server: _delays(server, stream, {group for _, group, _ in doubted}))
     lines += [copy_line(facts, copy, doubt, delays[group]) for copy, group, doubt in doubted]
     was_delivered = any(group.pending is None and entry <= group.info.last_delivered for group in facts.groups)
-    if proofs or not is_never_added(facts):
+    if was_added or not is_never_added(facts):
         lines += [group_line(facts, group, proofs.get(text(group.info.name), "")) for group in facts.groups]
         for copy in retries.copies:
             lines += _returned_lines(session, copy, limit)
         if was_delivered and not dead.copies:
             lines += no_dead_letter_lines(dead)
-        for checkpoint in beside.checkpoints:
-            lines += _batch_lines(session, facts, retries.copies, checkpoint, beside.tables)
-    lines += [archive_line(archive, text(_raw(stream)), entry) for archive in beside.archives]
+    for checkpoint in beside.checkpoints:
+        lines += _batch_lines(session, facts, retries.copies, checkpoint, beside.tables, archives)
+    lines += archives
     sent_back, found = _sent_back(session, facts, limit)
-    is_archived = any(line.event == "archived" for line in lines)
     is_present = facts.fields is not None or facts.is_pending or bool(copies or found) or is_archived
     ordered = in_order([*lines, *sent_back])
     return Journey(_raw(stream), entry, ordered, is_present, is_present or facts.state.exists), found
@@ -131,14 +134,21 @@ def _returned_lines(session: Session, copy: Copy, limit: int) -> list[Line]:
 
 
 def _batch_lines(
-    session: Session, facts: EntryFacts, copies: Sequence[Copy], checkpoint: Checkpoint, tables: Sequence[Table]
+    session: Session,
+    facts: EntryFacts,
+    copies: Sequence[Copy],
+    checkpoint: Checkpoint,
+    tables: Sequence[Table],
+    archives: Sequence[Line],
 ) -> list[Line]:
-    """Return the batches of a query that read the entry or its returned copies, and where their rows are."""
+    """Return the batches of a query that read the entry or its returned copies, and where their rows are. archives:
+    what archives have of the entry."""
     stream = text(_raw(facts.stream))
     read = [(stream, facts.id)]
     read += [(text(copy.stream), copy.id) for copy in copies if is_returned(text(copy.stream))]
     lines = [line for of in read for line in batch_lines(facts, *of, checkpoint)]
     rows = [row for table in tables for row in table_lines(table, lines, stream, facts.id)]
+    lines = proved_by_rows(lines, rows, archives)
     flat = session.run(lambda server: server.pipeline([("HGETALL", record_key(checkpoint.query))])[0])
     if isinstance(flat, ReplyError) or not flat or not checkpoint.query:
         return [*lines, *rows]  # the query has another sink, or the user may not read the ledger

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 
 from spark_streams.model.times import from_milliseconds
 
+_OF_BATCH = "this is known of the batch, not of the entry: the query may have written no row of it"
+
 
 @dataclass(frozen=True)
 class Line:
     """event: a word for programs; text: for people; source: command, key or field that says so; at: when, in Unix ms,
-    None: no time is known; why_unknown: "" if the line is exact; group: of consumers; facts: more values for programs.
-    """
+    None: no time is known; why_unknown: "" if the line is proved; group: of consumers; facts: more values for programs;
+    is_of_batch: it is proved of a whole batch, of which the entry may have no row. A line is exact if it is proved of
+    this entry, now."""
 
     event: str
     text: str
@@ -21,11 +24,19 @@ class Line:
     why_unknown: str = ""
     group: str = ""
     facts: Mapping[str, object] = field(default_factory=dict)
+    is_of_batch: bool = False
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the line is proved of this entry."""
+        return not self.why_unknown and not self.is_of_batch
 
     @property
     def known(self) -> str:
-        """`exact`, or `not known, because …`."""
-        return f"not known, because {self.why_unknown}" if self.why_unknown else "exact"
+        """`exact`, `of the batch`, or `not known, because …`."""
+        if self.why_unknown:
+            return f"not known, because {self.why_unknown}"
+        return "of the batch" if self.is_of_batch else "exact"
 
     def as_json(self) -> dict[str, object]:
         """Return the JSON object."""
@@ -34,8 +45,8 @@ class Line:
             "group": self.group or None,
             "at_ms": self.at,
             "text": self.text,
-            "exact": not self.why_unknown,
-            "because": self.why_unknown or None,
+            "exact": self.is_exact,
+            "because": self.why_unknown or (_OF_BATCH if self.is_of_batch else None),
             "source": self.source,
             **self.facts,
         }

@@ -18,16 +18,18 @@ from spark_streams.journey.line import Line
 from spark_streams.model.id_times import is_time
 
 _SOURCE = "XINFO STREAM"
+_SET = "XSETID may have set these counts"
 _OLD = "servers before Redis 7 do not record which entries were deleted"
 
 
 def is_never_added(facts: EntryFacts) -> bool:
-    """Whether the server proves that this stream never had the entry."""
+    """Whether this stream never had the entry, by its counts."""
     return facts.fields is None and _absent(facts, is_proved=False).event == "never added"
 
 
 def presence_lines(facts: EntryFacts, is_proved: bool) -> list[Line]:
-    """Return the lines about adding and removing the entry. is_proved: a copy that a query has written names it."""
+    """Return the lines about adding and removing the entry. is_proved: a copy that a query has written names it, or an
+    archive has it."""
     was_there = facts.fields is not None or facts.is_pending or is_proved
     lines = [_added(facts)] if was_there else []
     if facts.fields is None:
@@ -60,7 +62,7 @@ def _absent(facts: EntryFacts, is_proved: bool) -> Line:
         if is_proved:
             return Line(event, "not in the present stream, which was created again or restored since", _SOURCE)
         how = f"its last ID is {facts.state.last}" if is_above else "no entry was ever removed"
-        return Line("never added", f"this stream never had it: {how}", _SOURCE)
+        return Line("never added", f"this stream never had it: {how}", _SOURCE, why_unknown=_SET)
     if state.added is None:
         return Line(event, "the stream does not have it", _SOURCE, why_unknown=_OLD)
     possible = _possible(facts, is_proved)

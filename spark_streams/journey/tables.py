@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from pyarrow import fs
@@ -34,7 +34,16 @@ _COMMIT = re.compile(r"([0-9]{20})\.json")
 _FOLDER = re.compile(r"batch=b(.{1,8})-([0-9]{1,18})")
 _NO_BATCHES = "it names no batch of the query, which writes to another table or with once = false"
 
-Place = tuple[fs.FileSystem, str]  # of a file
+_REMOVED = "the table's last version does not have this file: another writer has removed or rewritten its rows"
+_DELETED = "the table's last version has deleted some rows of this file"
+
+
+class File(NamedTuple):
+    """A file. doubt: why a row in it may not be in the table now, "" if it is."""
+
+    store: fs.FileSystem
+    path: str
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class Written:
     batch: int
     place: str
     at: int | None
-    files: Callable[[], Iterable[Place]]
+    files: Callable[[], Iterable[File]]
 
 
 @dataclass(frozen=True)
@@ -88,16 +97,41 @@ def _delta(name: str, store: fs.FileSystem, root: str) -> Table:
     gap = f"its log begins with version {commits[0][0]}" if commits and commits[0][0] else ""
     if not commits or "_staged_commits" in log:
         gap = "its log is not complete in the folder _delta_log"
-    written = [one for version, path in commits for one in _commit(store, root, version, path)]
+    actions = {version: _actions(store, path) for version, path in commits}
+    doubts = _doubts(actions)
+    written = [one for version, of in actions.items() for one in _commit(store, root, version, of, doubts)]
     return Table(name, "Delta's log", written, gap)
 
 
-def _commit(store: fs.FileSystem, root: str, version: int, path: str) -> Iterable[Written]:
+_Actions = Sequence[Mapping[str, object]]  # of one version of a Delta table
+
+
+def _actions(store: fs.FileSystem, path: str) -> _Actions:
     with store.open_input_stream(path) as file:
-        actions = [json_object(line) for line in file.read().decode("utf-8", "replace").split("\n")]
+        return [json_object(line) for line in file.read().decode("utf-8", "replace").split("\n")]
+
+
+def _doubts(versions: Mapping[int, _Actions]) -> Mapping[str, str]:
+    """Return for each file why the last version may not have all its rows. versions: in order."""
+    doubts: dict[str, str] = {}
+    previous: int | None = None
+    for version, actions in versions.items():
+        if previous is not None and version != previous + 1:
+            doubts = dict.fromkeys(doubts, f"the log lacks version {previous + 1}, which may have removed its rows")
+        for path in (part["path"] for action in actions if "path" in (part := _part(action, "remove"))):
+            doubts[str(path)] = _REMOVED
+        for part in (part for action in actions if "path" in (part := _part(action, "add"))):
+            doubts[str(part["path"])] = _DELETED if part.get("deletionVector") else ""
+        previous = version
+    return doubts
+
+
+def _commit(
+    store: fs.FileSystem, root: str, version: int, actions: _Actions, doubts: Mapping[str, str]
+) -> Iterable[Written]:
     times = [at for action in actions if isinstance(at := _part(action, "commitInfo").get("timestamp"), int)]
     paths = [str(part["path"]) for action in actions if "path" in (part := _part(action, "add"))]
-    files = [(store, f"{root}/{unquote(added)}") for added in paths]
+    files = [File(store, f"{root}/{unquote(added)}", doubts[added]) for added in paths]
     for transaction in (part for action in actions if (part := _part(action, "txn"))):
         query, _, _output = str(transaction.get("appId")).rpartition(":")
         batch = parse_number(str(transaction.get("version")))
@@ -111,13 +145,13 @@ def _part(action: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _folders(name: str, store: fs.FileSystem, root: str) -> Table:
-    files: dict[tuple[str, int], list[Place]] = {}
+    files: dict[tuple[str, int], list[File]] = {}
     for info in store.get_file_info(fs.FileSelector(root, recursive=True)):
         *folders, file = info.path.removeprefix(root).lstrip("/").split("/")
         is_hidden = file[:1] in ("_", ".") or any(part[:1] in ("_", ".") and "=" not in part for part in folders)
         batch = next((match for part in folders if (match := _FOLDER.fullmatch(part))), None)
         if info.is_file and batch and not is_hidden:
-            files.setdefault((batch[1], int(batch[2])), []).append((store, info.path))
+            files.setdefault((batch[1], int(batch[2])), []).append(File(store, info.path))
     written = [
         Written(query, batch, f"folder batch=b{query}-{batch}", None, partial(list, paths))
         for (query, batch), paths in files.items()
@@ -152,7 +186,7 @@ def _iceberg(name: str) -> Table:
     return Table(name, kind, written, "" if has_all else "some of its snapshots have expired")
 
 
-def _added(table: IcebergTable, snapshot: Snapshot) -> list[Place]:
+def _added(table: IcebergTable, snapshot: Snapshot) -> list[File]:
     """Return the data files that a snapshot has added. Raises OSError."""
     from pyiceberg.manifest import ManifestEntryStatus
 
@@ -160,6 +194,8 @@ def _added(table: IcebergTable, snapshot: Snapshot) -> list[Place]:
         manifests = [one for one in snapshot.manifests(table.io) if one.added_snapshot_id == snapshot.snapshot_id]
         entries = [entry for one in manifests for entry in one.fetch_manifest_entry(table.io)]
         added = [entry.data_file.file_path for entry in entries if entry.status == ManifestEntryStatus.ADDED]
-        return [fs.FileSystem.from_uri(path) for path in added]
+        present = {task.file.file_path: _DELETED if task.delete_files else "" for task in table.scan().plan_files()}
+        places = {path: fs.FileSystem.from_uri(path) for path in added}
+        return [File(store, file, present.get(path, _REMOVED)) for path, (store, file) in places.items()]
     except Exception as error:
         raise OSError(f"the snapshot's files cannot be listed ({type(error).__name__})") from error

@@ -61,8 +61,9 @@ def batch_kind_field(kind: str, number: int, query_run: str) -> str:
 
 
 def number_of_kind_field(field: bytes) -> int | None:
-    """Return the number of the batch that a field of `batch_kind_key` names; None if it names none."""
-    return parse_number(field.partition(b" ")[2].partition(b":")[0])
+    """Return the number of the batch whose kind a field of `batch_kind_key` says; None if it says another thing."""
+    kind, _, batch = field.partition(b" ")
+    return parse_number(batch.partition(b":")[0]) if kind in (NARROWED.encode(), LOSSY.encode()) else None
 
 
 SESSIONS = "rstream:session:"

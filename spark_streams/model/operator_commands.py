@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from spark_streams.model.pattern import is_pattern
 
+ONLY = "--only"  # bound of a change: stream, group, ID
+
 
 def seek_command(stream: str, group: str, position: object, consumer: str = "") -> str:
     """Return the command that sets a stopped query's group to a position. consumer: of the query, if it may be missing

@@ -18,7 +18,7 @@ from spark_streams.wire.replies.xinfo import (
     ends_in,
     groups_in,
     idempotent_adds_in,
-    possible_lag,
+    lag_of,
     stream_in,
 )
 
@@ -94,13 +94,7 @@ def _released(server: Server, infos: Mapping[str | bytes, Sequence[GroupInfo]]) 
 
 
 def _lag(info: GroupInfo, ends: StreamEnds | None) -> int | None:
-    """Return the lag of a group: by its position if that tells it, else as the server counts, unless the stream's
-    entries contradict that."""
-    if ends is None or info.last_delivered >= ends.last[0]:
-        return 0
-    if info.last_delivered < ends.first[0]:
-        return ends.length
-    return possible_lag(info.lag, ends.length)
+    return 0 if ends is None else lag_of(info, ends.length, ends.first[0], ends.last[0])
 
 
 def _group(stream: str, info: GroupInfo, released: int | None) -> GroupView:

@@ -29,7 +29,7 @@ from spark_streams.wire.replies.xinfo import (
     ends_in,
     groups_in,
     idempotent_adds_in,
-    possible_lag,
+    lag_of,
     stream_in,
 )
 
@@ -59,8 +59,9 @@ class GroupLag:
     lag: undelivered entries; at_least: the lag was counted up to a limit, there are more; lag_ms: age of the oldest
     entry that is not acknowledged, pending or undelivered (0: none; None: the IDs are not times); pending: entries
     delivered and not acknowledged; oldest_idle_ms: how long the oldest of them has been pending (None: none);
-    delivered: entries ever delivered, None if the server does not know; released: pending entries that a consumer
-    released (XNACK) and no consumer has taken; oldest_pending: ID of the lowest pending entry, None if there is none.
+    delivered: entries ever delivered, None if the server does not know, or its count gives another lag; released:
+    pending entries that a consumer released (XNACK) and no consumer has taken; oldest_pending: ID of the lowest pending
+    entry, None if there is none.
     """
 
     stream: str
@@ -120,6 +121,7 @@ class _Draft:
     stream: StreamSummary
     info: GroupInfo
     first: StreamId  # of the stream
+    top: StreamId
     ahead: StreamId | None = None  # the first undelivered entry
     entry_bytes: int = 0
     oldest: Sequence[Reply] | None = None  # pending: id, consumer, idle, deliveries
@@ -162,9 +164,9 @@ def survey(
             continue
         if _is_refused(server, key, {"STREAM": description, "GROUPS": groups}, refused):
             continue
-        stream, first = _stream_summary(key, description)
+        stream, first, top = _stream_summary(key, description)
         stream_states.append(stream)
-        drafts += [_Draft(key, group.name, stream, group, first) for group in groups_in(groups)]
+        drafts += [_Draft(key, group.name, stream, group, first, top) for group in groups_in(groups)]
     left_out = 0 if max_groups is None else max(0, len(drafts) - max_groups)
     drafts = drafts[: len(drafts) - left_out]
     _fetch_group_details(server, drafts, refused)
@@ -202,14 +204,14 @@ def _report_or_raise(error: RStreamError, refused: Callable[[RStreamError], None
     refused(error)
 
 
-def _stream_summary(key: str | bytes, reply: Reply) -> tuple[StreamSummary, StreamId]:
-    """Return the stream, and the ID of its first entry."""
+def _stream_summary(key: str | bytes, reply: Reply) -> tuple[StreamSummary, StreamId, StreamId]:
+    """Return the stream, and the IDs of its first and its last entry."""
     state, ends = stream_in(reply), ends_in(reply)
     state_without_ends = StreamSummary(
         name_text(key), state.length, state.added, str(state.last), idempotent=idempotent_adds_in(reply)
     )
     if ends is None:
-        return state_without_ends, MIN_ID
+        return state_without_ends, MIN_ID, MIN_ID
     end_pairs = (ends.first[1], ends.last[1])
     sizes = [sum(map(len, fields)) for fields in end_pairs]
     state_with_ends = replace(
@@ -219,7 +221,7 @@ def _stream_summary(key: str | bytes, reply: Reply) -> tuple[StreamSummary, Stre
         end_bytes=sum(sizes),
         entry_bytes=max(sizes),
     )
-    return state_with_ends, ends.first[0]
+    return state_with_ends, ends.first[0], ends.last[0]
 
 
 def _fetch_group_details(
@@ -289,9 +291,8 @@ def _server_lag(draft: _Draft) -> int | None:
     """
     if draft.is_deleted or draft.ahead is None:
         return 0
-    if draft.info.last_delivered < draft.first:
-        return draft.stream.length
-    return possible_lag(draft.info.lag, draft.stream.length)
+    # The stream is at least as long as the first undelivered entry, which was read later than the stream.
+    return lag_of(draft.info, draft.stream.length, draft.first, max(draft.top, draft.ahead))
 
 
 def _count(server: Server, drafts: Iterable[_Draft], limit: int, page_entries: int) -> None:
@@ -334,7 +335,7 @@ def _group_lag(draft: _Draft, at_ms: int) -> GroupLag:
         draft.info.pending,
         max((c.oldest_idle_ms for c in draft.consumers if c.oldest_idle_ms is not None), default=None),
         str(draft.info.last_delivered),
-        draft.info.entries_read,
+        draft.info.entries_read if draft.info.lag is None or ahead == draft.info.lag else None,
         draft.consumers,
         draft.released,
         None if oldest is None else str(oldest),

@@ -21,7 +21,7 @@ from spark_streams.wire.blocked_read import BlockedRead
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.absent_streams import hint_of_names
 from spark_streams.wire.replies.reply_errors import is_no_such_key
-from spark_streams.wire.replies.xinfo import group_named, groups_in
+from spark_streams.wire.replies.xinfo import group_named, groups_in, lag_of, stream_states
 from spark_streams.wire.session import Session
 
 _LONGEST = 60.0  # seconds of a blocking read: a connection that was lost without a sign is noticed then
@@ -83,17 +83,24 @@ def fetch_undelivered(server: Server, stream: str, group: str, limit: int, must_
     info = group_named(group, server.execute_all([command], is_no_such_key)[0])
     if info is None:
         return Undelivered(MIN_ID, server.execute("XLEN", stream), 2)
+    commands = 1
+    if info.lag is not None and info.lag >= limit:  # the position may contradict it
+        head = stream_states(server, [stream])[stream]
+        lag, commands = lag_of(info, head.length, head.first, head.top), 2
+        if lag is not None:
+            return Undelivered(info.last_delivered, lag, commands)
+        info = info._replace(lag=None)
     if info.lag is None or (must_count and info.lag == 0):
         end = nth_from(server, stream, info.last_delivered, limit)
         counted = count_between(server, stream, info.last_delivered, end)
-        commands = 5 + 2 * (counted // _COUNTED_BY)
+        commands += 4 + 2 * (counted // _COUNTED_BY)
         if not counted:
             return Undelivered(info.last_delivered, 0, commands)
         now = group_named(group, server.execute_all([command], is_no_such_key)[0])
         if now is not None and now.last_delivered != info.last_delivered:
             return Undelivered(now.last_delivered, 0, commands + 1)  # others have read: the next look counts the rest
         return Undelivered(info.last_delivered, counted, commands + 1)
-    return Undelivered(info.last_delivered, info.lag, 1)
+    return Undelivered(info.last_delivered, info.lag, commands)
 
 
 def find_missing(server: Server, streams: Sequence[str], group: str) -> list[StreamStateError]:

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from spark_streams.model.ids import MAX_ID, StreamId
 from spark_streams.retention.readers import Readers, RetentionState
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.reply_errors import is_no_such_key, is_syntax_error
+from spark_streams.wire.replies.reply_errors import is_no_such_key, is_not_permitted, is_syntax_error
 
 _SHORT = 0.01  # seconds: walking past pending entries may always take this long
 _SHARE = 20  # otherwise it takes at most this fraction (1/20) of the time
@@ -92,6 +92,12 @@ class Sweeper:
         ended = self._now()
         if ended - begun > _SHORT:
             self._walk_again = ended + (_SHARE - 1) * (ended - begun)
+
+
+def knows_acked(server: Server, stream: str) -> bool:
+    """Whether the server removes acknowledged entries between pending ones. Nothing is removed: no ID is below 0-0."""
+    command = ("XTRIM", stream, "MINID", "=", "0-0", "ACKED")
+    return not is_syntax_error(server.execute_all([command], is_syntax_error, is_not_permitted)[0])
 
 
 def _trim(server: Server, commands: Sequence[Words]) -> None:

@@ -20,6 +20,7 @@ from spark_streams.sink.ledger.balance import Total
 from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.batch_commit import close_batch, void_batch
 from spark_streams.sink.ledger.runs import begin_job, begin_run, connect_once
+from spark_streams.sink.send.feedback import are_dead_letters
 from spark_streams.sink.send.write import SinkTask, append
 from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.spark.same_version import SameVersion
@@ -67,6 +68,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         to.check(columns)
         check_writable(columns, apart=to.columns)
         self._options = options
+        self._letters = are_dead_letters(schema)
         self._pace = secrets.token_hex(8)
         self._once = options.delivery == "exactly-once"
         self._run = self._job = None
@@ -113,7 +115,8 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         freeze_imported_modules()
         place = partition()
         task = SinkTask(batch, place) if self._once and place is not None else None
-        result = append(iterator, self._options, task, self._pace)
+        query = micro_batch() or batch.micro_batch
+        result = append(iterator, self._options, task, self._pace, query, self._letters)
         return Written(result.rows, batch, result.totals)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

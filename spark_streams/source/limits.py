@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.model.intervals import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL, PATTERN_INTERVAL_EACH
 from spark_streams.wire.lease import DEFAULT_TERMS, LeaseTerms
+from spark_streams.wire.replies.scan import MOST_STREAMS
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,14 @@ class Limits:
     returned_entries: entries of a retry stream that one trigger returns, about a second; the next trigger continues
     pattern_interval: seconds between two searches for streams that match the pattern
     pattern_interval_each: the same, per stream: a search takes 9 µs per stream
+    pattern_streams: of a pattern; offsets name each of them
 
     An idle query (query.idle):
     idle_wait: maximum seconds that one call of latestOffset waits; Spark stops a query between two calls. After a
         batch the first calls wait less (Idle.batch_ran)
     idle_check: seconds between two checks of streams and groups that receive no entries; 0: each call checks
     idle_check_each: the same, per stream: a check takes three commands per stream
+    role_check: seconds between two questions whether the server is still the master (wire.left_master)
 
     Removing committed entries (onCommit):
     sweep_streams: streams that are checked together
@@ -79,9 +82,11 @@ class Limits:
     returned_entries: int = 20_000
     pattern_interval: float = PATTERN_INTERVAL
     pattern_interval_each: float = PATTERN_INTERVAL_EACH
+    pattern_streams: int = MOST_STREAMS
     idle_wait: float = 0.2
     idle_check: float = IDLE_CHECK
     idle_check_each: float = IDLE_CHECK_EACH
+    role_check: float = 60.0
     sweep_streams: int = 500
     lag_check: float = 10.0
     sample_entries: int = 1_000

@@ -23,6 +23,7 @@ from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Task
+from spark_streams.source.pattern_read import report_pattern
 from spark_streams.source.pending.poison_record import attempt_key_of, note_attempt
 from spark_streams.source.query.batch_stream import MicroBatchStream
 from spark_streams.source.range import Range
@@ -311,6 +312,8 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 except RStreamError as error:
                     self._log_columns(report, error)
 
+            if self._options.streams_pattern is not None:
+                session.run(lambda server: report_pattern(server, self._options, self._batch()))
             if batch.attempt_key is not None:
                 key = batch.attempt_key
                 session.run(lambda server: note_attempt(server, key, batch.token, *self._batch_names()))
@@ -345,5 +348,6 @@ def report_batch_kind(server: Server, kind: str, batch: MicroBatchName | None) -
         return
     key, field = batch_kind_key(batch.query), batch_kind_field(kind, batch.number, batch.query_run)
     *_, fields = server.execute_all([("HSET", key, field, 1), ("PEXPIRE", key, _KIND_MILLISECONDS), ("HKEYS", key)])
-    if earlier := [name for name in fields if (number_of_kind_field(name) or 0) < batch.number]:
+    numbers = {name: number_of_kind_field(name) for name in fields}
+    if earlier := [name for name, number in numbers.items() if number is not None and number < batch.number]:
         server.execute("HDEL", key, *earlier)

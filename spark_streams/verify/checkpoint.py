@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from spark_streams.model.ids import StreamId
+from spark_streams.model.numbers import parse_number
 from spark_streams.source.offset import Offset
 
 
@@ -16,7 +17,8 @@ def last_batch(log: Path) -> int:
 
 
 def _batches(log: Path) -> list[int]:
-    return [int(file.name) for file in log.iterdir() if file.name.isdigit()] if log.is_dir() else []
+    numbers = [parse_number(file.name) for file in log.iterdir()] if log.is_dir() else []
+    return [number for number in numbers if number is not None]
 
 
 class Checkpoint:

@@ -43,6 +43,7 @@ class Observer(threading.Thread):
         self.written_ms: list[int] = []  # when the server took each row
         self.waits: list[float] = []  # seconds from each entry to its row, by the server's clock
         self.lost_by_server = set[Place]()  # entries that it confirmed, and that their streams do not hold
+        self.unconfirmed = set[Place]()  # entries of the streams that no reply has confirmed
 
     def run(self) -> None:
         while not self._ending.wait(_INTERVAL):
@@ -108,7 +109,8 @@ class Observer(threading.Thread):
         dead = [(fields.get("dl.stream", ""), fields.get("dl.id", "")) for fields in letters]
         pending = {place for _, _, places in self._groups(server) for place in places}
         held = {(stream, str(entry_id)) for stream in plan.streams for entry_id, _ in _entries(server, stream)}
-        self.lost_by_server = {entry.place for entry in added if entry.place is not None} - held
+        confirmed = {entry.place for entry in added if entry.place is not None}
+        self.lost_by_server, self.unconfirmed = confirmed - held, held - confirmed
         # Entries of unknown outcome are known by their rows only: no look has noticed their acknowledgement.
         late = {row.place for row in rows} - self._acknowledged.keys() - pending
         acknowledged = self._acknowledged | dict.fromkeys(late, self._checkpoint.committed())

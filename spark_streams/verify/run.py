@@ -27,7 +27,7 @@ from spark_streams.verify.observer import Observer
 from spark_streams.verify.plan import Plan
 from spark_streams.verify.producer import Feed, sender
 from spark_streams.verify.relay import DOWN, UP, Relay
-from spark_streams.verify.result import Result
+from spark_streams.verify.result import Result, Sum
 from spark_streams.verify.running_query import RunningQuery
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
@@ -279,7 +279,15 @@ class _Run:
             "kills of the driver": self._count(KILL) + self._count(KILL_AMID),
             "kills in a batch": self._count(KILL_AMID),
         }
-        return Result(report, evidence, sections, cause.strip())
+        unconfirmed, unknown = len(self._observer.unconfirmed), outcomes.count(Outcome.UNKNOWN)
+        added_up = Sum(
+            outcomes.count(Outcome.OK),
+            unconfirmed,
+            len(history.rows),
+            len(history.dead_letters),
+            not_added=max(0, unknown - unconfirmed),
+        )
+        return Result(report, evidence, sections, cause.strip(), added_up)
 
     def _waiting(self) -> dict[str, str]:
         """Return how long rows waited, and how long none came after an event."""

@@ -19,6 +19,7 @@ from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect, invalidate_topology
 from spark_streams.wire.connection.connection import Connection, ReplyError, pack
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.left_master import leave_if_replica
 
 
 class BlockedRead:
@@ -88,6 +89,7 @@ class BlockedRead:
             if reply.code == "NOPERM":
                 self.refused = str(reply)
             invalidate_topology(self._address)
+            leave_if_replica(self._address, reply)
         if reply is False or isinstance(reply, ReplyError):
             self.close()
         else:

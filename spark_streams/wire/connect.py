@@ -5,6 +5,7 @@ from __future__ import annotations
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.connection import Connection
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.left_master import register
 
 
 def connect(address: Address, repeats: bool = False) -> Server:
@@ -27,7 +28,9 @@ def connect(address: Address, repeats: bool = False) -> Server:
         server, named = connect_to_master(address)
         watch(address, server, named)
         return server
-    return Connection(address)
+    connection = Connection(address)
+    register(connection)
+    return connection
 
 
 def invalidate_topology(address: Address) -> None:

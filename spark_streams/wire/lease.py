@@ -39,6 +39,7 @@ from spark_streams.model.numbers import parse_number
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.left_master import leave, leave_if_replica
 from spark_streams.wire.replies.multi_exec import transact
 
 TTL = 10_000  # milliseconds
@@ -169,7 +170,7 @@ class Lease(ABC):
             return
         self._stop.set()
         self._stop = None
-        with contextlib.suppress(RStreamError), connect(self._address) as server, self._changing:
+        with contextlib.suppress(RStreamError), connect(self._address.without_starting()) as server, self._changing:
             with self._lock:
                 keys, self._streams, self._leaving = [*self._streams, *self._leaving], {}, []
             self._remove_leases(server, keys)
@@ -248,17 +249,24 @@ class Lease(ABC):
 
     def _keep(self, stop: threading.Event) -> None:
         server: Server | None = None
+        was_lost = False
         while not stop.wait(self._ttl / 3000):
             try:
-                server = server or connect(self._address)
+                if server is None:
+                    server = connect(self._address.without_starting())
+                    if was_lost:  # the address may lead to another server by now
+                        leave(self._address, but=server)
+                        was_lost = False
                 server.renew_login()
                 self._renew(server)
             except TakenError as error:
                 with self._lock:
                     self._lost = error
                 break
-            except RStreamError:
+            except RStreamError as error:
                 # The reader or writer reports what is wrong with the server; here only the next attempt counts.
+                leave_if_replica(self._address, error)
+                was_lost = was_lost or server is not None
                 if server is not None:
                     server.close()
                 server = None

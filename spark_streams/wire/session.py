@@ -23,6 +23,7 @@ from spark_streams.wire.connection.named_errors import REDIRECTIONS, node_of_a_c
 from spark_streams.wire.connection.pipe import Pipe
 from spark_streams.wire.connection.retry import Backoff, is_transient, wants_new_connection
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.left_master import leave_if_replica
 
 T = TypeVar("T")
 
@@ -144,6 +145,7 @@ class Session:
         if isinstance(error, ReplyError) and error.code in REDIRECTIONS and not self.address.is_cluster:
             raise node_of_a_cluster(self.address)
         invalidate_topology(self.address)
+        leave_if_replica(self.address, error)
         if not isinstance(error, ReplyError) or wants_new_connection(error):
             self.close()
         self.wait(error)

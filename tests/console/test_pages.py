@@ -214,6 +214,25 @@ def test_a_change_has_the_bounds_of_its_dry_run(server: Server, client: redis.Re
     assert client.xlen("s") == (3 if action == "redrive" else 0)
 
 
+def test_a_change_of_two_streams_has_the_last_entry_of_each(server: Server, client: redis.Redis) -> None:
+    """What is given to the consumer between the dry run and the change stays with it, whatever the streams' names."""
+    streams = ("a", "--group")
+    for number, stream in enumerate(streams):
+        for n in range(10):
+            client.xadd(stream, {"n": n}, id=f"{1000 * number + n + 1}-0")
+        client.xgroup_create(stream, "g", "0")
+        client.xreadgroup("g", "bob", {stream: ">"}, count=5)
+    with running_console(server.url, "--write") as console:
+        browser = Browser(console.url)
+        words = [("names", stream) for stream in streams]
+        planned = browser.post("/plan", [("action", "ack"), *words, ("group", "g"), ("all", "1"), ("even-active", "1")])
+        for stream in streams:
+            client.xreadgroup("g", "bob", {stream: ">"}, count=3)
+        assert browser.post("/changes", form_to(planned.text, "/changes")).status == 303, planned.text
+        assert "Done" in wait_for_change(browser, 1)
+    assert [client.xpending(stream, "g")["pending"] for stream in streams] == [3, 3]
+
+
 def _values(fields: list[tuple[str, str]]) -> list[str]:
     return [value for name, value in fields if name.startswith("value.")]
 
@@ -300,6 +319,7 @@ def test_every_change_of_a_group(server: Server, client: redis.Redis) -> None:
         assert info["last-delivered-id"] == client.xinfo_stream(STREAM)["last-generated-id"]
         kept = browser.post("/plan", replaced(form_to(page, "/plan", action="prune"), idle="1d"))
         assert "rstream groups prune orders --idle 1d --group billing" in kept.text
+        assert 'action="/changes"' not in kept.text, "a dry run that finds nothing has no bounds, and no button"
         assert GROUP.encode() in {group["name"] for group in client.xinfo_groups(STREAM)}
         refused = browser.post("/plan", replaced(form_to(page, "/plan", action="replay"), **{"from": "1h"}))
         assert 'action="/changes"' not in refused.text  # no query has read from the group

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import inspect
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -246,3 +247,31 @@ def test_a_file_that_cannot_be_written_is_named(server: Server, tmp_path: Path) 
     for place in (tmp_path, tmp_path / "none" / "letters.jsonl"):
         refused = dead(server, "export", DEAD, "-o", str(place), apart=True)
         assert (refused.exit_code, f"cannot be written to {place}" in refused.stderr) == (1, True), refused.output
+
+
+@pytest.mark.parametrize(("stream", "name"), [("s", "s"), ("s[1]", "s[1]"), ("-s 'é", "-s 'é")])
+def test_if_all_are_refused_the_command_that_works_is_printed(server: Server, stream: str, name: str) -> None:
+    """With the name of the stream and the options of the refused one. The exit code is 3, with and without --yes."""
+    fill(server, 6, has_group=False, stream=stream)
+    with server.client() as client:
+        client.xgroup_create(stream, "g", id="0", mkstream=True)
+    shown = dead(server, "redrive", DEAD, "--reason", "odd", "--limit", "3")
+    told = dead(server, "redrive", DEAD, "--reason", "odd", "--limit", "3", "--yes", apart=True)
+    as_json = dead(server, "redrive", DEAD, "--reason", "odd", "--limit", "3", "--json", apart=True)
+    assert (shown.exit_code, told.exit_code, as_json.exit_code) == (3, 3, 3), shown.output
+    [line] = [line for line in told.output.splitlines() if "rstream dead redrive" in line]
+    without_yes = line.replace(" --yes", "")
+    assert without_yes == json.loads(as_json.stdout)["command"]
+    assert without_yes in shown.output.splitlines()
+    _, _, *words = shlex.split(line.partition("rstream ")[2])
+    worked = dead(server, "redrive", *words)
+    assert worked.exit_code == 0, worked.output
+    assert (numbers(server, name), len(numbers(server, DEAD))) == ([1, 2, 4], 3)
+
+
+def test_if_some_are_refused_the_others_are_sent_back_and_the_exit_code_is_0(server: Server) -> None:
+    fill(server, 1)
+    fill(server, 1, has_group=False, stream="other")
+    for _ in range(2):
+        ran = dead(server, "redrive", DEAD)
+        assert (ran.exit_code, "--allow other" in ran.output) == (0, True), ran.output

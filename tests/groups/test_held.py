@@ -12,7 +12,7 @@ from spark_streams.groups import prune
 from spark_streams.model.keys import forgotten_key
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.groups.conftest import Rstream, RstreamJson
-from tests.holding import hold
+from tests.holding import OLD, hold
 from tools.driving import NEVER_AHEAD, another_reader
 from tools.servers.server import Server
 
@@ -25,12 +25,12 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dry_run_lists_what_each_group_holds(
     client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
 ) -> None:
-    hold(client)
+    hold(client, since=OLD)
     planned = rstream_json("groups", "prune", "--hold", "--idle", "50ms")
     listed = {one["group"]: (one["entries"], one["position"], one["removed"]) for one in planned["streams"]}
-    assert listed == {"slow": (8, "3-0", 0), "slower": (9, "1-0", 0)}
+    assert listed == {"slow": (8, f"{OLD + 3}-0", 0), "slower": (9, f"{OLD + 1}-0", 0)}
     assert all(one["bytes"] > 0 and one["idle_ms"] >= 50 for one in planned["streams"])
-    assert planned["bounds"] == ["--group", "slow", "--group", "slower"]
+    assert planned["bounds"] == ["--only", "s", "slow", f"{OLD + 3}-0", "--only", "s", "slower", f"{OLD + 1}-0"]
     assert (client.xlen("s"), len(client.xinfo_groups("s"))) == (10, 3)
     assert not client.keys("rstream:*")
     said = rstream("groups", "prune", "--hold", "--idle", "50ms").stdout
@@ -40,7 +40,7 @@ def test_a_dry_run_lists_what_each_group_holds(
 def test_yes_records_the_groups_and_removes_what_only_they_held(
     server: Server, client: redis.Redis, rstream_json: RstreamJson
 ) -> None:
-    hold(client)
+    hold(client, since=OLD)
     done = rstream_json("groups", "prune", "--hold", "--idle", "50ms", "--group", "slower", "--yes")
     assert [(one["group"], one["removed"]) for one in done["streams"]] == [("slower", 2)]
     assert client.xlen("s") == 8
@@ -58,7 +58,7 @@ def test_yes_records_the_groups_and_removes_what_only_they_held(
 def test_a_group_in_use_is_not_listed_or_not_forgotten(
     server: Server, client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
 ) -> None:
-    hold(client)
+    hold(client, since=OLD)
     assert rstream_json("groups", "prune", "--hold", "--idle", "1h")["streams"] == []
     running = another_reader(server, group="slow")
     running.initialOffset()
@@ -77,7 +77,7 @@ def test_a_query_that_ran_a_moment_ago_is_active_though_it_read_nothing_from_its
     server: Server, client: redis.Redis, rstream_json: RstreamJson, what: str, no_ack: str
 ) -> None:
     """A commit with noAck reads nothing from the group, and neither does a run that finds nothing."""
-    hold(client)
+    hold(client, since=OLD)
     first = another_reader(server, group="new", noAck=no_ack, limits=NEVER_AHEAD)
     start = first.initialOffset()
     end = first.latestOffset(start, ReadMaxRows(4))

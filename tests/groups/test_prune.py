@@ -144,9 +144,28 @@ def test_a_group_that_was_read_to_its_end_and_has_old_pending_entries_is_abandon
     """A client that waits for the next entry would have acknowledged them."""
     abandoned(client, pending=5)
     time.sleep(0.06)
+    shows_attempts = "inactive" in client.xinfo_consumers("orders", "nb-1")[0]  # since Redis 7.2
     told = rstream_json("groups", "prune", "--idle", "50ms", "--yes")
+    if not shows_attempts:
+        assert "does not tell whether it is polled" in told["kept"][0]["why"]
+        return
     assert [(one["group"], one["pending"]) for one in told["streams"]] == [("nb-1", 5)]
     assert groups(client) == []
+
+
+@pytest.mark.parametrize("hold", [(), ("--hold",)])
+def test_a_worker_that_polls_and_finds_nothing_keeps_its_group_and_its_pending_entry(
+    client: redis.Redis, rstream_json: RstreamJson, hold: tuple[str, ...]
+) -> None:
+    """Before Redis 7.2, its consumer is idle since the last read that found something."""
+    abandoned(client, pending=5)
+    client.xack("orders", "nb-1", *[f"{OLD + n}-0" for n in range(1, 5)])
+    client.xgroup_create("orders", "ahead", id="$")
+    time.sleep(0.3)
+    assert not client.xreadgroup("nb-1", "spark", {"orders": ">"})
+    told = rstream_json("groups", "prune", "--idle", "250ms", "--group", "nb-1", *hold, "--yes")
+    assert told["streams"] == []
+    assert (client.xinfo_groups("orders")[-1]["pending"], client.xlen("orders")) == (1, 5)
 
 
 def test_the_group_of_a_query_with_no_ack_stays(server: Server, client: redis.Redis, rstream_json: RstreamJson) -> None:

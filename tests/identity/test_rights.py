@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
@@ -15,14 +16,17 @@ from spark_streams.cli import main
 from spark_streams.errors import NotPermittedError
 from spark_streams.groups import group_snapshot, prune
 from spark_streams.model.commit_mark import committed_key
-from spark_streams.model.keys import retry_stream
+from spark_streams.model.keys import origins_key, retry_stream
+from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.sink.ledger.batch import Batch
 from spark_streams.sink.ledger.batch_commit import rows_written, void_batch
 from spark_streams.sink.ledger.runs import begin_job, begin_run
+from spark_streams.sink.send.write import append
+from spark_streams.source.pattern_read import PatternRead
 from spark_streams.wire.connect import connect
 from tests.console.browser import Browser
 from tests.console.process import running_console
-from tests.holding import hold
+from tests.holding import OLD, hold
 from tests.identity.documented_rights import as_user, besides, documented, rights
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.source.limited_user import read_in_all_ways
@@ -148,6 +152,18 @@ def test_a_writer(empty: Server) -> None:
         write([frame(range(3))], elsewhere, batch_of(0))
 
 
+def test_a_writer_of_dead_letters_records_their_origin(empty: Server) -> None:
+    """In a query whose pattern matches the stream, too."""
+    with empty.client() as admin:
+        admin.hset("rstream:told:q", mapping=dict([PatternRead("o*", (), (), "").field("g", "spark")]))
+    limited = as_user(empty, *rights("writer"))
+    rows = pa.RecordBatch.from_pydict({"dl.stream": ["s"], "dl.group": ["g"]})
+    append([rows], options(limited.url), None, query=MicroBatchName("q", 0), letters=True)
+    with empty.client() as admin:
+        assert admin.hkeys(origins_key("out").decode()) == [b"s g"]
+    assert refusals(empty) == []
+
+
 def test_the_way_back(filled: Server) -> None:
     limited = as_user(filled, *rights("redrive"))
     ran = rstream(limited, "dead redrive dead --limit 2 --yes")
@@ -262,7 +278,7 @@ def test_an_operator_forgets_groups_with_the_right_to_trim(empty: Server, monkey
     more = besides("`operator`, for `rstream trim --acked` and `rstream groups prune --hold`").split()
     line = "groups prune s --hold --idle 50ms --yes"
     with empty.client(decode_responses=True) as admin:
-        hold(admin)
+        hold(admin, since=OLD)
         ran = rstream(as_user(empty, *rights("operator", stream="s")), line)
         assert (ran.exit_code, "xtrim" in ran.output, admin.xlen("s")) == (1, True, 10)
         ran = rstream(as_user(empty, *rights("operator", stream="s"), *more), line)

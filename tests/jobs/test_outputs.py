@@ -28,7 +28,7 @@ def outputs(text: str) -> list[Output]:
         ('[table]\nformat = "deltalake"\npath = "f"\nonce = false', "f as deltalake; at least once"),
         (
             '[table]\nformat = "deltalake"\npath = "f"\ncompact_every = 1000\nkeep = "7d"',
-            "f as deltalake; compacted every 1,000 batches",
+            "f as deltalake; compacted every 1,000 batches; files that were replaced more than 168 h ago are deleted",
         ),
         ('[table]\nformat = "pyiceberg"\ncatalog = "c"\nname = "d.t"\npartition_by = ["m"]', "d.t as pyiceberg by m"),
         (

@@ -76,8 +76,10 @@ def test_the_lives_of_ten_entries(server: Server, client: redis.Redis, tmp_path:
     assert lines[0]["at_ms"] == since
 
     lines = told(ids[ARCHIVED], "--archive", str(archive))
-    assert script(lines) == [("absent", "", False), *DONE, ("archived", "", True)]
-    assert (lines[0]["possible"], lines[-1]["files"]) == (["trimmed", "never added"], [str(file)])
+    assert script(lines) == [ADDED, ("removed", "", False), *DONE, ("archived", "", True)], (
+        "an archived entry was added"
+    )
+    assert (lines[1]["possible"][0], lines[-1]["files"]) == ("trimmed", [str(file)])
 
     lines = told(ids[CLAIMED])
     assert script(lines) == [ADDED, ("pending", "etl", True)]
@@ -89,11 +91,11 @@ def test_the_lives_of_ten_entries(server: Server, client: redis.Redis, tmp_path:
         assert (lines[1]["stream"], lines[1]["id"], lines[1]["reason"]) == ("orders:dead", letter, reason)
         assert (lines[1]["same_fields"], letter in lines[2]["source"]) == (True, True)
 
-    copied = [ADDED, ("sent back from", "", True), ("not delivered", "etl", True)]
+    copied = [ADDED, ("sent back from", "", False), ("not delivered", "etl", True)]
     gone = {corrected: ("absent", "", False), sent_back: ("deleted", "", True)}  # the highest deleted ID
     for letter, copy in ((corrected, again), (sent_back, unchanged)):
         lines = told(letter, stream="orders:dead")
-        assert script(lines) == [("sent back", "", True), gone[letter], *copied]
+        assert script(lines) == [("sent back", "", False), gone[letter], *copied]
         assert (lines[0]["stream"], lines[0]["id"], lines[0]["redrive"]) == ("orders", copy, 1)
         assert (lines[3]["previous"], lines[3]["redrive"]) == (f"orders:dead/{letter}", 1)
     assert dict(client.xrange("orders", again, again))[again]["n"] == "7"

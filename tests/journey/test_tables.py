@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.model.micro_batch import application, partition_name
+from tests.deadletter.making import fill
 from tests.journey.test_batches import write
 from tools.servers.server import Server
 
@@ -158,3 +159,70 @@ def test_a_table_that_cannot_be_used_is_an_error(server: Server, checkpoint: Pat
     ran = CliRunner().invoke(main, [*words, "--checkpoint", str(checkpoint)])
     assert ran.exit_code == 1
     assert "CATALOG.NAMESPACE.TABLE" in str(ran.exception) + ran.output
+
+
+def verdict(server: Server, entry: str, *words: str) -> str:
+    """The first line, after the entry's name."""
+    ran = CliRunner().invoke(main, ["where", "orders", entry, *words, "--url", server.url])
+    assert ran.exit_code == 0, ran.output
+    return ran.output.splitlines()[0].removeprefix(f"orders {entry}: ")
+
+
+@pytest.mark.parametrize("columns", [("stream", "id"), ("n", "m")])
+@pytest.mark.parametrize("what", ["never was", "deleted", "dead letter"])
+def test_a_batch_in_a_table_proves_nothing_of_one_entry(
+    server: Server, client: redis.Redis, checkpoint: Path, tmp_path: Path, what: str, columns: tuple[str, str]
+) -> None:
+    """The rows of the batch are there; that of this entry never was."""
+    table = tmp_path / "lake"
+    parquet(table / f"batch={partition_name(QUERY, 0)}" / "part-0.parquet", "1-0", columns=columns)
+    entry = "2-5" if what == "never was" else "2-0"
+    if what == "deleted":
+        client.xdel("orders", "2-0")
+    if what == "dead letter":
+        fill(server, 1, into="orders:dead", stream="orders", id="2-0", group="etl")
+    words = ("--checkpoint", str(checkpoint), "--table", str(table))
+    rows, *row = lines(server, entry, *words)
+    assert (rows["event"], rows["exact"], "of the batch" in rows["because"]) == ("rows", False, True)
+    assert [one["files"] for one in row] == ([[]] if columns == ("stream", "id") else [])
+    said = verdict(server, entry, *words)
+    assert "its row is in table" not in said
+    assert said.startswith("in batch 0 of query" if what == "dead letter" else "perhaps in batch 0 of query"), said
+
+
+@pytest.mark.parametrize("change", ["removed", "rewritten", "some rows deleted", "a version is missing"])
+def test_a_row_that_another_writer_has_taken_away_is_not_exact(
+    server: Server, checkpoint: Path, tmp_path: Path, change: str
+) -> None:
+    """The file is still in the folder, and not in the table's last version."""
+    table = tmp_path / "lake"
+    parquet(table / "part-0.parquet", "1-0", "2-0", columns=("_stream", "_id"))
+    commit(table, 0, {"metaData": {}})
+    commit(table, 1, transaction(0), {"add": {"path": "part-0.parquet"}})
+    words = ("--checkpoint", str(checkpoint), "--table", str(table))
+    rows, row = lines(server, "2-0", *words)
+    assert (rows["exact"], row["exact"]) == (True, True)
+    assert verdict(server, "2-0", *words).endswith(f"; its row is in table {table}")
+    gone = {"remove": {"path": "part-0.parquet"}}
+    if change == "some rows deleted":
+        commit(table, 2, gone, {"add": {"path": "part-0.parquet", "deletionVector": {"storageType": "u"}}})
+    elif change == "a version is missing":
+        commit(table, 3, {"add": {"path": "part-3.parquet"}})
+    else:
+        commit(table, 2, gone, *([{"add": {"path": "part-1.parquet"}}] if change == "rewritten" else []))
+    rows, row = lines(server, "2-0", *words)
+    assert (rows["exact"], row["exact"]) == (False, False)
+    assert "version" in row["because"]
+    assert "; perhaps its row is in table" in verdict(server, "2-0", *words)
+
+
+def test_the_verdict_of_an_entry_that_an_archive_has(
+    server: Server, client: redis.Redis, checkpoint: Path, tmp_path: Path
+) -> None:
+    """It was added, and its batch has read it, though the stream does not have it any more."""
+    archive = tmp_path / "archive"
+    parquet(archive / "date=1970-01-01" / f"batch={partition_name(QUERY, 0)}" / "part-0.parquet", "1-0", "2-0")
+    client.xtrim("orders", minid="4-0", approximate=False)
+    words = ("--checkpoint", str(checkpoint), "--archive", str(archive))
+    assert verdict(server, "2-0", *words) == f"in batch 0 of query {QUERY}; removed from the stream; archived"
+    assert verdict(server, "3-0", *words).startswith(f"perhaps in batch 0 of query {QUERY}; not in the stream: ")

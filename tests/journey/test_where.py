@@ -129,7 +129,8 @@ def test_what_has_left_the_stream_is_told_as_far_as_the_server_records_it(
     assert one(server, "deleted", "orders", orders[7])["exact"] is True
     assert one(server, "deleted", "orders", orders[6])["exact"] is True  # it is pending, and not at the head
     above = orders[9].replace("-0", "-5")
-    assert events(server, "orders", above) == [("never added", True)]
+    assert events(server, "orders", above) == [("never added", False)]
+    assert "XSETID" in one(server, "never added", "orders", above)["because"]
     late = one_of(lines(server, "orders", orders[7]), "late")
     assert (late["event"], late["exact"]) == ("never", True)
     client.pexpire("orders", HOUR)
@@ -179,7 +180,7 @@ def test_a_forged_dead_letter_is_not_exact(server: Server, client: redis.Redis, 
     assert one_of(groups, "etl")["event"] == "acknowledged or passed"
     forged = f"{int(orders[9].partition('-')[0]) + 1}-0"
     fill(server, 1, into="orders:dead", stream="orders", id=forged, group="etl", has_group=False)
-    assert one(server, "never added", "orders", forged)["exact"] is True
+    assert "XSETID" in one(server, "never added", "orders", forged)["because"]
 
 
 def test_a_mark_that_a_producer_forges_sends_no_dead_letter_back(
@@ -190,6 +191,30 @@ def test_a_mark_that_a_producer_forges_sends_no_dead_letter_back(
     client.xadd("orders", {"n": 5, "dl.redriven": f"1 2026-01-01T00:00:00Z orders:dead/{letter}"})
     line = one(server, "sent back", "orders:dead", letter)
     assert (line["exact"], "any producer" in line["because"]) == (False, True)
+
+
+def test_a_mark_that_a_producer_forges_is_no_proof_after_a_purge(
+    server: Server, client: redis.Redis, orders: list[str]
+) -> None:
+    """The dead letter was deleted, and not sent back."""
+    fail(server, orders[4], "orders:dead", reason="decode")
+    [(letter, _)] = client.xrange("orders:dead")
+    client.xadd("orders", {"n": 5, "dl.redriven": f"1 2026-01-01T00:00:00Z orders:dead/{letter}"})
+    client.xdel("orders:dead", letter)
+    line = one(server, "sent back", "orders:dead", letter)
+    assert (line["exact"], "any producer" in line["because"]) == (False, True)
+    assert "perhaps sent back as orders/" in told(server, "orders:dead", letter)[0]["verdict"]
+
+
+def test_never_added_is_not_proved_by_counts_that_xsetid_has_set(server: Server, client: redis.Redis) -> None:
+    for n in range(1, 6):
+        client.xadd("reset", {"n": n}, id=f"{n}-0")
+    client.xtrim("reset", maxlen=0, approximate=False)
+    client.execute_command("XSETID", "reset", "2-0", "ENTRIESADDED", "0", "MAXDELETEDID", "0-0")
+    for entry in ("1-0", "4-0"):
+        line = one(server, "never added", "reset", entry)
+        assert (line["exact"], "XSETID" in line["because"]) == (False, True)
+        assert told(server, "reset", entry)[0]["verdict"] == "perhaps never added"
 
 
 def test_a_hole_that_a_trim_of_acknowledged_entries_leaves_is_no_proof(engine_server: Server) -> None:
@@ -217,7 +242,8 @@ def test_a_dead_letter_is_followed_to_the_entry_that_it_was_sent_back_as(
     [first, second] = told(server, "orders:dead", letter)
     back = client.xrevrange("orders", count=1)[0][0]
     [sent] = [line for line in first["lines"] if line["event"] == "sent back"]
-    assert (sent["id"], sent["stream"], sent["redrive"], sent["exact"]) == (back, "orders", 1, True)
+    assert (sent["id"], sent["stream"], sent["redrive"], sent["exact"]) == (back, "orders", 1, False)
+    assert "any producer may write this field" in sent["because"]
     assert (second["stream"], second["id"]) == ("orders", back)
     assert [line["previous"] for line in second["lines"] if line["event"] == "sent back from"] == [
         f"orders:dead/{letter}"
@@ -276,7 +302,9 @@ def test_a_user_who_may_only_look_is_told_what_stays_unknown(redis_server: Serve
 
 def test_the_text_has_a_line_for_each_event_with_its_source(server: Server, orders: list[str]) -> None:
     output = where(server, "orders", orders[7]).output
-    assert output.splitlines()[0] == f"orders {orders[7]}"
+    assert output.splitlines()[0] == (
+        f"orders {orders[7]}: in the stream; pending in group etl; not delivered to group late"
+    )
     assert "not delivered yet, as the group stands: 4 entries before it" in output
     assert "exact" in output
     assert "XINFO GROUPS, XRANGE" in output

@@ -55,19 +55,23 @@ class Life:
         if self.lost_s is None and self.removed > self.read:
             self.lost_s = self.now_s
 
+    def id_of(self, number: int) -> str:
+        """The ID of an entry."""
+        return f"{self.times[number]}-{number}"
+
     @property
     def now_ms(self) -> int:
         return BEGAN_MS + round(self.now_s * 1000)
 
     def survey(self) -> Survey:
         """What the server says now."""
-        last = f"{self.times[-1]}-0"
-        first = f"{self.times[self.removed]}-0" if self.removed < self.added else ""
+        last = self.id_of(self.added - 1)
+        first = self.id_of(self.removed) if self.removed < self.added else ""
         needed = max(self.read, self.removed)
         lag = self.added - needed
         stream = StreamSummary("s", self.added - self.removed, self.added, last, first)
         age = self.now_ms - self.times[needed] if lag else 0
-        position = f"{self.times[self.read - 1]}-0" if self.read else "0-0"
+        position = self.id_of(self.read - 1) if self.read else "0-0"
         consumers = (ConsumerLag("c", 0, 0),)
         group = GroupLag("s", "g", lag, False, age, 0, None, position, self.read, consumers)
         return Survey(self.now_ms, (stream,), (group,))

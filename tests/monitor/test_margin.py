@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
@@ -102,6 +103,45 @@ def test_no_alert_without_danger(make: Callable[[int], Life], until_s: float) ->
         assert fired_s(answers) is None, (seed, answers)
 
 
+@pytest.mark.parametrize("nodes", [1, 100])
+@pytest.mark.parametrize(("keeps", "rate"), [(500, 50.0), (900, 60.0), (20, 10.0)])
+def test_a_small_length_is_never_called_unlimited(keeps: int, rate: float, nodes: int) -> None:
+    """A group that reads more slowly than the stream is trimmed loses entries: before it and during it, the margin is
+    a time, or not known."""
+    for seed in range(10):
+        life = Life(seed, maxlen(keeps), rate=rate, reads=rate * 0.97, nodes=nodes)
+        window, answers = MarginWindow(), []
+        for seen in life.surveys(900, 5):
+            window.add(seen)
+            answers.append(window.margins([KEY])[KEY])
+        assert life.lost_s is not None
+        waiting = [one for one in answers if "has acknowledged all" not in one.why]
+        unlimited = [one for one in waiting if one.seconds == math.inf]
+        assert all("reads as fast" in one.why for one in unlimited), seed
+        lost = [one for one in answers[round(life.lost_s / 5) :] if one in waiting]
+        assert math.inf not in {one.seconds for one in lost}, (seed, "entries are lost")
+        if nodes == 1:
+            assert {one.rule for one in waiting[20:]} == {"length"}, seed
+            assert min(one.seconds for one in waiting if one.seconds is not None) == 0.0
+
+
+@pytest.mark.parametrize("backlog", [0, 300, 20_000])
+@pytest.mark.parametrize("rate", [20.0, 1_000.0])
+def test_a_backlog_that_a_query_trims_itself_has_no_margin(backlog: int, rate: float) -> None:
+    """onCommit=delete: the removal stops exactly at the group, though the length stays."""
+    for seed in range(10):
+        life = Life(seed, lambda life: life.read, rate=rate, nodes=1)
+        life.added, life.times = backlog, [BEGAN_MS] * backlog
+        window, answers = MarginWindow(), []
+        for seen in life.surveys(300, 2.5):
+            life.reads = rate * (1.1 if life.added - life.read > backlog + 3 * rate else 0.9)
+            window.add(seen)
+            answers.append(window.margins([KEY])[KEY])
+        known = answers[10:]
+        assert {one.rule for one in known} == {"groups"}, (seed, known)
+        assert {one.seconds for one in known} == {math.inf}
+
+
 def test_an_age_is_told_from_a_length_where_the_rate_changes() -> None:
     life = Life(1, older_than(400), stalls_s=900)
     window = MarginWindow()
@@ -136,7 +176,8 @@ def test_what_does_not_show_a_rule_is_not_known_and_says_why() -> None:
     assert (few.kind, "4 looks are needed" in few.why) == ("", True)
     odd = rule_of(points((90_000, 20_000, 70_000, 40_000, 90_000), range(100_000, 600_000, 100_000)), [])
     assert (odd.kind, "by no length" in odd.why) == ("", True)
-    assert rule_of(points((5, 5), (5, 5)), []).still
+    still = rule_of(points((5, 5), (5, 5)), [])
+    assert (still.kind, "nothing was added or trimmed" in still.why) == ("", True)
 
 
 def test_a_full_server_counts_if_it_evicts() -> None:
@@ -159,7 +200,7 @@ def test_a_pending_entry_stands_where_its_time_says() -> None:
     assert point is not None
     middle = life.removed + 100_000
     age = seen.at_ms - life.times[middle]
-    held = replace(group, pending=10, oldest_pending=f"{life.times[middle]}-0", lag_ms=age)
+    held = replace(group, pending=10, oldest_pending=life.id_of(middle), lag_ms=age)
     assert GroupPoint.of(held, point).needed == pytest.approx(middle, rel=0.02)
     assert GroupPoint.of(replace(held, lag_ms=None), point).needed is None
 
@@ -211,6 +252,41 @@ def test_the_loss_on_a_server_comes_when_it_was_predicted(client: redis.Redis, c
     assert len(predicted) > 10
     for at_ms, seconds in predicted:
         assert seconds == pytest.approx((now_ms - at_ms) / 1000, rel=0.1, abs=0.6)  # a look is 0.5 s apart
+
+
+@pytest.mark.parametrize("rule", ["length", "groups"])
+def test_a_server_that_keeps_few_entries_and_one_whose_query_trims(
+    client: redis.Redis, connection: Connection, rule: str
+) -> None:
+    """MAXLEN = 500 takes entries from a slow group; a query that deletes what it has acknowledged keeps its backlog of
+    300, also while a batch is pending."""
+    window, now_ms = MarginWindow(apart_ms=0), BEGAN_MS
+    client.xgroup_create("s", "g", "0", mkstream=True)
+    limit: dict[str, Any] = {"maxlen": 500, "approximate": False} if rule == "length" else {}
+    answers: list[Margin] = []
+    for look in range(120):
+        for n in range(50 if look else 350):
+            client.xadd("s", {"n": n}, id=f"{now_ms + n}-0", **limit)
+        now_ms += 1_000
+        [[_, entries]] = client.xreadgroup("g", "c", {"s": ">"}, count=30 if rule == "length" else 50)
+        if look % 2 or rule == "length":
+            pending = client.xpending_range("s", "g", "-", "+", 200)
+            client.xack("s", "g", *[one["message_id"] for one in pending])
+        if rule == "groups":
+            left = client.xpending("s", "g")["min"] or f"{number_of(entries[-1][0]) + 1}-0"
+            client.xtrim("s", minid=left, approximate=False)
+        seen = survey(connection, ["s"])
+        groups = [replace(one, lag_ms=now_ms - (seen.at_ms - (one.lag_ms or 0))) for one in seen.groups]
+        window.add(replace(seen, at_ms=now_ms, groups=tuple(groups)))
+        answers.append(window.margins([KEY])[KEY])
+    known = answers[12:]
+    assert {one.rule for one in known} == {rule}, known
+    if rule == "groups":
+        assert {one.seconds for one in known} == {math.inf}
+    else:
+        assert math.inf not in {one.seconds for one in known}
+        assert known[-1].seconds is not None
+        assert known[-1].seconds < 60, "entries are lost"
 
 
 def test_lag_over_a_time_shows_the_margin(server: Server, client: redis.Redis) -> None:

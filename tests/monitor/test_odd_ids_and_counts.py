@@ -19,8 +19,9 @@ from spark_streams.model.ids import U64_MAX, StreamId
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.lag_survey import survey
 from spark_streams.monitor.terminal.units import duration
+from spark_streams.monitor.undelivered import fetch_undelivered
 from spark_streams.wire.connection.connection import Connection
-from spark_streams.wire.replies.xinfo import possible_lag
+from spark_streams.wire.replies.xinfo import GroupInfo, lag_of
 from tests.monitor.test_cli import rstream
 from tools.servers.server import Server
 
@@ -125,10 +126,45 @@ def test_an_unknown_age_is_not_shown_as_a_good_one(server: Server, client: redis
 
 
 @pytest.mark.parametrize(
-    ("lag", "length", "known"), [(None, 5, None), (-3, 5, None), (0, 5, None), (1, 5, 1), (5, 5, 5), (6, 5, None)]
+    ("position", "lag", "known"),
+    [
+        *((5, None, None), (5, -3, None), (5, 0, None), (5, 1, 1), (5, 9, 9), (5, 10, None), (5, 11, None)),
+        *((0, None, 10), (0, 3, 10), (10, 7, 0), (12, None, 0)),
+    ],
 )
-def test_a_lag_is_possible_if_there_can_be_so_many_entries(lag: int | None, length: int, known: int | None) -> None:
-    assert possible_lag(lag, length) == known
+def test_the_position_of_a_group_contradicts_its_counts(position: int, lag: int | None, known: int | None) -> None:
+    """Of ten entries from 1-0 to 10-0: the first one is delivered, the last one is not, or none, or all."""
+    info = GroupInfo(b"g", 0, 0, StreamId(position, 0), None, lag)
+    assert lag_of(info, 10, StreamId(1, 0), StreamId(10, 0)) == known
+    assert lag_of(info, 0, None, StreamId(0, 0)) == 0
+
+
+@pytest.mark.parametrize("read", [3, 9, 10])
+@pytest.mark.parametrize("trimmed", [0, 2])
+def test_a_count_of_an_append_only_file_of_redis_7_0_is_nowhere_believed(
+    server: Server, client: redis.Redis, connection: Connection, read: int, trimmed: int
+) -> None:
+    """After a restart, a group that was created with ENTRIESREAD 0 has this count again, at its later position."""
+    _five_of_ten(client)
+    client.execute_command("XGROUP", "SETID", "s", "g", f"{NOW - 10_000 + read - 1}-0", "ENTRIESREAD", "0")
+    if trimmed:
+        client.xtrim("s", minid=f"{NOW - 10_000 + trimmed}-0", approximate=False)
+    left = 10 - read
+    [group] = survey(connection, ["s"]).groups
+    assert (group.lag, group.delivered) == (left, None)
+    [behind] = json.loads(rstream(server, "lag", "--json").output)
+    assert behind["lag"] == left
+    assert rstream(server, "lag", "--max", str(left)).exit_code == 0
+    metrics = rstream(server, "exporter", "--once").output
+    assert f'rstream_lag_entries{{group="g",stream="s"}} {left}.0' in metrics
+    deleted = json.loads(rstream(server, "groups", "delete", "s", "--group", "g", "--even-active", "--json").output)
+    assert deleted["streams"][0]["lag"] == left
+    trims = json.loads(rstream(server, "trim", "s", "--acked", "--json").output)
+    assert trims["streams"][0]["acknowledged"] == read - trimmed
+    [view] = view_streams(connection, ["s"])
+    assert view.groups[0].lag in ({left} if read == 10 else {None})
+    waited = fetch_undelivered(connection, "s", "g", 8)
+    assert waited.entries == left
 
 
 def _five_of_ten(client: redis.Redis, *counts: Any) -> None:

@@ -80,7 +80,18 @@ BELOW = {
 }
 # Within the source: from entries and groups up to what Spark calls.
 SOURCE = [
-    {"limits", "membership", "offset", "part", "partitioning", "pending_list", "range", "run_counters", "shard_sets"},
+    {
+        "limits",
+        "membership",
+        "offset",
+        "part",
+        "partitioning",
+        "pattern_read",
+        "pending_list",
+        "range",
+        "run_counters",
+        "shard_sets",
+    },
     {"group", "quota", "rows", "sampled_size"},
     {"pending", "task"},
     {"batch", "trigger"},
@@ -297,6 +308,7 @@ def test_what_is_public_is_there() -> None:
         "debezium",
         "decode",
         "encode",
+        "is_later",
         "register",
         "route_dead_letters",
         "run",

@@ -228,3 +228,30 @@ def test_waiting(filled: RedisCluster) -> None:
     """For entries of streams on every node together."""
     assert rstream(filled, "wait", *NAMES, "--group", "g", "--lag", "90").exit_code == 0
     assert rstream(filled, "wait", *NAMES, "--group", "g", "--lag", "91", "--for", "1ms").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("streams",),
+        ("groups",),
+        ("lag", "--max", "100000"),
+        ("dead", "list"),
+        ("exporter", "--once"),
+        ("pending",),
+        ("trim", "--acked"),
+        ("groups", "prune", "--idle", "1d"),
+        ("doctor",),
+        ("lag", "orders-*"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_lists_keys_refuses_one_node_and_names_the_right_url(
+    filled: RedisCluster, words: tuple[str, ...]
+) -> None:
+    """It would show a part of the streams, and an alert would be green."""
+    node = filled.url.replace("redis+cluster://", "redis://").partition(",")[0]
+    ran = separate_runner().invoke(main, words, env={"COLUMNS": "300", "RSTREAM_URL": node})
+    said = re.sub(r"\s+", " ", ran.output + ran.stderr)
+    assert ran.exit_code != 0, said
+    assert node.replace("redis://", "redis+cluster://") in said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import json
 import uuid
 from datetime import UTC, date, datetime, timedelta
@@ -16,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 import spark_streams
@@ -87,12 +85,20 @@ def test_each_operation(spark: SparkSession, compact: bool, has_schema: bool) ->
     assert [row["_order"] for row in rows] == sorted(row["_order"] for row in rows)
 
 
+SCHEMA_CHANGE = {
+    "source": {"connector": "sqlserver"}, "databaseName": "shop", "schemaName": "dbo", "ddl": None,
+    "tableChanges": [{"type": "CREATE", "id": "shop.dbo.x"}],
+}  # fmt: skip
+
+
 def test_events_that_are_no_change_of_a_row_are_left_out(spark: SparkSession) -> None:
     assert converted(
         spark, CUSTOMERS,
         fields_of({"id": 1}, "default"),  # a tombstone
         fields_of({"serverName": "shop"}, {"ts_ms": 1}),
         fields_of({"databaseName": "shop"}, {"ddl": "CREATE TABLE x", "databaseName": "shop", "tableChanges": []}),
+        fields_of({"databaseName": "shop"}, SCHEMA_CHANGE),  # of SQL Server and Db2
+        fields_of({"databaseName": "shop"}, {"schema": {"type": "struct"}, "payload": SCHEMA_CHANGE}),
         fields_of({"id": "7"}, {"status": "BEGIN", "id": "7", "ts_ms": 1}),
         fields_of({"id": "7"}, {"status": "END", "id": "7", "event_count": 2}),
     ) == []  # fmt: skip
@@ -110,6 +116,88 @@ def test_a_delete_without_the_row_has_its_key(spark: SparkSession) -> None:
         null="-",
     )  # fmt: skip
     assert [(row["id"], row["_operation"]) for row in rows] == [(0, "delete"), (5, "delete")]
+
+
+NO_ROWS: list[object] = [None, '{"id": 1, "name": "ann"}', "", [], [{"id": 1}], 1, True, [1, 2], "null"]
+NO_ROW, NO_COLUMN = "the event has no row", "the row has no column of the schema"
+
+
+@pytest.mark.parametrize("has_schema", [False, True], ids=["bare", "schema"])
+def test_a_row_that_is_missing_or_no_object_is_malformed(spark: SparkSession, has_schema: bool) -> None:
+    """Before, it was a row of nulls, which overwrote the row of its key. MongoDB's rows are JSON texts."""
+    values: list[object] = [event(op, None, row) for row in NO_ROWS for op in "cur"]
+    values += [{"op": "u", "source": {}}, event("u", None, {}), event("c", None, {"other": 1})]
+    if has_schema:
+        values = [with_schema(value, field("id"), field("name")) for value in values]
+    rows = converted(spark, CUSTOMERS, *[fields_of({"id": 1}, value) for value in values])
+    expected = [NO_ROW] * (len(NO_ROWS) * 3 + 1) + [NO_COLUMN] * 2
+    assert [(row["_malformed"], row["name"]) for row in rows] == [(reason, None) for reason in expected]
+
+
+def test_a_delete_needs_a_row_or_a_key(spark: SparkSession) -> None:
+    """The key of MongoDB's documents, for one, with a row that is a text."""
+    cases: list[tuple[object, object, str | None]] = [
+        ({"id": 1}, None, None), ({"id": 1}, '{"id": 1}', None), ("default", {"id": 1}, None),
+        ("default", None, NO_ROW), ({"other": 1}, None, NO_ROW), ({"other": 1}, {"another": 1}, NO_COLUMN),
+        ("[1]", [1], NO_ROW),
+    ]  # fmt: skip
+    rows = converted(spark, CUSTOMERS, *[fields_of(key, event("d", before, None)) for key, before, _ in cases])
+    assert [(row["_malformed"], row["id"]) for row in rows] == [(why, None if why else 1) for *_, why in cases]
+
+
+def test_a_column_named_as_a_part_of_the_envelope_is_one(spark: SparkSession) -> None:
+    """Only an object with exactly the members `schema` and `payload` is the converter's envelope."""
+    payload = {"id": 7, "name": "within"}
+    struct = {"type": "struct", "fields": []}
+    cases: list[tuple[object, object, tuple[object, ...]]] = [
+        ({"id": 1}, {"id": 1, "name": "ann", "payload": payload}, (1, "ann", payload)),
+        ({"id": 1}, {"payload": payload}, (1, None, payload)),
+        ({"id": 1}, {"id": 1, "payload": payload, "schema": struct}, (1, None, payload)),
+        ({"id": 1}, {"schema": struct, "payload": {"id": 1, "payload": payload}}, (1, None, payload)),
+        ({"id": 2, "payload": payload}, "default", (2, None, payload)),
+        ({"schema": struct, "payload": {"id": 3}}, "default", (3, None, None)),
+    ]  # fmt: skip
+    schema = "id INT, name STRING, payload STRING"
+    rows = converted(spark, schema, *[fields_of(key, value) for key, value, _ in cases], unwrapped=True)
+    shown = [(row["id"], row["name"], row["payload"] and json.loads(row["payload"])) for row in rows]
+    assert shown == [expected for *_, expected in cases]
+    assert [row["_malformed"] for row in rows] == [None] * len(cases)
+
+
+DATES: list[tuple[str | None, object, date | None]] = [
+    ("io.debezium.time.Date", 19_675, date(2023, 11, 14)),
+    ("org.apache.kafka.connect.data.Date", 19_675, date(2023, 11, 14)),
+    *[
+        (f"io.debezium.time.{name}", number, None)
+        for name in ("Year", "Time", "MicroTime", "NanoTime", "Timestamp", "MicroTimestamp", "NanoTimestamp", "IsoDate")
+        for number in (2023, "2023")
+    ],
+    ("org.apache.kafka.connect.data.Time", 2023, None),
+    ("org.apache.kafka.connect.data.Timestamp", 2023, None),
+    (None, 2023, None),
+    ("io.debezium.time.IsoDate", "2017-09-15Z", date(2017, 9, 15)),
+    ("io.debezium.time.IsoDate", "2017-09-15+00:00", date(2017, 9, 15)),
+    ("io.debezium.time.IsoDate", "2017-09-15", date(2017, 9, 15)),
+    ("io.debezium.time.IsoDate", "2017-09-31Z", None),
+    ("io.debezium.time.IsoDate", "2017-09-15+02:00", None),
+    ("io.debezium.time.ZonedTimestamp", "2017-09-15T10:00:00Z", date(2017, 9, 15)),
+]
+
+
+def test_a_number_is_a_date_only_if_the_schema_says_so(spark: SparkSession) -> None:
+    """Of a column, and of the elements of an array. Without a schema a number is days, and a text may be IsoDate's."""
+    entries = []
+    for kind, value, _ in DATES:
+        each: dict[str, object] = {**field("each"), "items": {"type": "any", "name": kind}}
+        entries.append(
+            fields_of({}, with_schema(event("c", None, {"day": value, "each": [value]}), field("day", kind), each))
+        )
+    rows = converted(spark, "day DATE, each ARRAY<DATE>", *entries)
+    for row, (kind, value, expected) in zip(rows, DATES, strict=True):
+        assert (row["day"], row["each"]) == (expected, expected and [expected]), (kind, value)
+        assert row["_malformed"] == (None if expected else "column 'day' does not fit DATE"), (kind, value)
+    bare = [fields_of({}, event("c", None, {"day": value})) for value in (19_675, "2023-11-14Z")]
+    assert [row["day"] for row in converted(spark, "day DATE", *bare)] == [date(2023, 11, 14)] * 2
 
 
 def test_unwrapped_events(spark: SparkSession) -> None:
@@ -535,95 +623,6 @@ def test_no_event_ends_a_query(spark: SparkSession, unwrapped: bool, unit: str |
     rows = converted(spark, schema, *HOSTILE, unwrapped=unwrapped, timestamps=unit)
     assert len(rows) == len(HOSTILE)
     assert all(row["_malformed"] for row in rows[:7] if not unwrapped)
-
-
-def test_the_order_is_the_sources_then_the_entrys(spark: SparkSession) -> None:
-    """Debezium appends an event again after an error of the server: it may come after a later one."""
-    at = 1_700_000_000_000
-    later = [
-        {"ts_ms": at, "lsn": 99}, {"ts_ms": at, "lsn": 100}, {"ts_ms": at + 1, "lsn": 3},
-        {"ts_ms": at + 2, "file": "bin.000009", "pos": 500, "row": 0},
-        {"ts_ms": at + 2, "file": "bin.000009", "pos": 500, "row": 1},
-        {"ts_ms": at + 2, "file": "bin.000010", "pos": 4, "row": 0},
-    ]  # fmt: skip
-    entries = [fields_of({}, event("c", None, {"id": n}, **source)) for n, source in enumerate(later)]
-    rows = converted(spark, CUSTOMERS, *reversed(entries))
-    assert [row["id"] for row in sorted(rows, key=lambda row: row["_order"])] == list(range(len(later)))
-
-
-SNAPSHOTS = ["true", "first", "first_in_data_collection", "last_in_data_collection", "last", "incremental", True]
-READ, STREAMED = 1_744_620_287_000, 1_744_613_916_000  # a change during a long snapshot is earlier than the reading
-
-
-def latest(spark: SparkSession, *streams: list[dict[str, object]]) -> list[str]:
-    """The names of the latest events of streams: the events of one follow each other."""
-    rows = [
-        (str(place), f"{READ + 1000 * (n + 1)}-0", fields_of({"id": 1}, each))
-        for place, events in enumerate(streams)
-        for n, each in enumerate(events)
-    ]
-    changes = spark_streams.debezium(spark.createDataFrame(rows, ENTRIES), CUSTOMERS)
-    found = changes.groupBy("_stream").agg(F.max_by("name", "_order").alias("name")).collect()
-    return [row["name"] for row in sorted(found, key=lambda row: int(row["_stream"]))]
-
-
-def of_name(op: str, name: str, **source: object) -> dict[str, object]:
-    image = {"id": 1, "name": name}
-    return event(op, image if op == "d" else None, None if op == "d" else image, **source)
-
-
-POSITIONS: list[tuple[dict[str, object], dict[str, object]]] = [
-    ({"lsn": 100}, {"lsn": 150}),
-    ({"lsn": 100}, {"lsn": 100}),
-    ({}, {}),
-    ({"lsn": 100}, {}),
-    ({"lsn": 100}, {"lsn": None, "snapshot": None}),
-    ({"lsn": 100}, {"lsn": 150, "ts_ms": None}),
-    ({"file": "bin.000009", "pos": 900, "row": 0}, {"file": "bin.000009", "pos": 950, "row": 0}),
-    ({"file": "bin.000009", "pos": 900, "gtid": None}, {"file": "bin.000010", "pos": 4, "gtid": "a:1"}),
-    ({"file": "bin.000009", "pos": 900}, {"file": "bin.000001", "pos": 4}),
-    ({"file": "", "pos": 0}, {"file": "bin.000001", "pos": 4}),
-    ({"change_lsn": None, "commit_lsn": "00:01"}, {"change_lsn": "00:02", "event_serial_no": 1}),
-    ({"scn": "100"}, {"scn": "150"}),
-]
-
-
-def test_a_change_is_later_than_a_row_of_a_snapshot_before_it(spark: SparkSession) -> None:
-    """Also if the snapshot is taken again: it does not undo the change that follows it."""
-    streams = []
-    for snapshot, op, (of_snapshot, of_change) in itertools.product(SNAPSHOTS, "rc", POSITIONS):
-        read = of_name(op, "read", **{"ts_ms": READ, "snapshot": snapshot, **of_snapshot})
-        first = of_name("u", "first", **{"ts_ms": STREAMED - 1000, **of_change})
-        for change in "cud":
-            streams.append([read, of_name(change, "changed", **{"ts_ms": STREAMED, **of_change})])
-        streams.append([read, first, read, of_name("u", "changed", **{"ts_ms": STREAMED, **of_change})])
-    assert latest(spark, *streams) == ["changed"] * len(streams)
-
-
-def test_of_rows_of_snapshots_the_later_one_counts(spark: SparkSession) -> None:
-    first = of_name("r", "first", ts_ms=STREAMED, snapshot="last", lsn=100)
-    second = of_name("r", "second", ts_ms=READ, snapshot="true", lsn=120)
-    assert latest(spark, [first, second], [second, first]) == ["second"] * 2
-
-
-def test_a_time_that_cannot_be_right_orders_nothing(spark: SparkSession) -> None:
-    """IDs that are not milliseconds tell nothing."""
-    cases: list[tuple[object, int, bool]] = [
-        (READ + 86_400_000, READ, False), (READ + 86_400_001, READ, True), (2**62, READ, True), (2**70, READ, True),
-        (READ, READ * 1000, False), (READ, 7, False), (-1, READ, True), ("x", READ, True), (1.5, READ, True),
-        (None, READ, False), (0, READ, False), (str(READ), READ, False),
-    ]  # fmt: skip
-    rows = [
-        (str(place), f"{entry}-0", fields_of({"id": 1}, of_name("u", "odd", ts_ms=time)))
-        for place, (time, entry, _) in enumerate(cases)
-    ]
-    changes = spark_streams.debezium(spark.createDataFrame(rows, ENTRIES), CUSTOMERS).collect()
-    for row, (time, entry, is_wrong) in zip(sorted(changes, key=lambda row: int(row["_stream"])), cases, strict=True):
-        assert (row["_order"] is None, row["_malformed"] is not None) == (is_wrong, is_wrong), (time, entry)
-        assert row["name"] == "odd"
-        assert not is_wrong or row["_malformed"].startswith("source.ts_ms is ")
-    right, odd = of_name("u", "right", ts_ms=READ), of_name("u", "odd", ts_ms=READ * 2)
-    assert latest(spark, [right, odd], [odd, right]) == ["right"] * 2
 
 
 def test_wrong_arguments(spark: SparkSession) -> None:

@@ -75,6 +75,13 @@ def test_a_bad_entry_is_acknowledged_with_its_dead_letter(run: Run) -> None:
     assert not run.report().early
 
 
+def test_an_add_whose_reply_was_lost_is_counted_as_an_entry(run: Run) -> None:
+    """Nobody knows its ID but the stream."""
+    entry = run.client.xadd(STREAM, {"p": "p", "n": ENTRIES})
+    run.report()
+    assert run.observer.unconfirmed == {(STREAM, entry)}
+
+
 def test_an_entry_that_the_server_has_lost_is_told_apart(run: Run) -> None:
     run.commit()
     run.acknowledge(*run.ids)

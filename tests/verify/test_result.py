@@ -9,7 +9,7 @@ import pytest
 
 from spark_streams.verify.checker import Report
 from spark_streams.verify.page import page
-from spark_streams.verify.result import BROKEN, HELD, UNPROVED, Result
+from spark_streams.verify.result import BROKEN, HELD, UNPROVED, Result, Sum
 
 HOSTILE = "<script>\x1b[31m&"
 
@@ -70,3 +70,23 @@ def test_the_page_escapes_everything_and_loads_nothing() -> None:
     assert "\x1b" not in text
     assert text.count("&lt;script&gt;") == 6
     assert not re.search(r"https?:|src=|@import|url\(", text)
+
+
+def test_adds_whose_reply_was_lost_have_a_line_and_the_sum_is_an_equation() -> None:
+    """26,664 confirmed entries have 26,165 rows and 529 dead letters: the reply to 30 adds was lost."""
+    held = replace(result(), sum=Sum(26_664, 30, 26_165, 529, not_added=4))
+    assert held.verdict == HELD
+    assert "26,664 + 30 = 26,165 + 529" in str(held)
+    assert "30 (and 4 adds without a reply are not there)" in str(held)
+    assert held.for_json()["sum"] == {
+        **{"confirmed": 26_664, "unconfirmed": 30, "rows": 26_165, "dead_letters": 529},
+        **{"not_added": 4, "difference": 0},
+    }
+    assert "26,664 + 30 = 26,165 + 529" in page(held)
+
+
+@pytest.mark.parametrize("unconfirmed", [29, 31])
+def test_a_difference_fails_the_run(unconfirmed: int) -> None:
+    broken = replace(result(), sum=Sum(26_664, unconfirmed, 26_165, 529))
+    assert broken.verdict == BROKEN
+    assert f"26,664 + {unconfirmed} ≠ 26,165 + 529" in broken.sentence

@@ -51,11 +51,9 @@ def dead() -> None:
 
     \b
     Examples:
-      rstream dead list                                  list streams that hold dead letters
-      rstream dead list orders:dead                      count the dead letters of a stream by kind
-      rstream dead show orders:dead --reason 'decode*'   show their fields
-      rstream dead redrive orders:dead                   preview: count the dead letters per target stream
-      rstream dead redrive orders:dead --rate 2000 --yes   send them back
+      rstream dead list                     list streams that hold dead letters
+      rstream dead show orders:dead --reason 'decode*'
+      rstream dead redrive orders:dead
     """
 
 

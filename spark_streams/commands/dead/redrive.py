@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from spark_streams.commands.bounds import bounds_of, say_bounds, up_to_last
+from spark_streams.commands.bounds import bounds_of, say_bounds, typed_options, up_to_last
 from spark_streams.commands.dead.criteria import (
     FilterOptions,
     criteria_of,
@@ -21,6 +21,8 @@ from spark_streams.commands.dead.criteria import (
 from spark_streams.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 from spark_streams.commands.yes import change_line, yes_option
 from spark_streams.errors import OptionError
+from spark_streams.model.keys import is_product_key
+from spark_streams.model.operator_commands import shell_line
 from spark_streams.model.pattern import is_pattern
 from spark_streams.monitor.terminal.units import counted
 
@@ -90,7 +92,8 @@ def redrive(
     A dead letter is written as an entry with its original fields, then deleted. The new entry has one more field,
     dl.redriven, with the number of redrives and the ID of the dead letter. It goes to its original stream (dl.stream)
     if a query or consumer has recorded that dead letters of that stream and group are written here. Any other target
-    must be named with --allow or --to. A redrive never writes to keys rstream:*.
+    must be named with --allow or --to: the command is printed. If nothing but refused dead letters was found, the exit
+    code is 3. A redrive never writes to keys rstream:*.
 
     All groups of the target stream receive the entry, including those that have processed it before. To avoid that,
     write to another stream with --to.
@@ -132,21 +135,34 @@ def redrive(
         with stopping(run):
             report = run.run(not yes)
     bounds = _bounds(report, options) if report.dry_run and not report.stopped else []
+    refused = [to for action, to, _ in report.destinations() if action == "refuse" and not is_product_key(to)]
+    command = _allowing(report, refused) if refused else None
     if as_json:
-        print_json({**report.facts(), "bounds": bounds})
+        print_json({**report.facts(), "bounds": bounds, "command": command})
     else:
         print_report(report)
         say_bounds(bounds)
+        if command is not None:
+            say(f"to send the refused dead letters back, if these are the right streams:\n{command}")
     if not report.has_matches and not report.stopped:
         print_why_none_match(address, stream, criteria, as_json)
     if report.stopped:
         sys.exit(130)
+    if report.refused and not report.moved + report.parked:
+        sys.exit(_ALL_REFUSED)
+
+
+def _allowing(report: Report, streams: Sequence[str]) -> str:
+    """Return the command that sends dead letters back to these streams."""
+    flags = ["exact"] if any(map(is_pattern, streams)) else []
+    typed = typed_options(click.get_current_context(), "allow", "exact", "recorded", "yes", "as_json")
+    words = ["dead", "redrive", *typed, *bounds_of({"allow": streams}, *flags), *([] if report.dry_run else ["--yes"])]
+    name = ["--", report.stream] if report.stream.startswith("-") else [report.stream]
+    return shell_line([*words, *name])
 
 
 def _bounds(report: Report, options: RedriveOptions) -> list[str]:
     """Return the bounds of a redrive: the last dead letter, and the streams that receive one."""
-    if not report.moved + report.parked:
-        return []
     last = up_to_last([report.last])
     if options.to is not None:
         return last
@@ -159,6 +175,7 @@ def _bounds(report: Report, options: RedriveOptions) -> list[str]:
     return [*last, *bounds_of({"allow": streams}, *flags)]
 
 
+_ALL_REFUSED = 3  # exit code
 _ACTIONS = {
     "move": "sent there",
     "park": "parked there",

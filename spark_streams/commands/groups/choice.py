@@ -11,6 +11,8 @@ from spark_streams.commands.entry import parse_id
 from spark_streams.commands.shared import milliseconds
 
 if TYPE_CHECKING:
+    from spark_streams.commands.bounds import Only
+    from spark_streams.groups.group_snapshot import GroupSnapshot
     from spark_streams.groups.pending_selection import Choice
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -54,3 +56,9 @@ def choice_of(consumers: tuple[str, ...], selection: SelectionOptions, released:
     high = MAX_ID if last is None else parse_id(last)[1]
     ids = tuple(parse_id(entry_id)[0] for entry_id in selection["ids"])
     return Choice(consumers, selection["idle"], low, high, ids, selection["limit"], released)
+
+
+def bounded(choice: Choice, only: Only, snapshot: GroupSnapshot) -> Choice:
+    """Return the choice without entries of this group that its dry run has not shown."""
+    last = only.id(snapshot.stream, snapshot.group)
+    return choice if last is None else choice.up_to(last)

@@ -6,8 +6,8 @@ from typing import Unpack
 
 import click
 
-from spark_streams.commands.bounds import up_to_last
-from spark_streams.commands.groups.choice import SelectionOptions, choice_of, choice_options
+from spark_streams.commands.bounds import only_these
+from spark_streams.commands.groups.choice import SelectionOptions, bounded, choice_of, choice_options
 from spark_streams.commands.groups.group_change import (
     ChangeOptions,
     ChangeReport,
@@ -36,9 +36,8 @@ def claim(
 ) -> None:
     """Hand pending entries of one consumer to another consumer of the group (XCLAIM). Delivery counts do not change.
 
-    Without --yes this is a dry run. --from must not be a running query. --to may be one: with its next batch it reads
-    the claimed entries up to its committed position. Its checkpoint stays in use. Later entries stay with their
-    consumer.
+    --from must not be a running query. --to may be one: with its next batch it reads the claimed entries up to its
+    committed position. Its checkpoint stays in use. Later entries stay with their consumer.
 
     \b
     deleted  entries that were deleted from the stream; Redis 7 and later also remove them from the pending list
@@ -66,10 +65,10 @@ def claim(
 
     def claim_on_stream(snapshot: GroupSnapshot) -> Claimed:
         remaining = choice.without_taken(entries_in(report.stream_reports))
-        return hand_over(server, snapshot, to, remaining, options.yes)
+        return hand_over(server, snapshot, to, bounded(remaining, options.only, snapshot), options.yes)
 
     with connect(options.url) as server:
-        snapshots = load_groups(server, names, options.group, options.exact)
+        snapshots = load_groups(server, names, options.group, options.exact, only=options.only)
         touched = None if source is None else [source]
         refused = (
             []
@@ -91,7 +90,7 @@ def claim(
             claimed.above,
         ),
         f"handed over {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
-        up_to_last(one_stream.last for one_stream in report.stream_reports),
+        only_these((one.stream, one.group, one.last) for one in report.stream_reports),
     )
 
 
@@ -116,8 +115,8 @@ def ack(
 ) -> None:
     """Acknowledge pending entries of a group (XACK): they are not delivered again. An entry must match all options.
 
-    Without --yes this is a dry run. Entries of a running query are refused. Released entries are refused while any
-    query of the group runs, because it might take them at the same time.
+    Entries of a running query are refused. Released entries are refused while any query of the group runs, because it
+    might take them at the same time.
 
     \b
     Examples:
@@ -141,10 +140,11 @@ def ack(
     choice = choice_of(consumers, selection, released)
 
     def acknowledge_on_stream(snapshot: GroupSnapshot) -> Acknowledged:
-        return acknowledge(server, snapshot, choice.without_taken(entries_in(report.stream_reports)), options.yes)
+        remaining = choice.without_taken(entries_in(report.stream_reports))
+        return acknowledge(server, snapshot, bounded(remaining, options.only, snapshot), options.yes)
 
     with connect(options.url) as server:
-        snapshots = load_groups(server, names, options.group, options.exact)
+        snapshots = load_groups(server, names, options.group, options.exact, only=options.only)
         refused = [
             reason
             for snapshot in snapshots
@@ -161,5 +161,5 @@ def ack(
             ", ".join(f"{name}: {count:,}" for name, count in acknowledged.consumers.items()) or "-",
         ),
         f"acknowledged {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
-        up_to_last(one_stream.last for one_stream in report.stream_reports),
+        only_these((one.stream, one.group, one.last) for one in report.stream_reports),
     )

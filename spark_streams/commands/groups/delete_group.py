@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spark_streams.commands.bounds import NO_GROUP, only_these
 from spark_streams.commands.groups.group_change import (
     ChangeOptions,
     ChangeReport,
@@ -33,8 +34,8 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
     """Delete a group of STREAM (XGROUP DESTROY) or one of its consumers (XGROUP DELCONSUMER), and the keys that queries
     keep on the server for it. Its pending entries are forgotten: they are not delivered again.
 
-    Without --yes this is a dry run. A group or consumer of a running query is refused. A consumer with pending entries
-    is refused without --forget-pending; rstream groups claim hands them to another consumer.
+    A group or consumer of a running query is refused. A consumer with pending entries is refused without
+    --forget-pending; rstream groups claim hands them to another consumer.
 
     If the group no longer exists, the command deletes its remaining keys. For the keys of a deleted consumer other than
     `spark`, name it with --consumer. Entries that wait for a retry (retryDelay) stay, and the command prints where. A
@@ -67,6 +68,7 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
             *(deleted.pending, deleted.lag, ", ".join(deleted.keys) or "-"),
         ),
         f"deleted {deleted_names}, with {plural(pending, 'pending entry', 'pending entries')}",
+        only_these((deleted.stream, deleted.group, deleted.position) for deleted in report.stream_reports),
     )
 
 
@@ -82,7 +84,7 @@ def _groups(server: Server, names: Sequence[str], options: ChangeOptions, report
     from spark_streams.wire.replies.xinfo import streams_with_group
 
     group = options.group
-    streams = resolve_streams(server, names, group, options.exact)
+    streams = [s for s in resolve_streams(server, names, group, options.exact) if options.only.has(s, group)]
     group_keys = find_group_keys(server, {group: streams})[group]
     waiting = count_waiting(server, group_keys)
     group_keys = [group_key for group_key in group_keys if group_key.key not in waiting]
@@ -92,16 +94,24 @@ def _groups(server: Server, names: Sequence[str], options: ChangeOptions, report
     snapshots = load_groups(
         server, [stream for stream in streams if stream in having_it or not keys_by_stream[stream]], group
     )
+    moved = [
+        f"group {group!r} of stream {snapshot.stream!r} stands at {snapshot.position}, and not where the dry run has "
+        "shown it. Repeat the dry run"
+        for snapshot in snapshots
+        if not options.only.stands(snapshot.stream, group, str(snapshot.position))
+    ]
     report.carry_out(
         snapshots,
-        [reason for snapshot in snapshots for reason in snapshot.in_use(None, options.even_active)],
+        [*moved, *(reason for snapshot in snapshots for reason in snapshot.in_use(None, options.even_active))],
         lambda snapshot: (
             delete_group(server, snapshot, keys_by_stream[snapshot.stream])
             if report.yes
-            else plan_delete_group(snapshot, keys_by_stream[snapshot.stream])
+            else plan_delete_group(server, snapshot, keys_by_stream[snapshot.stream])
         ),
     )
-    for stream in (stream for stream in streams if stream not in having_it):
+    for stream in streams:
+        if stream in having_it or not options.only.stands(stream, group, NO_GROUP):
+            continue
         report.stream_reports.append(
             delete_leftovers(server, stream, group, keys_by_stream[stream])
             if report.yes
@@ -130,9 +140,10 @@ def _consumers(
         require_consumers,
     )
     from spark_streams.groups.group_keys import GroupKey
+    from spark_streams.model.ids import MAX_ID
 
     group = options.group
-    streams = resolve_streams(server, names, group, options.exact)
+    streams = [s for s in resolve_streams(server, names, group, options.exact) if options.only.has(s, group)]
     streams_with_consumer = {stream for stream in streams if find_consumers(server, stream, group, consumer)}
     leftover_keys = {
         stream: [GroupKey(key, "", consumer, stream) for key in find_consumer_keys(server, stream, group, consumer)]
@@ -160,7 +171,9 @@ def _consumers(
         snapshots,
         refused,
         lambda snapshot: (
-            delete_consumer(server, snapshot, consumer, forget_pending)
+            delete_consumer(
+                *(server, snapshot, consumer, forget_pending), options.only.id(snapshot.stream, group) or MAX_ID
+            )
             if report.yes
             else plan_delete_consumer(snapshot, consumer, find_consumer_keys(server, snapshot.stream, group, consumer))
         ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import click
 
-from spark_streams.commands.bounds import say_bounds
+from spark_streams.commands.bounds import Only, only_option, say_bounds
 from spark_streams.commands.names import exact_option, require_existing, resolve_streams
 from spark_streams.commands.shared import json_option, print_json, print_table, say, url_option
 from spark_streams.commands.yes import change_line, yes_option
@@ -47,7 +47,8 @@ F = TypeVar("F", bound=Callable[..., object])
 @dataclass(frozen=True)
 class ChangeOptions:
     """Options of every command that changes groups. exact: streams are names, never patterns; yes: make the change,
-    otherwise only print it; even_active: even if a consumer that is not a query was active in the last minute."""
+    otherwise only print it; even_active: even if a consumer that is not a query was active in the last minute; only:
+    the groups of a dry run."""
 
     group: str
     exact: bool
@@ -55,10 +56,12 @@ class ChangeOptions:
     even_active: bool
     url: str
     as_json: bool
+    only: Only
 
 
 def change_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add --group, --exact, --yes, --even-active, the server and --json. The command receives them as `options`."""
+    """Add --group, --exact, --yes, --even-active, --only, the server and --json. The command receives them as
+    `options`."""
 
     @click.option("--group", required=True, help="The group.")
     @exact_option
@@ -66,11 +69,20 @@ def change_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--even-active", is_flag=True, help="Even if a consumer that is not a query was active in the last minute."
     )
+    @only_option
     @functools.wraps(command)
     def with_options(
-        *, group: str, exact: bool, yes: bool, even_active: bool, url: str, as_json: bool, **arguments: object
+        *,
+        group: str,
+        exact: bool,
+        yes: bool,
+        even_active: bool,
+        url: str,
+        as_json: bool,
+        only: Only,
+        **arguments: object,
     ) -> None:
-        command(options=ChangeOptions(group, exact, yes, even_active, url, as_json), **arguments)
+        command(options=ChangeOptions(group, exact, yes, even_active, url, as_json, only), **arguments)
 
     return url_option(json_option(with_options))
 
@@ -83,14 +95,20 @@ def all_streams(server: Server) -> list[str]:
 
 
 def load_groups(
-    server: Server, names: Sequence[str], group: str, exact: bool = False, absent: Sequence[str] = ()
+    server: Server,
+    names: Sequence[str],
+    group: str,
+    exact: bool = False,
+    absent: Sequence[str] = (),
+    only: Only | None = None,
 ) -> list[GroupSnapshot]:
     """Return the state of the group on each stream of the names. exact: as for resolve_streams; absent: see
-    GroupSnapshot. Raises StreamStateError."""
+    GroupSnapshot; only: the groups of a dry run, others are left out. Raises StreamStateError."""
     from spark_streams.groups.group_snapshot import fetch_group
 
     streams = resolve_streams(server, names, group, exact)
     require_existing(server, streams)
+    streams = streams if only is None else [stream for stream in streams if only.has(stream, group)]
     return [fetch_group(server, stream, group, absent=absent) for stream in streams]
 
 

@@ -34,16 +34,9 @@ def groups() -> None:
 
     \b
     Examples:
-      rstream groups                                                    all groups of all streams
+      rstream groups                     all groups of all streams
       rstream groups orders payments
-      rstream groups seek orders --group etl --to 1h                    preview of reading the last hour again
-      rstream groups seek orders --group etl --to latest --yes
-      rstream groups claim orders --group etl --from bob --to spark --idle 5m --yes
-      rstream groups release orders --group etl --consumer bob --yes
-      rstream groups ack orders --group etl --consumer bob --last-id 1795163834542-0 --yes
-      rstream groups delete orders --group etl --consumer bob
-      rstream groups prune --idle 7d                                    preview of abandoned groups
-      rstream groups create 'orders:*' --group etl --start latest --yes
+      rstream groups seek orders --group etl --to 1h
     """
 
 

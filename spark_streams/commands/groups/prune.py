@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.bounds import bounds_of
+from spark_streams.commands.bounds import Only, only_option, only_these
 from spark_streams.commands.groups.group_change import (
     ChangeReport,
     Row,
@@ -19,7 +19,6 @@ from spark_streams.commands.groups.group_change import (
 from spark_streams.commands.names import exact_option, resolve_streams
 from spark_streams.commands.shared import connect, json_option, milliseconds, say, url_option
 from spark_streams.commands.yes import yes_option
-from spark_streams.model.pattern import escape
 
 if TYPE_CHECKING:
     from spark_streams.groups.prune import Pruned, PruneSearch
@@ -47,6 +46,7 @@ _NAMES = 5  # of consumers in a row
 @click.option("--consumers", is_flag=True, help="Do not delete groups: delete their idle consumers that hold no entry.")
 @exact_option
 @yes_option
+@only_option
 @url_option
 @json_option
 def prune(
@@ -57,15 +57,16 @@ def prune(
     consumers: bool,
     exact: bool,
     yes: bool,
+    only: Only,
     url: str,
     as_json: bool,
 ) -> None:
     """Delete groups of STREAM (a name or a pattern; default: all streams) that were not read from for --idle.
 
-    Without --yes this is a dry run. A group stays if a running query uses it, or if a consumer was active within
-    the time. Otherwise it is deleted if an entry is pending for that time, or an undelivered entry is that old. Other
-    groups stay: a client may be waiting for the next entry. A group to which a query with noAck has committed stays,
-    too. The command names these groups; rstream groups delete can delete them.
+    A group stays if a running query uses it, or if a consumer was active within the time. Otherwise it is deleted if an
+    entry is pending for that time, or an undelivered entry is that old. Other groups stay: a client may be waiting for
+    the next entry. A group to which a query with noAck has committed stays, too. The command names these groups;
+    rstream groups delete can delete them.
 
     As with rstream groups delete, the group's pending entries, consumers and keys are deleted with it. Entries that
     wait for a retry stay, and the command prints where.
@@ -95,13 +96,15 @@ def prune(
     if hold and consumers:
         raise click.UsageError("--hold and --consumers are different changes: leave one of them out")
     if hold or consumers:
-        (_hold if hold else _consumers)(names, idle, groups, exact, yes, url, as_json)
+        (_hold if hold else _consumers)(names, idle, groups, exact, yes, only, url, as_json)
         return
     report = _PruneReport(yes, as_json)
     with connect(url) as server:
         streams = resolve_streams(server, names, None, exact) if names else all_streams(server)
         report.outcome = pruning.find_abandoned(server, streams, groups, exact, idle, server_time(server))
-        abandoned = report.outcome.abandoned
+        abandoned = [
+            group for group in report.outcome.abandoned if only.stands(group.stream, group.group, str(group.position))
+        ]
         streams_of = {
             group: [abandoned_group.stream for abandoned_group in abandoned if abandoned_group.group == group]
             for group in dict.fromkeys(abandoned_group.group for abandoned_group in abandoned)
@@ -118,7 +121,7 @@ def prune(
             lambda group: (
                 pruning.prune_group(server, group, keys_by_stream[group.group][group.stream], idle)
                 if yes
-                else pruning.plan_prune(group, keys_by_stream[group.group][group.stream])
+                else pruning.plan_prune(server, group, keys_by_stream[group.group][group.stream])
             ),
         )
     for pruned in report.stream_reports:
@@ -134,15 +137,22 @@ def prune(
         ),
         f"deleted {plural(len(report.stream_reports), 'group')}, "
         f"with {plural(pending, 'pending entry', 'pending entries')}",
-        bounds_of({"group": dict.fromkeys(escape(pruned.group) for pruned in report.stream_reports)}),
+        only_these((pruned.stream, pruned.group, pruned.position) for pruned in report.stream_reports),
     )
 
 
 def _hold(
-    names: tuple[str, ...], idle: int, groups: tuple[str, ...], exact: bool, yes: bool, url: str, as_json: bool
+    names: tuple[str, ...],
+    idle: int,
+    groups: tuple[str, ...],
+    exact: bool,
+    yes: bool,
+    only: Only,
+    url: str,
+    as_json: bool,
 ) -> None:
     """List groups that hold entries back; with `yes` forget them."""
-    from spark_streams.groups.held import find_held, forget_group
+    from spark_streams.groups.held import find_held, find_undecided, forget_group
     from spark_streams.monitor.held import Held
     from spark_streams.monitor.terminal.units import duration
 
@@ -150,8 +160,16 @@ def _hold(
     forgotten: set[tuple[bytes, bytes]] = set()
     with connect(url) as server:
         streams = resolve_streams(server, names, None, exact) if names else all_streams(server)
-        held = find_held(server, streams, groups, exact, idle)
+        found = [
+            one
+            for one in find_held(server, streams, groups, exact, idle)
+            if only.stands(one.stream, one.group, one.position)
+        ]
+        kept = find_undecided(server, found, idle, server_time(server))
+        undecided = {(one.stream, one.group) for one in kept}
+        held = [one for one in found if (one.stream, one.group) not in undecided]
         report.carry_out(held, [], lambda one: forget_group(server, one, idle, forgotten) if yes else one)
+    report.notes += [f"kept: group {one.group!r} of stream {one.stream!r}: {one.why}" for one in kept]
     report.show(
         ("stream", "group", "idle ", "last delivered", "holds about", "bytes", "removed"),
         lambda one: (
@@ -161,12 +179,19 @@ def _hold(
             one.removed,
         ),
         f"forgot {plural(len(report.stream_reports), 'group')}",
-        bounds_of({"group": dict.fromkeys(escape(one.group) for one in report.stream_reports)}),
+        only_these((one.stream, one.group, one.position) for one in report.stream_reports),
     )
 
 
 def _consumers(
-    names: tuple[str, ...], idle: int, groups: tuple[str, ...], exact: bool, yes: bool, url: str, as_json: bool
+    names: tuple[str, ...],
+    idle: int,
+    groups: tuple[str, ...],
+    exact: bool,
+    yes: bool,
+    only: Only,
+    url: str,
+    as_json: bool,
 ) -> None:
     """List idle consumers without pending entries; with `yes` delete them."""
     from spark_streams.groups.idle_consumers import IdleConsumers, delete_idle_consumers, find_idle_consumers
@@ -175,7 +200,11 @@ def _consumers(
     report: ChangeReport[IdleConsumers] = ChangeReport(yes, as_json)
     with connect(url) as server:
         streams = resolve_streams(server, names, None, exact) if names else all_streams(server)
-        found = find_idle_consumers(server, streams, groups, exact, idle)
+        found = [
+            one
+            for one in find_idle_consumers(server, streams, groups, exact, idle)
+            if only.stands(one.stream, one.group, one.position)
+        ]
         report.carry_out(found, [], lambda one: delete_idle_consumers(server, one, idle) if yes else one)
     for one in report.stream_reports:
         report.notes += [
@@ -190,6 +219,7 @@ def _consumers(
             ", ".join([*one.consumers][:_NAMES]) + (", …" if len(one.consumers) > _NAMES else ""),
         ),
         f"deleted {plural(sum(len(one.consumers) for one in report.stream_reports), 'consumer')}",
+        only_these((one.stream, one.group, one.position) for one in report.stream_reports),
     )
 
 

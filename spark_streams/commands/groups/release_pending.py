@@ -6,8 +6,8 @@ from typing import Unpack
 
 import click
 
-from spark_streams.commands.bounds import up_to_last
-from spark_streams.commands.groups.choice import SelectionOptions, choice_of, choice_options
+from spark_streams.commands.bounds import only_these
+from spark_streams.commands.groups.choice import SelectionOptions, bounded, choice_of, choice_options
 from spark_streams.commands.groups.group_change import (
     ChangeOptions,
     ChangeReport,
@@ -40,7 +40,7 @@ def release(
     `claimIdle`. With --mode fatal they become dead letters if that query has a dead-letter stream; otherwise they stay
     pending.
 
-    Without --yes this is a dry run. The consumer of a running query is refused.
+    The consumer of a running query is refused.
 
     \b
     Examples:
@@ -56,10 +56,11 @@ def release(
     choice = choice_of((consumer,), selection)
 
     def release_on_stream(snapshot: GroupSnapshot) -> Released:
-        return give_back(server, snapshot, choice.without_taken(entries_in(report.stream_reports)), mode, options.yes)
+        remaining = choice.without_taken(entries_in(report.stream_reports))
+        return give_back(server, snapshot, bounded(remaining, options.only, snapshot), mode, options.yes)
 
     with connect(options.url) as server:
-        snapshots = load_groups(server, names, options.group, options.exact)
+        snapshots = load_groups(server, names, options.group, options.exact, only=options.only)
         refused = [reason for snapshot in snapshots for reason in snapshot.in_use([consumer], options.even_active)]
         report.carry_out(snapshots, refused, release_on_stream)
     if any(consumer in snapshot.marks for snapshot in snapshots):
@@ -72,5 +73,5 @@ def release(
         ("stream", "group", "consumer", "entries", "mode"),
         lambda released: (released.stream, released.group, released.consumer, released.entries, released.mode),
         f"released {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
-        up_to_last(one_stream.last for one_stream in report.stream_reports),
+        only_these((one.stream, one.group, one.last) for one in report.stream_reports),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.bounds import bounds_of
+from spark_streams.commands.bounds import Only, bounds_of, only_option, only_these
 from spark_streams.commands.groups.group_change import ChangeReport, load_groups, plural, server_time
 from spark_streams.commands.groups.seek import target_of
 from spark_streams.commands.names import exact_option
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("--consumer", metavar="QUERY", help="The query (its option consumer), if several read from the group.")
 @exact_option
 @yes_option
+@only_option
 @url_option
 @json_option
 def replay(
@@ -46,6 +47,7 @@ def replay(
     consumer: str | None,
     exact: bool,
     yes: bool,
+    only: Only,
     url: str,
     as_json: bool,
 ) -> None:
@@ -58,8 +60,8 @@ def replay(
     1h                 the same, for the time one hour ago (500ms, 30s, 15m, 2h, 7d)
     -100               the last 100 entries that the query has committed
 
-    Without --yes this is a dry run. Stop the query before, and start it as usual afterwards, with its checkpoint. The
-    group's position and the checkpoint stay unchanged. A query with noAck=true is refused.
+    Stop the query before, and start it as usual afterwards, with its checkpoint. The group's position and the
+    checkpoint stay unchanged. A query with noAck=true is refused.
 
     \b
     held     entries of that part that are already pending; they stay with their consumers
@@ -75,7 +77,7 @@ def replay(
     with connect(url) as server:
         report: ChangeReport[Replayed] = ChangeReport(yes, as_json)
         span = Span(begin, end, server_time(server))
-        snapshots = load_groups(server, names, group, exact)
+        snapshots = load_groups(server, names, group, exact, only=only)
         queries = {snapshot.stream: find_query(snapshot, consumer) for snapshot in snapshots}
         report.carry_out(
             snapshots,
@@ -84,7 +86,9 @@ def replay(
                 for snapshot in snapshots
                 for reason in snapshot.in_use([queries[snapshot.stream]], even_active=True)
             ],
-            lambda snapshot: hand_again(server, snapshot, queries[snapshot.stream], span, yes),
+            lambda snapshot: hand_again(
+                server, snapshot, queries[snapshot.stream], span.up_to(only.id(snapshot.stream, group)), yes
+            ),
         )
     for replayed in report.stream_reports:
         report.notes += next_steps(replayed)
@@ -106,8 +110,8 @@ def replay(
 
 
 def _bounds(replays: Sequence[Replayed]) -> list[str]:
-    """Return the first and the last entry of the part, of one stream."""
-    if len(replays) != 1:
-        return []
-    [replayed] = replays
-    return bounds_of({"from": [str(StreamId.parse(replayed.after).next())], "to": [replayed.last]})
+    """Return the last entry of each stream; of one stream also the first one. (A time that passes makes a part of
+    several streams only smaller.)"""
+    firsts = [str(StreamId.parse(replayed.after).next()) for replayed in replays if len(replays) == 1]
+    lasts = only_these((replayed.stream, replayed.group, replayed.last) for replayed in replays)
+    return [*bounds_of({"from": firsts}), *lasts]

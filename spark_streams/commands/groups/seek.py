@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.bounds import bounds_of
+from spark_streams.commands.bounds import Only, only_option, only_these
 from spark_streams.commands.groups.group_change import (
     ChangeOptions,
     ChangeReport,
@@ -37,6 +37,14 @@ def target_of(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         raise click.BadParameter(f"{value!r} {error}", ctx, param) from None
 
 
+def _bounded(target: Target, only: Only, stream: str, group: str) -> Target:
+    """Return the position that the dry run has shown for this stream, if there is a bound."""
+    from spark_streams.groups.target import Target
+
+    position = only.id(stream, group)
+    return target if position is None else Target(str(position), id=position)
+
+
 @click.command(short_help="Set a group to another position.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
 @click.option("--to", "target", metavar="POSITION", required=True, callback=target_of, help="The new position.")
@@ -58,9 +66,8 @@ def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], opt
     1h                 before the first entry of the last hour (500ms, 30s, 15m, 2h, 7d)
     -100, +100         this many entries before or after the current position
 
-    Without --yes this is a dry run, which prints the same numbers. The group's count of read entries is set, too, so
-    that its lag stays known. Pending entries stay pending. Those after the new position are delivered again, and the
-    consumer that receives them takes them over.
+    The group's count of read entries is set, too, so that its lag stays known. Pending entries stay pending. Those
+    after the new position are delivered again, and the consumer that receives them takes them over.
 
     The command refuses a group that a running query uses. A query that has a checkpoint goes on at the new position:
     rstream help change-a-group describes what the query does at its next start.
@@ -74,16 +81,21 @@ def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], opt
     from spark_streams.groups.seek import plan_seek
     from spark_streams.groups.seek import seek as move
 
+    def wanted(stream: str) -> Target:
+        return _bounded(target, options.only, stream, options.group)
+
     with connect(options.url) as server:
         report: ChangeReport[Sought] = ChangeReport(options.yes, options.as_json)
         now = server_time(server)
-        snapshots = load_groups(server, names, options.group, options.exact, consumers)
+        snapshots = load_groups(server, names, options.group, options.exact, consumers, options.only)
         refused = [reason for snapshot in snapshots for reason in snapshot.in_use(None, options.even_active)]
         report.carry_out(
             snapshots,
             refused,
             lambda snapshot: (
-                move(server, snapshot, target, now) if options.yes else plan_seek(server, snapshot, target, now)[0]
+                move(server, snapshot, wanted(snapshot.stream), now)
+                if options.yes
+                else plan_seek(server, snapshot, wanted(snapshot.stream), now)[0]
             ),
         )
         for snapshot, sought in zip(snapshots, report.stream_reports, strict=True):
@@ -91,7 +103,6 @@ def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], opt
                 report.add_query_notes(snapshot.marks)
     read_again = sum(sought.read_again for sought in report.stream_reports)
     skipped = sum(sought.skipped for sought in report.stream_reports)
-    positions = {sought.position for sought in report.stream_reports}
     report.show(
         ("stream", "group", "from", "to", "read again", "of these pending", "skipped", "lag"),
         lambda sought: (
@@ -100,7 +111,7 @@ def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], opt
         ),
         f"set {plural(len(report.stream_reports), 'group')}: {plural(read_again, 'entry', 'entries')} to be read "
         f"again, {skipped:,} skipped",
-        bounds_of({"to": positions} if len(positions) == 1 else {}),
+        only_these((sought.stream, sought.group, sought.position) for sought in report.stream_reports),
     )
 
 
@@ -119,6 +130,7 @@ def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], opt
 @click.option("--mkstream", is_flag=True, help="Create the stream if it does not exist.")
 @exact_option
 @yes_option
+@only_option
 @url_option
 @json_option
 def create(
@@ -128,13 +140,14 @@ def create(
     mkstream: bool,
     exact: bool,
     yes: bool,
+    only: Only,
     url: str,
     as_json: bool,
 ) -> None:
     """Create a group of STREAM (XGROUP CREATE) that begins at --start.
 
-    Without --yes this is a dry run. The group's count of read entries is set, too, so that its lag is known. A pattern
-    leaves out streams to which queries have written dead letters, as option streamsPattern does.
+    The group's count of read entries is set, too, so that its lag is known. A pattern leaves out streams to which
+    queries have written dead letters, as option streamsPattern does.
 
     \b
     Examples:
@@ -152,13 +165,13 @@ def create(
     with connect(url, starts=yes) as server:
         report: ChangeReport[Created] = ChangeReport(yes, as_json)
         now = server_time(server)
-        streams = resolve_streams(server, names, None, exact, dead_letters=False)
-        planned = [plan_create(server, stream, group, target, now, mkstream)[0] for stream in streams]
+        resolved = resolve_streams(server, names, None, exact, dead_letters=False)
+        targets = {stream: _bounded(target, only, stream, group) for stream in resolved if only.has(stream, group)}
+        planned = [plan_create(server, stream, group, to, now, mkstream)[0] for stream, to in targets.items()]
         if yes:
-            report.stream_reports = [make(server, stream, group, target, now, mkstream) for stream in streams]
+            report.stream_reports = [make(server, stream, group, to, now, mkstream) for stream, to in targets.items()]
         else:
             report.stream_reports = planned
-    positions = {created.position for created in report.stream_reports}
     report.show(
         ("stream", "group", "position", "lag", "creates stream"),
         lambda created: (
@@ -169,5 +182,5 @@ def create(
             "yes" if created.makes_stream else "-",
         ),
         f"created {plural(len(report.stream_reports), 'group')}",
-        bounds_of({"start": positions} if len(positions) == 1 else {}),
+        only_these((created.stream, created.group, created.position) for created in report.stream_reports),
     )

@@ -75,7 +75,8 @@ def where(
     sent back  as which entry, by which redrive; the journey of that entry follows
     removed    trimmed, deleted or expired, as far as the server records it
 
-    Each line is exact, or says why it is not known. No group changes.
+    The first line is the verdict; "perhaps" stands before what is not proved. Each line is exact (proved of this
+    entry, now), of the batch (proved of all its rows together), or says why it is not known. No group changes.
 
     \b
     Examples:
@@ -121,12 +122,13 @@ def _complete(text: str) -> StreamId:
 
 def _print(told: Sequence[Journey]) -> None:
     from spark_streams.journey.line import time_text
+    from spark_streams.journey.verdict import verdict
     from spark_streams.model.printable import name_text
 
     for index, journey in enumerate(told):
         if index:
             say("")
-        say(f"{name_text(journey.stream)} {journey.id}")
+        say(f"{name_text(journey.stream)} {journey.id}: {verdict(journey.lines)}")
         rows = [(time_text(line.at), line.event, line.group or "-", line.text, line.known, line.source) for line in
                 journey.lines]  # fmt: skip
         print_table(("time", "event", "group", "what", "known", "source"), rows)

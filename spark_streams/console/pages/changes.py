@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from spark_streams.console.access import Session
-from spark_streams.console.actions import ACTIONS, IMPORT, Action, bounds_of, with_options, without
+from spark_streams.console.actions import ACTIONS, IMPORT, Action, bounds_of, is_empty, with_options, without
 from spark_streams.console.bounds import FORM_BYTES
 from spark_streams.console.change import Change
 from spark_streams.console.changes import require_short
@@ -58,7 +58,7 @@ async def _plan(site: Site, request: Request, action: Action, options: dict[str,
     real = with_options(_arguments(action, without(options, bounds), False), *bounds)
     require_short(real)
     session, mask = request.scope["session"], site.mask_of(request)
-    can_make = site.is_writable and session.can_write
+    can_make = site.is_writable and session.can_write and not outcome.code and not is_empty(outcome.output)
     return await site.page(
         request,
         "plan.html",
@@ -68,7 +68,7 @@ async def _plan(site: Site, request: Request, action: Action, options: dict[str,
         summary=summarize(" ".join(action.command), outcome.output, is_done=False),
         command=site.command(mask.words(real)),
         arguments=json.dumps(real),
-        token=site.signer.plan_token(session, real) if can_make and not outcome.code else None,
+        token=site.signer.plan_token(session, real) if can_make else None,
         back=back,
     )
 

@@ -59,7 +59,7 @@ class Inputs:
         self._inputs: set[str] = set()
         self._recorded: set[str] = set()
 
-    def filter_inputs(self, server: Server, names: Sequence[str]) -> list[str]:
+    def filter_inputs(self, server: Server, names: Sequence[str], warns: bool = True) -> list[str]:
         """Return the streams to read: those with entries, without recorded dead-letter streams. Warn once of each other
         stream that begins with a dead letter. Raises ServerError."""
         present = {*names}
@@ -69,7 +69,8 @@ class Inputs:
         unknown = [name for name in names if name not in classified]
         dead, inputs = divide(server, unknown, self._limits)
         recorded = fetch_recorded(server, dead)
-        warn_of_dead_letters(dead - recorded)
+        if warns:
+            warn_of_dead_letters(dead - recorded)
         self._recorded |= recorded
         self._inputs |= inputs | (dead - recorded)
         return [name for name in names if name in self._inputs]
@@ -84,11 +85,11 @@ def warn_of_dead_letters(streams: Iterable[str]) -> None:
     for stream in sorted(streams):
         _log.warning(
             "stream %r matches streamsPattern and begins with a dead letter. The query reads it like any other stream. "
-            "To exclude it, set option streamsExcept=%s", stream, _option(stream),
+            "To exclude it, set option streamsExcept=%s", stream, exclude_option(stream),
         )  # fmt: skip
 
 
-def _option(stream: str) -> str:
+def exclude_option(stream: str) -> str:
     """Return the value of streamsExcept that excludes this stream, whatever other streams there are."""
     name = escape(stream) if is_pattern(stream) else stream
     return name if "," not in name and name == name.strip() else json_text([name])

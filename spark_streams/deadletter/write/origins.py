@@ -7,18 +7,10 @@ stream that has such a hash (inspect/input_streams.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from spark_streams.deadletter.write.failed_entry import Command
 from spark_streams.model.keys import origin_field, origins_key
-from spark_streams.wire.connection.server import Server
 
 
 def origin_command(to: str, stream: str, group: str) -> Command:
     """Return the command that records one origin of the dead-letter stream `to`."""
     return "HSET", origins_key(to), origin_field(stream, group), b""
-
-
-def record_origins(server: Server, to: str, streams: Iterable[str], group: str) -> None:
-    """Record the origins of dead letters that a sink will write. Raises ServerError."""
-    server.execute_all([origin_command(to, stream, group) for stream in streams])

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, MapType
 
-from spark_streams.deadletter.envelope import FIELDS, MARK, MARK_FORM, NAMES, PREFIX
+from spark_streams.deadletter.envelope import FIELDS, MARK, MARK_FORM, NAMES, ORIGIN, PREFIX
 from spark_streams.errors import InvalidOptionError, SchemaError
 from spark_streams.model.keys import retry_stream
 from spark_streams.options.values import delays
@@ -114,6 +114,8 @@ def route_dead_letters(
     dead_rows = df.where(dead).withColumns({**given, **of_batch})
     dead_rows = dead_rows.withColumn("_past", F.expr(f"coalesce(_mark, {_past()})"))
     letters = dead_rows.selectExpr(*([TO] if retries else []), _ORIGINAL_FIELDS, *_envelope(df, retries))
+    origin = F.col(f"`{PREFIX}stream`").alias(f"{PREFIX}stream", metadata={ORIGIN: True})  # for sink.send.feedback
+    letters = letters.withColumn(f"{PREFIX}stream", origin)
     return Routed(df.where(~dead), letters)
 
 

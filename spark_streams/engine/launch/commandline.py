@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_streams.engine.resp.inline import split_quoted
+from spark_streams.engine.server.event_loop import SOCKET_CHECK
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.settings.table import OPTIONS, PASSWORD_VARIABLE, Option, SettingError
 from spark_streams.model.first_line import first_line
@@ -35,10 +36,12 @@ _PASSWORD_FILE = "requirepass-file"
 
 
 class ProcessOptions(NamedTuple):
-    """Arguments that are not settings: seconds without a client before a stop, process whose end stops the engine."""
+    """Arguments that are not settings: seconds without a client before a stop, process whose end stops the engine,
+    seconds between two looks for the own Unix socket."""
 
     idle: float | None
     parent: int | None
+    socket_check: float
 
 
 class _Parser(argparse.ArgumentParser):
@@ -83,6 +86,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     launcher_group = parser.add_argument_group("for programs that start an engine")
     launcher_group.add_argument("--idle", type=float, metavar="SECONDS", help="stop after this time without a client")
     launcher_group.add_argument("--parent", type=int, metavar="PID", help="stop when this parent process has ended")
+    looks = "seconds between two looks for its own --unixsocket; without it the engine stops (default %(default)g)"
+    launcher_group.add_argument("--socket-check", type=float, metavar="SECONDS", default=SOCKET_CHECK, help=looks)
     return parser
 
 
@@ -123,7 +128,7 @@ def configure(config: Config, prog: str, arguments: list[str] | None) -> Process
     missing = _missing(config)
     if missing:
         parser.error(missing)
-    return ProcessOptions(parsed["idle"], parsed["parent"])
+    return ProcessOptions(parsed["idle"], parsed["parent"], parsed["socket_check"])
 
 
 def _take_password(config: Config, file: str | None, configured: bool, on_command_line: bool) -> None:

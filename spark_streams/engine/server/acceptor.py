@@ -53,6 +53,18 @@ class Acceptor:
         self._engine.config.on_change("maxclients", self._raise_file_limit)
         return [listener.shown for listener in self._listeners]
 
+    def removed_socket(self) -> Path | None:
+        """Return the Unix socket if it was removed or replaced, and no client can come in any more."""
+        path = self._unix_path
+        if path is None or len(self._listeners) > 1 or self._has_own(path):
+            return None
+        return path
+
+    def _has_own(self, path: Path) -> bool:
+        with contextlib.suppress(OSError):
+            return path.stat().st_ino == self._unix_inode
+        return False
+
     def _try_keep_alive(self) -> None:
         """Check that the kernel accepts the value. Raises SettingError."""
         with socket.socket(socket.AF_INET) as probe:
@@ -145,9 +157,9 @@ class Acceptor:
 
     def clean_up(self) -> None:
         """Remove the Unix socket and close the spare file."""
-        with contextlib.suppress(OSError):
-            # Only this engine's socket: another engine may have replaced a socket that was removed.
-            if self._unix_path is not None and self._unix_path.stat().st_ino == self._unix_inode:
+        # Only this engine's socket: another engine may have replaced a socket that was removed.
+        if self._unix_path is not None and self._has_own(self._unix_path):
+            with contextlib.suppress(OSError):
                 self._unix_path.unlink()
         if self._spare >= 0:
             os.close(self._spare)

@@ -21,6 +21,7 @@ from spark_streams.engine.server.connections import Connections
 from spark_streams.engine.server.listeners import Listener
 from spark_streams.engine.store.cold_nodes import Shelf
 
+SOCKET_CHECK = 60.0  # seconds between two looks for the own Unix socket
 _IDLE_BEFORE_TIDYING = 0.9  # seconds without a request after which garbage is collected and cold data packed
 
 log = logging.getLogger("rstream.engine")
@@ -56,13 +57,19 @@ class Tidying:
 
 
 class Server:
-    """Listens, serves, stops. It ends after `idle` seconds without a client (None: never)."""
+    """Listens, serves, stops. It ends after `idle` seconds without a client (None: never). It looks for its Unix socket
+    each `socket_check` seconds, and ends if no client can come in any more."""
 
     def __init__(
-        self, engine: Engine, idle: float | None = None, should_stop: Callable[[], bool] = lambda: False
+        self,
+        engine: Engine,
+        idle: float | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+        socket_check: float = SOCKET_CHECK,
     ) -> None:
         self.engine = engine
         self._idle = idle
+        self._socket_check = socket_check
         self._should_stop = should_stop  # asked once a second
         self._selector = selectors.DefaultSelector()
         self._connections = Connections(engine, self._selector)
@@ -95,7 +102,7 @@ class Server:
         engine.tick()
         try:
             prepare()
-            last_used = checked = time.monotonic()
+            last_used = checked = looked = time.monotonic()
             while not engine.stopping:
                 events = self._turn(self._patience())
                 # The wall clock may jump; the idle time must not.
@@ -109,6 +116,11 @@ class Server:
                 elif self._idle is not None and moment - last_used >= self._idle:
                     log.info("no client for %g s: stopping", self._idle)
                     break
+                if moment - looked >= self._socket_check:
+                    looked = moment
+                    if (removed := self._acceptor.removed_socket()) is not None:
+                        log.warning("the socket %s was removed, so no client can come in any more: stopping", removed)
+                        break
                 if moment - checked >= 1:
                     checked = moment
                     if self._should_stop():

@@ -8,9 +8,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_streams.jobs.output.batch_name import query_id
-from spark_streams.jobs.output.folder_columns import exists, read_columns, write_columns
+from spark_streams.jobs.output.catalog_table import owner_of_table, set_owner_of_table
+from spark_streams.jobs.output.folder_record import FolderRecord, read_columns, read_record, write_record
 from spark_streams.jobs.output.formats import DELTA, FILES
+from spark_streams.jobs.output.owner import Owner
 from spark_streams.jobs.output.partition_types import with_null_folders
+from spark_streams.jobs.output.store import exists
 from spark_streams.jobs.output.table_columns import TableFit, add_columns
 from spark_streams.model.micro_batch import application
 
@@ -41,9 +44,7 @@ class AppendedTable:
         self._path, self._name = path, name
         self._keys, self._kind, self._options = keys, kind, dict(options)
         self._transaction = transaction
-
-    def sweep(self) -> None:
-        """Do nothing. The format handles files of a killed run."""
+        self._new_owner: Owner | None = None
 
     def columns(self) -> StructType | None:
         """Return the columns of the table, None if it does not exist or its format does not tell."""
@@ -55,14 +56,33 @@ class AppendedTable:
             return self._spark.read.format(DELTA).load(self._path).schema
         return None
 
-    def prepare(self, fit: TableFit) -> None:
-        """Add columns to the table."""
+    def owner(self) -> Owner | None:
+        """Return who writes the table, None if it does not say."""
+        if not self._has_owner:
+            return None
+        if self._name is not None:
+            return owner_of_table(self._spark, self._name) if self._spark.catalog.tableExists(self._name) else None
+        record = None if self._path is None else read_record(self._spark, self._path)
+        return None if record is None else record.owner
+
+    @property
+    def _has_owner(self) -> bool:
+        """Whether the table can record its owner."""
+        return self._kind == DELTA or (self._kind in FILES and self._name is None)
+
+    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
+        """Add columns to the table, and record its owner."""
         if self._name is not None:
             add_columns(self._spark, self._name, fit.added)
-        elif self._path is not None and self._kind in FILES:
-            write_columns(self._spark, self._path, fit.columns)
-        elif fit.added.fields:
+            self._new_owner = owner if self._has_owner else None
+            return
+        if self._path is not None and self._has_owner and (owner is not None or self._kind in FILES):
+            write_record(self._spark, self._path, FolderRecord(fit.columns, self._kind, self._keys, owner))
+        if fit.added.fields and self._kind not in FILES:
             self._options["mergeSchema"] = "true"
+
+    def sweep(self, number: int) -> None:
+        """Do nothing. The format handles files of a killed run."""
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""
@@ -79,5 +99,8 @@ class AppendedTable:
             writer = writer.partitionBy(*self._keys)
         if self._name is not None:
             writer.saveAsTable(self._name)
+            if self._new_owner is not None:  # the first batch may have created the table
+                set_owner_of_table(self._spark, self._name, self._new_owner)
+                self._new_owner = None
         else:
             writer.save(self._path)

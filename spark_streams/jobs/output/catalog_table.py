@@ -8,12 +8,14 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_streams.errors import TableError
 from spark_streams.jobs.output.batch_name import batch_name
+from spark_streams.jobs.output.owner import PROPERTY, Owner
 from spark_streams.jobs.output.partition_types import with_null_folders
 from spark_streams.jobs.output.table_columns import TableFit, add_columns
+from spark_streams.spark.sql_name import quoted
 
 _OVERWRITE = "spark.sql.sources.partitionOverwriteMode"
 
@@ -31,10 +33,6 @@ class CatalogTable:
         self._keys = keys
         self._kind = kind
         self._options = dict(options)
-        self._first = True
-
-    def sweep(self) -> None:
-        """Do nothing. A partition that a killed run has written is dropped with its batch."""
 
     def columns(self) -> StructType | None:
         """Return the columns of the table, None if it does not exist.
@@ -54,24 +52,34 @@ class CatalogTable:
             )
         return StructType([field for field in self._spark.table(self._name).schema if field.name != "batch"])
 
-    def prepare(self, fit: TableFit) -> None:
-        """Add columns to the table."""
-        add_columns(self._spark, self._name, fit.added)
+    def owner(self) -> Owner | None:
+        """Return who writes the table, None if it does not say."""
+        return owner_of_table(self._spark, self._name) if self._spark.catalog.tableExists(self._name) else None
+
+    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
+        """Create the table, or add columns to it; and record its owner."""
+        if self._spark.catalog.tableExists(self._name):
+            add_columns(self._spark, self._name, fit.added)
+        else:
+            columns = StructType([*fit.columns, StructField("batch", StringType())])
+            empty = self._spark.createDataFrame([], columns).write.format(self._kind).options(**self._options)
+            empty.partitionBy(*self._keys, "batch").saveAsTable(self._name)
+        if owner is not None and self.owner() != owner:
+            set_owner_of_table(self._spark, self._name, owner)
+
+    def sweep(self, number: int) -> None:
+        """Drop the partitions that a killed run of this query has written for its batch `number`.
+
+        Only the first batch of a run can have been started by an earlier run.
+        """
+        self._drop(self._spark, batch_name(self._spark, number))
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""
         session = rows.sparkSession
-        name = batch_name(self._spark, number)
-        named = with_null_folders(rows, self._keys).withColumn("batch", F.lit(name))
-        if self._first:
-            if not session.catalog.tableExists(self._name):
-                empty = named.limit(0).write.format(self._kind).options(**self._options)
-                empty.partitionBy(*self._keys, "batch").saveAsTable(self._name)
-            # Only the first batch of a run can have been started by an earlier run.
-            self._drop(session, name)
-            self._first = False
+        named = with_null_folders(rows, self._keys).withColumn("batch", F.lit(batch_name(self._spark, number)))
         # insertInto takes no options, and columns by position.
-        columns = [F.col(f"`{column}`") for column in session.table(self._name).columns]
+        columns = [F.col(quoted(column)) for column in session.table(self._name).columns]
         with _replacing_partitions(session):
             named.select(*columns).write.mode("overwrite").insertInto(self._name)
 
@@ -80,11 +88,22 @@ class CatalogTable:
         partitions = session.sql(f"SHOW PARTITIONS {self._name} PARTITION (batch = {_literal(batch)})").collect()
         for partition in (row["partition"] for row in partitions):
             pairs = [pair.partition("=") for pair in partition.split("/")]
-            values = ", ".join(f"`{unquote(key)}` = {_literal(unquote(value))}" for key, _, value in pairs)
+            values = ", ".join(f"{quoted(unquote(key))} = {_literal(unquote(value))}" for key, _, value in pairs)
             session.sql(f"ALTER TABLE {self._name} DROP IF EXISTS PARTITION ({values})")
 
     def _describe(self) -> DataFrame:
         return self._spark.sql(f"DESCRIBE TABLE EXTENDED {self._name}")
+
+
+def owner_of_table(spark: SparkSession, name: str) -> Owner | None:
+    """Return the owner that a table of the catalog records, None without one."""
+    rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
+    return Owner.from_json(next((row["value"] for row in rows if row["key"] == PROPERTY), None))
+
+
+def set_owner_of_table(spark: SparkSession, name: str, owner: Owner) -> None:
+    """Record the owner of a table of the catalog."""
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{PROPERTY}' = {_literal(owner.to_json())})")
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -18,11 +19,17 @@ from pyspark.sql.types import StructType
 from spark_streams.jobs.output.delta_compaction import compact
 from spark_streams.jobs.output.housekeeping import no_error_ends_the_job
 from spark_streams.jobs.output.one_task import Pages, application_of, check_partitions, write_in_one_task
+from spark_streams.jobs.output.owner import PROPERTY, Owner
 from spark_streams.jobs.output.partition_types import with_null_folders
 from spark_streams.jobs.output.table_columns import TableFit
+from spark_streams.model.numbers import parse_number
 from spark_streams.spark.arrow_schema import arrow_schema
 
 _log = logging.getLogger("spark_streams.jobs")
+# How long the log names a replaced file, and files that the log does not name stay: longer than `keep`.
+_NAMED = "delta.deletedFileRetentionDuration"
+_NAMED_FOR = re.compile(r"interval (\d+) hours?")
+_LONGER = 24 * 30  # hours
 
 
 class Compaction(NamedTuple):
@@ -67,9 +74,6 @@ class DeltalakeTable:
         self._transaction = transaction
         self._compaction = compaction
 
-    def sweep(self) -> None:
-        """Do nothing. Files of a killed run are in no transaction, and Delta's VACUUM deletes them."""
-
     def columns(self) -> StructType | None:
         """Return the columns of the table, None if it does not exist. Raises TableError if it has other partitions."""
         from deltalake import DeltaTable
@@ -80,20 +84,40 @@ class DeltalakeTable:
         check_partitions(f"Delta table {self._path}", table.metadata().partition_columns, self._keys)
         return StructType.fromJson(json.loads(table.schema().to_json()))
 
-    def prepare(self, fit: TableFit) -> None:
-        """Create the table, or add columns to it."""
+    def owner(self) -> Owner | None:
+        """Return who writes the table, None if it does not say."""
+        from deltalake import DeltaTable
+
+        if not DeltaTable.is_deltatable(self._path, self._options):
+            return None
+        table = DeltaTable(self._path, storage_options=self._options)
+        return Owner.from_json(table.metadata().configuration.get(PROPERTY))
+
+    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
+        """Create the table, or add columns to it; and record its owner."""
         from deltalake import DeltaTable, Schema
+
+        properties = {} if owner is None else {PROPERTY: owner.to_json()}
+        if self._compaction.keep is not None:
+            properties[_NAMED] = f"interval {self._compaction.keep + _LONGER} hours"
 
         DeltaTable.create(
             self._path,
             arrow_schema(fit.columns),
             "ignore",
             partition_by=self._keys or None,
+            configuration=properties,
             storage_options=self._options,
+            raise_if_key_not_exists=False,
         )
+        table = DeltaTable(self._path, storage_options=self._options)
+        if changed := _changed(table.metadata().configuration, properties):
+            table.alter.set_table_properties(changed, raise_if_not_exists=False)
         if fit.added.fields:
-            table = DeltaTable(self._path, storage_options=self._options)
             table.alter.add_columns(Schema.from_json(fit.added.json()).fields)
+
+    def sweep(self, number: int) -> None:
+        """Do nothing. Files of a killed run are in no transaction, and Delta's VACUUM deletes them."""
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""
@@ -114,9 +138,25 @@ class DeltalakeTable:
         with no_error_ends_the_job(housekeeping, "replaced files stay until the next one"):
             from deltalake import DeltaTable
 
-            # full: also files of killed runs, which are in no transaction.
+            # Only files that the log names as replaced. `full` would take each file below the path for the table's.
             table = DeltaTable(self._path, storage_options=self._options)
-            table.vacuum(self._compaction.keep, dry_run=False, enforce_retention_duration=False, full=True)
+            table.vacuum(self._compaction.keep, dry_run=False, enforce_retention_duration=False, full=False)
+
+
+def _changed(found: Mapping[str, str], properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties that the table does not have yet. A longer time of the table's own stays."""
+    changed = {name: value for name, value in properties.items() if found.get(name) != value}
+    if _NAMED in changed and _NAMED in found:
+        theirs, ours = _hours(found[_NAMED]), _hours(changed[_NAMED])
+        if theirs is None or (ours is not None and theirs >= ours):
+            del changed[_NAMED]
+    return changed
+
+
+def _hours(value: str) -> int | None:
+    """Return the hours of a property; None if it has another form."""
+    match = _NAMED_FOR.fullmatch(value)
+    return None if match is None else parse_number(match[1])
 
 
 def _writer(batch: _Batch, schema: pa.Schema) -> Callable[[Pages], Pages]:

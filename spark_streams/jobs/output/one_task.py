@@ -40,8 +40,15 @@ def write_in_one_task(rows: DataFrame, write: Callable[[Pages], Pages]) -> None:
 
     Its column `written` is false if the table holds the batch already.
     """
+    names = rows.columns
+
+    def write_named(pages: Pages) -> Pages:
+        return write(page.rename_columns(names) for page in pages)
+
+    # Spark's mapInArrow takes a name with a dot for a field of a struct.
+    numbered = rows.toDF(*[f"c{number}" for number in range(len(names))])
     # Not repartition: its shuffle writes all rows to a disk first. The job `etl` has them in its cache.
-    rows.coalesce(1).mapInArrow(write, "written BOOLEAN").collect()
+    numbered.coalesce(1).mapInArrow(write_named, "written BOOLEAN").collect()
 
 
 def check_partitions(shown: str, theirs: Sequence[str], ours: Sequence[str]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark_streams.errors import ConfigError, OptionError
 from spark_streams.jobs.job import as_texts, inherit_access
+from spark_streams.jobs.output.owner import Claimant
+from spark_streams.jobs.output.places import NamedPlace
 from spark_streams.jobs.output.stream import Stream
 from spark_streams.jobs.output.table import SHAPE as TABLE
 from spark_streams.jobs.output.table import TableConfig, Writer
@@ -17,6 +20,7 @@ from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.jobs.settings.config import FREE, Config, check_keys, value_at
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.running.error_summary import first_line
+from spark_streams.spark.sql_name import quoted
 
 # What a job has that writes to outputs.
 SHAPE = {"table": TABLE, "output": list, "sql": {"query": str}}
@@ -25,11 +29,15 @@ _OUTPUT = {"name": str, "where": str, "select": (list, dict), "sql": str, "table
 
 @dataclass(frozen=True)
 class Output:
-    """An output. name: from the configuration; rows: selects rows and columns; None: all good rows, unchanged."""
+    """An output. name: from the configuration; rows: selects rows and columns; None: all good rows, unchanged; where:
+    SQL of the good rows that become one row each, None: a row is not of one good row; columns: SQL of their columns,
+    by name or as a list, None: those of the good row."""
 
     name: str
     to: TableConfig | Stream
     rows: Callable[[DataFrame], DataFrame] | None = None
+    where: str | None = "true"
+    columns: Mapping[str, str] | Sequence[str] | None = None
 
     @property
     def is_main(self) -> bool:
@@ -44,10 +52,11 @@ class Output:
     def select(self, good: DataFrame) -> DataFrame:
         return good if self.rows is None else self.rows(good)
 
-    def check(self, good: DataFrame) -> TableFit | None:
-        """Return how the rows are fitted to the table, None for a stream.
+    def check(self, good: DataFrame, claimant: Claimant) -> TableFit | None:
+        """Return how the rows are fitted to the table, None for a stream. claimant: the job.
 
-        Raises ConfigError if Spark cannot analyze the SQL, TableError if the columns do not fit a table that exists.
+        Raises ConfigError if Spark cannot analyze the SQL, TableError if the columns do not fit a table that exists, or
+        if it has another owner.
         """
         try:
             schema = self.select(good).schema
@@ -56,15 +65,43 @@ class Output:
         if isinstance(self.to, Stream):
             return None
         self.to.check_columns(schema.names)
-        self.to.check_format(good.sparkSession)
-        return self.to.fit(good.sparkSession, schema)
+        return checked_fit(self.to, self.name, good.sparkSession, schema, claimant)
 
-    def open(self, spark: SparkSession, fit: TableFit | None) -> Writer:
+    def null_in(self, good: DataFrame, fit: TableFit | None) -> Mapping[str, Column]:
+        """Return for each NOT NULL column of the table whether a good row has no value for it. fit: of `check`."""
+        if isinstance(self.to, Stream) or fit is None or self.where is None:
+            return {}
+        by_name = {name.lower(): column for name, column in self._columns(good)}
+        return {
+            name: F.expr(self.where) & is_null
+            for name, is_null in self.to.null_in(fit, lambda name: by_name[name.lower()]).items()
+        }
+
+    def _columns(self, good: DataFrame) -> Iterator[tuple[str, Column]]:
+        """Yield the columns of the rows, by name, as columns of a good row."""
+        if self.columns is None:
+            yield from ((name, F.col(quoted(name))) for name in good.columns)
+        elif isinstance(self.columns, Mapping):
+            yield from ((name, F.expr(sql)) for name, sql in self.columns.items())
+        else:
+            for sql in self.columns:
+                names = good.selectExpr(sql).columns
+                yield from ((name, F.expr(sql) if len(names) == 1 else F.col(quoted(name))) for name in names)
+
+    def open(self, spark: SparkSession, fit: TableFit | None, claimant: Claimant) -> Writer:
         """Return the writer. fit: what `check` returned."""
         if isinstance(self.to, Stream):
             return self.to
         assert fit is not None
-        return self.to.open(spark, self.name, fit)
+        return self.to.open(spark, self.name, fit, claimant)
+
+
+def checked_fit(table: TableConfig, output: str, spark: SparkSession, rows: StructType, claimant: Claimant) -> TableFit:
+    """Return how rows of these columns are fitted to a table of this job. Raises ConfigError or TableError."""
+    table.check_format(spark)
+    owned = table.check_owner(spark, claimant, claimant.before_start(output))
+    fit = table.fit(spark, rows)
+    return fit._replace(changed="; ".join(filter(None, (fit.changed, owned))))
 
 
 def main_table(config: Config) -> TableConfig | None:
@@ -91,7 +128,21 @@ def outputs_of(config: Config, access: Mapping[str, str]) -> list[Output]:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two outputs are called {name!r}: give each output its own name")
+    named = [
+        (output.to.catalog, output.to.name.lower())
+        for output in outputs
+        if isinstance(output.to, TableConfig) and output.to.name
+    ]
+    for catalog_and_name in named:
+        if named.count(catalog_and_name) > 1:
+            raise ConfigError(f"two outputs write table {catalog_and_name[1]}: give each output its own table")
     return outputs
+
+
+def folders_of(outputs: Iterable[Output]) -> list[NamedPlace]:
+    """Return the folders of the tables among the outputs."""
+    tables = [output.to for output in outputs if isinstance(output.to, TableConfig)]
+    return [table.folder for table in tables if table.folder is not None]
 
 
 def stream_options(outputs: Iterable[Output]) -> dict[str, SinkOptions]:
@@ -119,8 +170,11 @@ def _output(settings: Config, name: str, where: str, access: Mapping[str, str]) 
         raise ConfigError(f"output {name}: where and select have no meaning with sql; write them into the SQL")
     rows = _rows(settings, name)
     if "table" in settings:
-        table = settings["table"]
-        return Output(name, TableConfig.parse(table, f"output {name}: table", as_texts(table.get("options", {}))), rows)
+        table = TableConfig.parse(
+            settings["table"], f"output {name}: table", as_texts(settings["table"].get("options", {}))
+        )
+        of_one_row: str | None = None if "sql" in settings else settings.get("where", "true")
+        return Output(name, table, rows, of_one_row, settings.get("select"))
     options = inherit_access(access, as_texts(settings["sink"]))
     try:
         sink_options = SinkOptions.parse(options)

@@ -115,8 +115,10 @@ def with_null_folders(rows: DataFrame, keys: Iterable[str]) -> DataFrame:
     Otherwise a task that has both writes one file twice, and fails.
     """
     texts = [field.name for field in partition_fields(keys, rows.schema) if isinstance(field.dataType, StringType)]
-    return rows.withColumns({name: _null_instead(F.col(quoted(name))) for name in texts}) if texts else rows
+    instead = {name: F.when(~has_null_folder(F.col(quoted(name))), F.col(quoted(name))) for name in texts}
+    return rows.withColumns(instead) if texts else rows
 
 
-def _null_instead(text: Column) -> Column:
-    return F.when(~text.isin("", _NULL_FOLDER), text)
+def has_null_folder(text: Column) -> Column:
+    """Whether a text of a partition shares the folder of null."""
+    return text.isin("", _NULL_FOLDER)

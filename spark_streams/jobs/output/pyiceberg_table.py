@@ -29,6 +29,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from spark_streams.errors import TableError
 from spark_streams.jobs.output.housekeeping import no_error_ends_the_job
 from spark_streams.jobs.output.one_task import Pages, application_of, check_partitions, write_in_one_task
+from spark_streams.jobs.output.owner import PROPERTY, Owner
 from spark_streams.jobs.output.partition_types import partition_fields
 from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.model.micro_batch import ICEBERG_BATCH, ICEBERG_QUERY
@@ -48,7 +49,6 @@ _CREATED_WITH = {"commit.manifest-merge.enabled": "true", "write.metadata.delete
 _CREATED_WITHOUT_NAMES = {"write.object-storage.enabled": "true", "write.object-storage.partitioned-paths": "false"}
 _EXPIRE_EVERY = 100  # batches
 _MOST_BYTES = 128 * 1024 * 1024  # of rows in memory. A larger batch is several snapshots of one commit
-_VARIANT = re.compile(r'"(type|elementType|valueType)":"variant"')
 
 
 class TableLocation(NamedTuple):
@@ -136,9 +136,6 @@ class PyicebergTable:
         self._transaction = transaction
         self._keep = keep
 
-    def sweep(self) -> None:
-        """Do nothing. Files of a killed run are in no snapshot, and Iceberg's remove_orphan_files deletes them."""
-
     def columns(self) -> StructType | None:
         """Return the columns of the table, None if it does not exist. Raises TableError if it has other partitions.
 
@@ -163,24 +160,37 @@ class PyicebergTable:
                 "to another table"
             ) from None
 
-    def prepare(self, fit: TableFit) -> None:
-        """Create the table, or add columns to it. Raises TableError for a type that Iceberg does not have."""
+    def owner(self) -> Owner | None:
+        """Return who writes the table, None if it does not say."""
+        table = self._place.find()
+        return None if table is None else Owner.from_json(table.properties.get(PROPERTY))
+
+    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
+        """Create the table, or add columns to it; and record its owner. Raises TableError for a type that Iceberg does
+        not have."""
         from pyiceberg.exceptions import CommitFailedException
 
+        owned = {} if owner is None else {PROPERTY: owner.to_json()}
         table = self._place.find()
         if table is None:
-            self._create(fit.columns)
-        elif fit.added.fields:
-            try:
+            self._create(fit.columns, owned)
+            return
+        try:
+            if fit.added.fields:
                 with table.update_schema() as change:
                     change.union_by_name(_iceberg_columns(fit.added))
-            except CommitFailedException:
-                raise TableError(
-                    f"another program changed Iceberg table {self._place.name} while the job added columns to it; "
-                    "start the job again"
-                ) from None
+            if owned and table.properties.get(PROPERTY) != owned[PROPERTY]:
+                table.transaction().set_properties(owned).commit_transaction()
+        except CommitFailedException:
+            raise TableError(
+                f"another program changed Iceberg table {self._place.name} while the job changed its columns and "
+                "properties; start the job again"
+            ) from None
 
-    def _create(self, columns: StructType) -> None:
+    def sweep(self, number: int) -> None:
+        """Do nothing. Files of a killed run are in no snapshot, and Iceberg's remove_orphan_files deletes them."""
+
+    def _create(self, columns: StructType, owned: Mapping[str, str]) -> None:
         from pyiceberg.exceptions import TableAlreadyExistsError
         from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 
@@ -191,7 +201,7 @@ class PyicebergTable:
         names = {column.lower(): column for column in columns.names}
         fields = partition_fields(self._keys, columns)
         has_names = any(isinstance(field.dataType, StringType | BinaryType) for field in fields)
-        properties = {**_CREATED_WITH, **(_CREATED_WITHOUT_NAMES if has_names else {})}
+        properties = {**_CREATED_WITH, **owned, **(_CREATED_WITHOUT_NAMES if has_names else {})}
         try:
             with (
                 catalog.create_table_transaction(name, _iceberg_columns(columns), properties=properties) as creation,
@@ -221,10 +231,7 @@ class PyicebergTable:
 
 
 def _iceberg_columns(columns: StructType) -> pa.Schema:
-    """Return the columns for pyiceberg, which gives them their types. Raises TableError."""
-    for column in columns:
-        if _VARIANT.search(column.json()):
-            raise TableError(f"column {column.name} is VARIANT, which pyiceberg cannot write: convert it to STRING")
+    """Return the columns for pyiceberg, which gives them their types."""
     return arrow_schema(columns)
 
 

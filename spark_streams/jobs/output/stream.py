@@ -37,9 +37,6 @@ class Stream:
         """The stream in the lineage, None if rows name their streams."""
         return sink_dataset(self.options)
 
-    def sweep(self) -> None:
-        """Do nothing. The ledger of the stream holds which rows are written."""
-
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""
         once = written_once(self.options, f"output:{self.name}")

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructType
 
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.output.appended_table import AppendedTable
 from spark_streams.jobs.output.batch_folders import BatchFolders
 from spark_streams.jobs.output.catalog_table import CatalogTable
+from spark_streams.jobs.output.column_types import check_column_types
 from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
 from spark_streams.jobs.output.formats import DELTA, DELTALAKE, FILES, ONCE, PACKAGES, PYICEBERG
 from spark_streams.jobs.output.one_task import missing_package
-from spark_streams.jobs.output.partition_types import changed_values, check_partition_types
+from spark_streams.jobs.output.owner import Claimant, Owner
+from spark_streams.jobs.output.partition_types import (
+    changed_values,
+    check_partition_types,
+    has_null_folder,
+    partition_fields,
+)
+from spark_streams.jobs.output.places import NamedPlace, check_surroundings
 from spark_streams.jobs.output.pyiceberg_table import PyicebergTable, TableLocation
 from spark_streams.jobs.output.table_columns import TableFit, compare, new_table
 from spark_streams.jobs.settings.config import FREE, Config
@@ -36,6 +44,7 @@ SHAPE = {
     "partition_by": list,
     "schema": str,
     "once": bool,
+    "shared": bool,
     "compact_every": int,
     "keep": str,
     "options": FREE,
@@ -43,6 +52,8 @@ SHAPE = {
 STRICT, MERGE = "strict", "merge"
 # Formats of tables by path that can get a column. A file of CSV has columns by position.
 _MERGED = tuple(kind for kind in ONCE if kind != "csv")
+# Formats to which several jobs can append, each row once: a transaction names its query.
+_SHARED = (DELTA, DELTALAKE, PYICEBERG)
 # Options of a writer that identify the batch. Only the job sets them.
 _RESERVED_OPTIONS = ("partitionoverwritemode", "txnappid", "txnversion", "path")
 
@@ -50,39 +61,45 @@ _RESERVED_OPTIONS = ("partitionoverwritemode", "txnappid", "txnversion", "path")
 class Writer(Protocol):
     """Destination of micro-batches."""
 
-    def sweep(self) -> None:
-        """Remove what a killed run has left."""
-
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""
 
 
 class Table(Writer, Protocol):
-    """A table with columns."""
+    """A table with columns, and with the query that writes it."""
 
     def columns(self) -> StructType | None:
         """Return the columns, None if there is no table yet or they cannot be known. Raises TableError."""
 
-    def prepare(self, fit: TableFit) -> None:
-        """Give the table its columns, before the first micro-batch is written."""
+    def owner(self) -> Owner | None:
+        """Return who writes the table, None if it does not say."""
+
+    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
+        """Give the table its columns, and its owner unless that is None, before the first micro-batch is written."""
+
+    def sweep(self, number: int) -> None:
+        """Remove what a killed run of this query has left. number: of the first batch, which it may have begun."""
 
 
-class Fitted:
-    """A table whose rows are fitted to its columns."""
+class OwnedTable:
+    """A table that the query owns from its first micro-batch on, and whose rows are fitted to its columns.
 
-    def __init__(self, table: Table, fit: TableFit) -> None:
-        self._table, self._fit = table, fit
-        self._is_prepared = False
+    Only the query that holds the lease of its group has a micro-batch. So what is found before the first one is of an
+    earlier run, and no other run of the query writes.
+    """
 
-    def sweep(self) -> None:
-        """Remove what a killed run has left."""
-        self._table.sweep()
+    def __init__(self, table: Table, fit: TableFit, claim: Callable[[], Owner | None]) -> None:
+        """claim: checks the table's owner, and returns this query as the owner, None if the table has none."""
+        self._table, self._fit, self._claim = table, fit, claim
+        self._is_owned = False
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""
-        if not self._is_prepared:
-            self._table.prepare(self._fit)
-            self._is_prepared = True
+        if not self._is_owned:
+            self._table.prepare(self._fit, self._claim())
+            self._claim()  # of two queries that start together, one is recorded
+            self._table.sweep(number)
+            self._is_owned = True
         self._table.write(self._fit.fit(rows), number)
 
 
@@ -90,7 +107,7 @@ class Fitted:
 class TableConfig:
     """Settings of a table. where: its name in the configuration; path or name is set if the format needs one.
 
-    catalog: of pyiceberg.
+    catalog: of pyiceberg; shared: whether other jobs append to it, too.
     """
 
     where: str
@@ -103,6 +120,7 @@ class TableConfig:
     options: dict[str, str] = field(default_factory=dict)
     catalog: str | None = None
     compaction: Compaction = field(default_factory=Compaction)
+    shared: bool = False
 
     @classmethod
     def parse(cls, settings: Config, where: str, options: dict[str, str]) -> TableConfig:
@@ -122,7 +140,14 @@ class TableConfig:
             settings.get("catalog"),
         )
         table._check_place()
-        table = replace(table, compaction=_compaction(settings, where, table.kind))
+        table = replace(
+            table, compaction=_compaction(settings, where, table.kind), shared=settings.get("shared", False)
+        )
+        if table.shared and table.kind not in _SHARED:
+            raise ConfigError(
+                f"{where}.shared is for the formats {', '.join(_SHARED)}, whose transactions name the query of each "
+                f"batch, not for {table.kind}: leave it out, and give each job a table of its own"
+            )
         if table.schema not in (STRICT, MERGE):
             raise ConfigError(f'{where}.schema must be "strict" or "merge", not {table.schema!r}')
         if table.schema == MERGE and not table.name and table.kind not in _MERGED:
@@ -186,8 +211,11 @@ class TableConfig:
         keys = [*self.partition_by, *(["batch"] if self.in_batches else [])]
         by = f" by {', '.join(keys)}" if keys else ""
         every = f"; compacted every {self.compaction.every:,} batches" if self.compaction.every else ""
-        if self.kind == PYICEBERG and self.compaction.keep:
-            every = f"; snapshots older than {self.compaction.keep:,} h expire"
+        if self.compaction.keep:
+            old = "snapshots older than" if self.kind == PYICEBERG else "files that were replaced more than"
+            ends = "h expire" if self.kind == PYICEBERG else "h ago are deleted"
+            every += f"; {old} {self.compaction.keep:,} {ends}"
+        every += "; shared with other jobs" if self.shared else ""
         return f"{self.place} as {self.kind}{by}{every}{'' if self.once else '; at least once'}"
 
     def check_columns(self, names: Iterable[str]) -> None:
@@ -219,13 +247,28 @@ class TableConfig:
     def fit(self, spark: SparkSession, rows: StructType) -> TableFit:
         """Return how rows of these columns are fitted to the table.
 
-        Raises TableError if they do not fit, ConfigError for a type that the table cannot be partitioned by.
+        Raises TableError if they do not fit, ConfigError for a type that the format does not keep.
         """
         fit = self._fit(spark, rows)
+        check_column_types(self.where, self.kind, rows, fit.columns)
         zone = str(spark.conf.get("spark.sql.session.timeZone"))
         check_partition_types(self.where, self.kind, self.partition_by, fit.columns, zone)
         in_catalog = self.name is not None
         return fit._replace(changed=changed_values(self.kind, self.partition_by, fit.columns, in_catalog=in_catalog))
+
+    def null_in(self, fit: TableFit, column: Callable[[str], Column]) -> Mapping[str, Column]:
+        """Return for each column that is NOT NULL in the table whether a row has no value for it.
+
+        column: returns the value of a column of the row.
+        """
+        texts = {field.name for field in partition_fields(self.partition_by, fit.columns)}
+        is_text = {field.name for field in fit.columns if isinstance(field.dataType, StringType)}
+        # pyiceberg keeps each text of a partition.
+        folders = texts & is_text if self.kind != PYICEBERG else set()
+        return {
+            name: column(name).isNull() | has_null_folder(column(name)) if name in folders else column(name).isNull()
+            for name in fit.required
+        }
 
     def _fit(self, spark: SparkSession, rows: StructType) -> TableFit:
         table = self._table(spark, None).columns()
@@ -252,9 +295,34 @@ class TableConfig:
         ]
         return ", ".join(choices) if len(choices) > 1 else "write to another table, or leave the column out"
 
-    def open(self, spark: SparkSession, output: str, fit: TableFit) -> Writer:
-        """Return the writer of the table. output: name of the output within the query."""
-        return Fitted(self._table(spark, output if self.once else None), fit)
+    @property
+    def folder(self) -> NamedPlace | None:
+        """The table's folder, None if it has a name instead."""
+        return None if self.path is None else NamedPlace(f"{self.where}.path", self.path)
+
+    def check_owner(self, spark: SparkSession, claimant: Claimant, ours: Owner) -> str:
+        """Return what `--check` says about the owner. Raises TableError for another one, or for a nested output.
+
+        ours: the job as the owner.
+        """
+        # Spark reads no path of other stores that only deltalake's own options open.
+        if self.folder is not None and (self.kind != DELTALAKE or self.folder.is_local):
+            check_surroundings(spark, self.folder)
+        if self.shared:
+            return ""
+        where = f"{self.where}.{'name' if self.name else 'path'}"
+        return claimant.check(f"table {self.place}", where, self._table(spark, None).owner(), ours)
+
+    def open(self, spark: SparkSession, output: str, fit: TableFit, claimant: Claimant | None = None) -> Writer:
+        """Return the writer of the table. output: name of the output within the query; claimant: the job."""
+        job = claimant or Claimant()
+
+        def claim() -> Owner | None:
+            owner = job.of_running_query(spark, output)
+            self.check_owner(spark, job, owner)
+            return None if self.shared else owner
+
+        return OwnedTable(self._table(spark, output if self.once else None), fit, claim)
 
     def _table(self, spark: SparkSession, transaction: str | None) -> Table:
         if self.kind == DELTALAKE:

@@ -42,13 +42,15 @@ class TableFit(NamedTuple):
     """How rows are fitted to a table.
 
     columns: those that the table has after the first write; added: those that it gets by it; missing: names of those
-    that the rows lack; changed: what `--check` says about values that readers see changed.
+    that the rows lack; changed: what `--check` says about values that readers see changed; required: names of the
+    table's columns that may not be null.
     """
 
     columns: StructType
     added: StructType
     missing: tuple[str, ...]
     changed: str = ""
+    required: tuple[str, ...] = ()
 
     @property
     def plan(self) -> str:
@@ -105,7 +107,8 @@ def compare(rows: StructType, table: StructType, shown: str, *, merge: bool, rem
                 f"rows: give it the type {sql_type(field.dataType)} (in [columns], a value that does not fit then "
                 "becomes a dead letter), or write to another table"
             )
-    return TableFit(StructType([*table.fields, *added.fields]), added, tuple(missing))
+    required = tuple(field.name for field in table if not field.nullable)
+    return TableFit(StructType([*table.fields, *added.fields]), added, tuple(missing), required=required)
 
 
 def add_columns(spark: SparkSession, name: str, columns: StructType) -> None:

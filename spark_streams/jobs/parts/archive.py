@@ -11,7 +11,9 @@ from pyspark.sql import functions as F
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.exact_fields import exact_binary, exact_text
 from spark_streams.jobs.job import Job
-from spark_streams.jobs.output.outputs import main_table
+from spark_streams.jobs.output.outputs import checked_fit, main_table
+from spark_streams.jobs.output.owner import Claimant
+from spark_streams.jobs.output.places import check_places, other_places
 from spark_streams.jobs.output.table import SHAPE as TABLE
 from spark_streams.jobs.output.table import TableConfig, Writer
 from spark_streams.jobs.output.table_columns import TableFit
@@ -42,27 +44,33 @@ class Archive(Written):
     SCHEMA = "`_stream` STRING, `_id` STRING, `_timestamp` TIMESTAMP, `_fields` MAP<BINARY, BINARY>"
 
     def __init__(self, job: Job) -> None:
+        self._job = job
         self._table, self._fields = _table(job)
+        if self._table.folder is not None:
+            check_places([self._table.folder], other_places(job.config, job.config_file))
         self._fit: TableFit | None = None
         self._writer: Writer | None = None
 
     def plan(self) -> Facts:
-        return {self._table.kind: f"{self._table.plan}; fields as {self._fields}"}
+        changes = self._fit.plan if self._fit else ""
+        return {
+            self._table.kind: "; ".join(filter(None, (self._table.plan, f"fields as {self._fields}", changes))),
+        }
 
     def rows(self, entries: DataFrame) -> DataFrame:
         """Return the rows of the table.
 
         Raises:
             ConfigError: Spark cannot write the format.
-            TableError: The rows do not fit a table that exists.
+            TableError: The rows do not fit a table that exists, or it belongs to another query.
         """
         columns = [F.col(f"_{name}").alias(name) for name in ("stream", "id", "timestamp")]
         columns.append(_exact(F.col("_fields"), self._fields, self._table.kind).alias("fields"))
         date = F.to_date(F.to_utc_timestamp("_timestamp", F.current_timezone())).alias("date")
         rows = entries.select(*columns, date)
         self._spark = entries.sparkSession
-        self._table.check_format(self._spark)
-        self._fit = self._table.fit(self._spark, rows.schema)
+        self._claimant = Claimant.of_job(self._job, self._spark)
+        self._fit = checked_fit(self._table, "table", self._spark, rows.schema, self._claimant)
         return rows
 
     def datasets(self) -> Iterable[Dataset | None]:
@@ -70,8 +78,7 @@ class Archive(Written):
 
     def open(self, streams: Sequence[str]) -> None:
         assert self._fit is not None
-        self._writer = self._table.open(self._spark, "table", self._fit)
-        self._writer.sweep()
+        self._writer = self._table.open(self._spark, "table", self._fit, self._claimant)
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch. If it is run again, it replaces its rows. number: of the batch."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from pyspark.sql import functions as F
 
-from spark_streams.deadletter.write.origins import record_origins
 from spark_streams.deadletter.write.routing import TO, route_dead_letters
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job
@@ -19,7 +18,6 @@ from spark_streams.jobs.settings.config import FREE
 from spark_streams.monitor.watch.lineage.datasets import Dataset, sink_dataset
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.spark.task_context import time_of_batch
-from spark_streams.wire.connect import connect
 
 
 class DeadLetters(Written):
@@ -58,12 +56,6 @@ class DeadLetters(Written):
             **({"tried_again": f"after {retry_delay}"} if retry_delay else {}),
             "dead_letters": f"{self.options.stream} at {self.options.address}",
         }
-
-    def open(self, streams: Sequence[str]) -> None:
-        """Let a redrive send the dead letters of this job back to the streams that it reads."""
-        assert self.options.stream is not None  # a required key
-        with connect(self.options.address) as server:
-            record_origins(server, self.options.stream, streams, self._source.options.group)
 
     def write(self, judged: Judged) -> Mapping[str, int]:
         """Write the bad rows of a micro-batch. Return the number of dead letters by the stream of their entries."""

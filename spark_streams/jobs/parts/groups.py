@@ -13,6 +13,7 @@ from spark_streams.jobs.schema.columns import SHAPE as COLUMNS
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import FREE
 from spark_streams.running.error_summary import first_line
+from spark_streams.spark.sql_name import quoted
 
 
 class Groups(Part):
@@ -76,16 +77,18 @@ class Groups(Part):
         job = self._job
         event_time, window = job.get("aggregate.event_time"), job.get("aggregate.window")
         if job.get("aggregate.watermark"):
-            entries = entries.withWatermark(event_time, job.get("aggregate.watermark"))
+            # An older Spark takes no quotes here.
+            name = event_time if event_time.isidentifier() else quoted(event_time)
+            entries = entries.withWatermark(name, job.get("aggregate.watermark"))
         keys = [_key(entries, key) for key in job.get("aggregate.keys", [])]
         if window:
-            keys.append(F.window(F.col(f"`{event_time}`"), window, job.get("aggregate.slide")).alias("window"))
+            keys.append(F.window(F.col(quoted(event_time)), window, job.get("aggregate.slide")).alias("window"))
         rows = entries.where(job.get("aggregate.where", "true")).groupBy(*keys)
         aggregated = rows.agg(*[F.expr(sql).alias(name) for name, sql in job.get("aggregate.values").items()])
         if not window:
             return aggregated
         bounds = [F.col("window.start").alias("window_start"), F.col("window.end").alias("window_end")]
-        return aggregated.select(*bounds, *[F.col(f"`{name}`") for name in aggregated.columns if name != "window"])
+        return aggregated.select(*bounds, *[F.col(quoted(name)) for name in aggregated.columns if name != "window"])
 
 
 def _check(job: Job, columns: Columns) -> bool:
@@ -112,4 +115,4 @@ def _check(job: Job, columns: Columns) -> bool:
 
 def _key(entries: DataFrame, key: str) -> Column:
     """Return a column by its name, or SQL with a name: `year(at) AS year`."""
-    return F.col(f"`{key}`") if key in entries.columns else F.expr(key)
+    return F.col(quoted(key)) if key in entries.columns else F.expr(key)

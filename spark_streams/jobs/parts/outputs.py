@@ -10,8 +10,17 @@ from pyspark.sql import DataFrame
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output.outputs import SHAPE as OUTPUTS
-from spark_streams.jobs.output.outputs import Output, apply_sql, check_main_columns, outputs_of, stream_options
-from spark_streams.jobs.output.table import Writer
+from spark_streams.jobs.output.outputs import (
+    Output,
+    apply_sql,
+    check_main_columns,
+    folders_of,
+    outputs_of,
+    stream_options,
+)
+from spark_streams.jobs.output.owner import Claimant
+from spark_streams.jobs.output.places import check_places, other_places
+from spark_streams.jobs.output.table import TableConfig, Writer
 from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.jobs.part import Facts, Written
 from spark_streams.jobs.parts.rules import Judged, Rules
@@ -34,7 +43,9 @@ class Outputs(Written):
     KEYS = OUTPUTS
 
     def __init__(self, job: Job, rules: Rules) -> None:
+        self._job, self._rules = job, rules
         self._outputs = outputs_of(job.config, job.access)
+        check_places(folders_of(self._outputs), other_places(job.config, job.config_file))
         self._sql: str | None = job.get("sql.query") or None
         self._fits: list[TableFit | None] = [None] * len(self._outputs)
         self._writers: list[Writer] = []
@@ -50,14 +61,21 @@ class Outputs(Written):
 
         Raises:
             ConfigError: Spark cannot analyze the SQL, or cannot write a format.
-            TableError: The columns do not fit a table that exists.
+            TableError: The columns do not fit a table that exists, or it belongs to another query.
         """
         try:
             rows = good if self._sql is None else apply_sql(good, self._sql)
         except Exception as error:
             raise ConfigError(f"sql.query: {first_line(error)}") from error
-        self._fits = [output.check(rows) for output in self._outputs]
         self._spark = good.sparkSession
+        self._claimant = Claimant.of_job(self._job, self._spark)
+        self._fits = [output.check(rows, self._claimant) for output in self._outputs]
+        if self._sql is None:
+            self._rules.require([
+                (name, output.to.place, is_null)
+                for output, fit in zip(self._outputs, self._fits, strict=True) if isinstance(output.to, TableConfig)
+                for name, is_null in output.null_in(good, fit).items()
+            ])  # fmt: skip
 
     def streams(self) -> Mapping[str, SinkOptions]:
         return stream_options(self._outputs)
@@ -76,9 +94,7 @@ class Outputs(Written):
 
     def open(self, streams: Sequence[str]) -> None:
         pairs = zip(self._outputs, self._fits, strict=True)
-        self._writers = [output.open(self._spark, fit) for output, fit in pairs]
-        for writer in self._writers:
-            writer.sweep()
+        self._writers = [output.open(self._spark, fit, self._claimant) for output, fit in pairs]
 
     def write(self, judged: Judged, number: int) -> None:
         """Write the good rows of a micro-batch to all outputs. number: of the batch."""

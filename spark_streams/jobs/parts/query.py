@@ -37,7 +37,7 @@ from spark_streams.wire.replies.absent_streams import (
     missing,
     nothing_matches,
 )
-from spark_streams.wire.replies.scan import matching_streams
+from spark_streams.wire.replies.scan import bounded, matching_streams
 
 
 class Query(Part):
@@ -204,7 +204,7 @@ def _inputs(server: Server, source: SourceOptions) -> list[str]:
     """Return the streams that match the pattern and that the query would read now."""
     own_streams = own_dead_letter_streams(source.dead_letter_stream)
     matching = matching_streams(server, source.pattern, own_streams)
-    return Inputs().filter_inputs(server, source.without_excluded(matching))
+    return Inputs().filter_inputs(server, bounded(source.without_excluded(matching)).streams)
 
 
 def _count_added(source: SourceOptions) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_streams.errors import ConfigError, DecodeError
+from spark_streams.errors import ConfigError, DecodeError, TableError
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.part import Facts, Part
 from spark_streams.jobs.parts.source import Source
@@ -116,6 +116,7 @@ class Rules(Part):
         self._retry_delay = source.retry_delay
         self._retry_columns = ["_attempt", "_first_failed"] if self._retry_delay else []
         self._entries = 0
+        self._required: Sequence[tuple[str, str, Column]] = ()
         if not self.needs_spark:
             self._check_columns()
 
@@ -160,6 +161,15 @@ class Rules(Part):
         except Exception as error:
             raise ConfigError(f"{self._columns.where} or [[rule]]: {first_line(error)}") from error
         return self._good(verdicts)
+
+    def require(self, required: Sequence[tuple[str, str, Column]]) -> None:
+        """Make rows bad that a table cannot hold, because they have no value for one of its columns.
+
+        Args:
+            required: For each NOT NULL column its name, its table, and whether a row has no value for it.
+        """
+        self._required = required
+        self.__dict__.pop("_first_verdict", None)  # of the analysis before
 
     def judging(self, write: Callable[[Judged, int], None]) -> Callable[[DataFrame, int], None]:
         """Return a writer of micro-batches, which judges the rows and passes them to this function.
@@ -232,6 +242,17 @@ class Rules(Part):
                     _verdict(F.lit(rule["reason"]), "rule", F.lit(f"the rule holds: {rule['when']}")),
                 )
                 for rule in self._rules
+            ],
+            *[
+                F.when(
+                    is_null,
+                    _verdict(
+                        F.lit(f"null: {name}"),
+                        TableError.condition,
+                        F.lit(f"the row has no value for column {name!r}, which is NOT NULL in table {table}"),
+                    ),
+                )
+                for name, table, is_null in self._required
             ],
         ]
 

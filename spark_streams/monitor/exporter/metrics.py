@@ -31,7 +31,10 @@ _SNAPSHOT = Table(
     (
         Family("rstream_scrape_seconds", "Seconds that the last refresh took."),
         Family("rstream_streams", "Streams that the exporter reads."),
-        Family("rstream_streams_left_out", "Streams beyond --max-streams, which it does not read."),
+        Family(
+            "rstream_streams_left_out",
+            "Streams beyond --max-streams, or with names above 1,024 bytes; not read.",
+        ),
         Family("rstream_groups_left_out", "Groups beyond --max-groups, which have no metrics."),
     ),
 )

@@ -16,6 +16,7 @@ from spark_streams.monitor.kept_connection import KeptConnection
 from spark_streams.monitor.margin.window import MarginWindow
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.replies.scan import LONGEST_NAME
 
 MAX_GROUPS = 10_000  # by default
 _NAMED = 50  # maximum number of missing rights, and of missing streams, that are named
@@ -102,10 +103,11 @@ class SnapshotCache:
         if left_out := self._last.groups_left_out:
             address = self._connection.address
             self._report_once(f"{left_out:,} more groups at {address} are left out; use --max-groups", "groups")
-        if self.stream_filter.left_out:
-            self._report_once(
-                f"{self.stream_filter.left_out:,} more streams at {server.address} are left out; use --max-streams"
-            )
+        if too_many := self.stream_filter.too_many:
+            self._report_once(f"{too_many:,} more streams at {server.address} are left out; use --max-streams")
+        if too_long := self.stream_filter.too_long:
+            why = f"names of more than {LONGEST_NAME:,} bytes"
+            self._report_once(f"{too_long:,} streams at {server.address} are left out: they have {why}")
 
     def _is_refused(self, error: RStreamError) -> None:
         if not isinstance(error, NotPermittedError):

@@ -10,6 +10,7 @@ from spark_streams.monitor.margin.points import GroupPoint, MemoryPoint, StreamP
 from spark_streams.monitor.margin.rule import AGE, GROUPS, LENGTH, Rule
 from spark_streams.monitor.terminal.units import duration, size
 
+_FAR = 0.5  # of a stream's entries are before a group that stays far from what is trimmed
 MEMORY, NONE, UNKNOWN = "memory", "none", "unknown"
 
 
@@ -41,8 +42,8 @@ def trimming_margin(rule: Rule, points: Sequence[StreamPoint], group: Sequence[G
     (began_ms, before), (_, now), last = known[0], known[-1], points[-1]
     if not now.waits:
         return Margin(math.inf, rule.kind or NONE, "the group has acknowledged all entries")
-    if rule.still or rule.kind == GROUPS:
-        return Margin(math.inf, rule.kind or NONE, rule.why)
+    if rule.kind == GROUPS:
+        return Margin(math.inf, GROUPS, rule.why)
     if not rule.kind:
         return Margin(None, UNKNOWN, rule.why)
     span = last.at_ms - began_ms
@@ -52,13 +53,23 @@ def trimming_margin(rule: Rule, points: Sequence[StreamPoint], group: Sequence[G
         return Margin(None, UNKNOWN, "the group was not there before")
     if now.needed <= last.removed:
         return Margin(0.0, rule.kind, f"trimming has reached the group: {rule.why}")
-    read = (now.needed - before.needed) / span
+    read, distance = (now.needed - before.needed) / span, now.needed - last.removed
     if rule.kind == AGE and now.lag_ms is not None and before.lag_ms is not None:
         milliseconds = _until(rule.limit - now.lag_ms, 1.0, 1.0 - (now.lag_ms - before.lag_ms) / span)
     elif rule.kind == LENGTH:  # as many entries are removed as are added
         milliseconds = _until(now.needed - (last.added - rule.limit), rule.added, read)
     else:
-        milliseconds = _until(now.needed - last.removed, rule.removed, read)
+        milliseconds = _until(distance, rule.removed, read)
+    distances = [
+        one.needed - point.removed
+        for point, one in zip(points, group, strict=True)
+        if one is not None and one.needed is not None and point.removed > points[0].removed
+    ]
+    closest = min([distance, *distances])
+    if math.isinf(milliseconds) and closest < _FAR * last.length:
+        # A group that loses entries moves on with the removal, so its place is no sign that it reads.
+        why = f"the removal has come close to the group: {rule.why}"
+        return Margin(max(closest, 0.0) / max(rule.removed, rule.added) / 1000, rule.kind, why)
     if math.isinf(milliseconds):
         return Margin(math.inf, rule.kind, f"the group reads as fast as the stream is trimmed: {rule.why}")
     return Margin(milliseconds / 1000, rule.kind, rule.why)

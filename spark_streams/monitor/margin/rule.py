@@ -3,10 +3,14 @@
     length   the length stays, while entries are added and removed
     age      the age of the oldest entry stays
     bytes    the memory stays, and the length does not
-    groups   entries are removed close behind the slowest group (trim=acked, onCommit)
+    groups   the removal never passes the slowest group, and stops exactly there (onCommit)
 
 `~` removes whole nodes: a length and an age stay within two of them. If several stay, such as length and age at a
-constant rate, the one that varies least is the rule.
+constant rate, the one that varies least is the rule. The groups come first: a backlog that stays is a length that
+stays.
+
+The groups are the rule only if that is proved: they have no margin. A group that reads without loss beside a small
+length is no proof: the removal then stops somewhere else.
 """
 
 from __future__ import annotations
@@ -23,20 +27,20 @@ _STEADY = 0.05  # of its mean: what a value that stays may vary by
 _OF_CHANGE = 0.1  # of what it would have changed by without trimming
 _FEWEST = 4  # moments that show a rule: fewer agree by chance
 _LESS = 3  # times as steady: another value is the rule instead of the length
-_CLEAR = 5  # times the nodes that it varies by: a smaller value says nothing
+_CLEAR = 5  # times the nodes that it varies by: a smaller value must stay within a node
+_STOPS = 2  # of so many looks at a removal, one at least saw it stop exactly at the slowest group
 
 
 @dataclass(frozen=True)
 class Rule:
     """kind: the rule, empty if none is known; why: what was seen, or why no rule is known; added, removed: entries per
-    ms; limit: the length, the age in ms or the bytes that stay; still: nothing was added and nothing removed."""
+    ms; limit: the length, the age in ms or the bytes that stay."""
 
     kind: str
     why: str
     added: float = 0.0
     removed: float = 0.0
     limit: float = 0.0
-    still: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,22 +62,23 @@ def rule_of(points: Sequence[StreamPoint], groups: Sequence[Sequence[GroupPoint 
     added, removed, seen = last.added - first.added, last.removed - first.removed, f"in the last {duration(span)}"
     if removed <= 0:
         if added == 0:
-            return Rule("", f"nothing was added or trimmed {seen}", still=True)
+            return Rule("", f"nothing was added or trimmed {seen}")
         return Rule("", f"nothing was trimmed {seen}; a limit that the stream has not reached does not show")
     if len(points) < _FEWEST:
         return Rule("", f"entries were trimmed {seen}; {_FEWEST} looks are needed to see by which rule")
+    speeds = added / span, removed / span
+    if _stops_at_groups(points, groups):
+        return Rule(GROUPS, f"only entries that every group has acknowledged were trimmed {seen}", *speeds)
     nodes_ms = 2 * NODE * span / added if added > 0 else float(span)
-    by_entry = sum(point.bytes or 0 for point in points) / max(1, sum(point.length for point in points))
+    trimmed = points[1:]  # the first one may be below the limit
+    by_entry = sum(point.bytes or 0 for point in trimmed) / max(1, sum(point.length for point in trimmed))
     found = {
-        LENGTH: _steady([point.length for point in points], added, 2 * NODE),
-        AGE: _steady([point.first_age_ms for point in points], span, nodes_ms),
-        BYTES: _steady([point.bytes for point in points], added * by_entry, 2 * NODE * by_entry),
+        LENGTH: _steady([point.length for point in trimmed], added, 2 * NODE),
+        AGE: _steady([point.first_age_ms for point in trimmed], span, nodes_ms),
+        BYTES: _steady([point.bytes for point in trimmed], added * by_entry, 2 * NODE * by_entry),
     }
     steady = {kind: value for kind, value in found.items() if value is not None}
-    speeds = added / span, removed / span
     if not steady:
-        if _follows(points, groups, removed):
-            return Rule(GROUPS, f"only entries that every group has acknowledged were trimmed {seen}", *speeds)
         return Rule("", f"entries were trimmed {seen}, by no length, age, memory or group that shows")
     # The order above, unless another one varies much less. At a constant rate all are the same.
     kind = min(steady, key=lambda kind: steady[kind].spread * (1 if kind == next(iter(steady)) else _LESS))
@@ -98,22 +103,23 @@ def _steady(values: Sequence[int | None], change: float, nodes: float) -> _Stead
     if len(known) < len(values):
         return None
     mean, spread = sum(known) / len(known), max(known) - min(known)
-    if mean < _CLEAR * nodes or spread > min(max(_STEADY * mean, nodes), _OF_CHANGE * change):
+    varies = nodes if mean >= _CLEAR * nodes else nodes / 2 if mean >= nodes else 0.0
+    if mean <= 0 or spread > min(max(_STEADY * mean, varies), _OF_CHANGE * change):
         return None
     return _Steady(mean, spread / mean)
 
 
-def _follows(points: Sequence[StreamPoint], groups: Sequence[Sequence[GroupPoint | None]], removed: int) -> bool:
-    """Whether trimming stays close behind the slowest group. A group that stands still comes closer by all that is
-    removed, so that it is never taken for this."""
+def _stops_at_groups(points: Sequence[StreamPoint], groups: Sequence[Sequence[GroupPoint | None]]) -> bool:
+    """Whether the removal never passed the slowest group, and stopped exactly there."""
+    stops = looks = 0
     for number, point in enumerate(points):
-        of_groups = [group[number] for group in groups]
-        needed = [one.needed for one in of_groups if one is not None and one.needed is not None]
-        if len(needed) < len([one for one in of_groups if one is not None]) or not needed:
+        known = [one for group in groups if (one := group[number]) is not None]
+        if not known or any(one.needed is None or one.needed < point.removed for one in known):
             return False
-        if not 0 <= min(needed) - point.removed <= max(removed / 2, 0):
-            return False
-    return True
+        if number and point.removed > points[number - 1].removed:
+            looks += 1
+            stops += any(one.is_exact and one.needed == point.removed for one in known)
+    return stops >= _FEWEST - 1 and stops * _STOPS >= looks
 
 
 def _rounded(value: float) -> int:

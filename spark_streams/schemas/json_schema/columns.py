@@ -13,6 +13,7 @@ from collections.abc import Container, Mapping
 
 from spark_streams.errors import ConfigError
 from spark_streams.model.untyped import Json
+from spark_streams.spark.sql_name import quoted
 
 _SIMPLE = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "STRING"}
 _FORMATS = {"date-time": "TIMESTAMP", "date": "DATE"}
@@ -50,7 +51,9 @@ def _type(schema: Json, path: str) -> str:
 def _object(schema: Mapping[str, Json], path: str) -> str:
     inner = schema.get("properties")
     if inner:
-        fields = [f"`{name}`: {_type(property_schema, f'{path}.{name}')}" for name, property_schema in inner.items()]
+        fields = [
+            f"{quoted(name)}: {_type(property_schema, f'{path}.{name}')}" for name, property_schema in inner.items()
+        ]
         return f"STRUCT<{', '.join(fields)}>"
     if isinstance(schema.get("additionalProperties"), dict):
         return f"MAP<STRING, {_type(schema['additionalProperties'], path)}>"

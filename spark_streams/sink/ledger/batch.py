@@ -53,6 +53,11 @@ class Batch:
         return self.number > 0 and not self.is_named_write
 
     @property
+    def micro_batch(self) -> MicroBatchName | None:
+        """The micro-batch that it is a part of; None for the batch of a job."""
+        return None if self.expires else MicroBatchName(self.query.partition(".")[0], self.number, self.query_run)
+
+    @property
     def kind_key(self) -> str:
         """The key in which the source reports the kind of the batch."""
         return batch_kind_key(self.query.partition(".")[0])

@@ -30,6 +30,7 @@ from spark_streams.sink.encode.row_errors import error_of_row
 from spark_streams.sink.ledger.replicas import wait_for_replicas
 from spark_streams.sink.send.chunk_states import AFTER_ALL_REPLIES, Action, Event, State, advance
 from spark_streams.sink.send.delivery import Delivery, Write
+from spark_streams.sink.send.feedback import Feedback
 from spark_streams.sink.send.pace import Pace
 from spark_streams.sink.trim.trim import Trimmer
 from spark_streams.wire.connection.connection import ReplyError, pack
@@ -54,6 +55,7 @@ class ChunkWriter:
         self,
         session: Session,
         delivery: Delivery,
+        feedback: Feedback,
         trimmer: Trimmer,
         limits: ServerLimits,
         pace: Pace,
@@ -61,6 +63,7 @@ class ChunkWriter:
     ) -> None:
         self._session = session
         self._delivery = delivery
+        self._feedback = feedback
         self._trimmer = trimmer
         self._limits = limits
         self._pace = pace
@@ -86,8 +89,11 @@ class ChunkWriter:
         rows = 0
         for chunk in chunks:
             rows += len(chunk)
-            if self._limits.needs_limits(chunk):
+            if self._feedback.is_new(chunk):
                 self._read_all_replies()  # the commands of the next line need idle connections
+                self._session.run_part(functools.partial(self._feedback.admit, chunk))
+            if self._limits.needs_limits(chunk):
+                self._read_all_replies()
                 self._session.run_part(self._limits.read_limits)
             for part in self._limits.split(chunk):
                 if self._delivery.has_unread_ledger(part):

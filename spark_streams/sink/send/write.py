@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from spark_streams.model.micro_batch import MicroBatchName
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.encode.chunks import encode_chunks, split_by_slot
 from spark_streams.sink.encode.destination import Destination
@@ -19,6 +20,7 @@ from spark_streams.sink.send.at_least_once import AtLeastOnce
 from spark_streams.sink.send.chunk_writer import ChunkWriter
 from spark_streams.sink.send.delivery import Delivery
 from spark_streams.sink.send.exactly_once import ExactlyOnce
+from spark_streams.sink.send.feedback import Feedback
 from spark_streams.sink.send.pace import Pace
 from spark_streams.sink.trim.trim import Trimmer
 from spark_streams.wire.session import Session
@@ -42,13 +44,21 @@ class Result:
     totals: dict[bytes, Total]
 
 
-def append(batches: Iterable[pa.RecordBatch], options: SinkOptions, task: SinkTask | None, pace: str = "") -> Result:
+def append(
+    batches: Iterable[pa.RecordBatch],
+    options: SinkOptions,
+    task: SinkTask | None,
+    pace: str = "",
+    query: MicroBatchName | None = None,
+    letters: bool = False,
+) -> Result:
     """Append every row to its stream. task: None for at-least-once; pace: a name that the tasks of a write share, for
-    option rowsPerSecond. The driver was connected before, so the task waits for an unreachable server.
+    option rowsPerSecond; query: the micro-batch that writes the rows; letters: they are dead letters of
+    `route_dead_letters`. The driver was connected before, so the task waits for an unreachable server.
 
-    Raises SchemaError, EntryIdError for a row that cannot be an entry, LedgerError if rows differ from those of an
-    earlier attempt, RetriesExhaustedError if the server stays unusable, ServerReplyError (or a subclass) for a refused
-    command, ReplicationError.
+    Raises InvalidOptionError if the query would read what it writes, SchemaError, EntryIdError for a row that cannot be
+    an entry, LedgerError if rows differ from those of an earlier attempt, RetriesExhaustedError if the server stays
+    unusable, ServerReplyError (or a subclass) for a refused command, ReplicationError.
     """
     address = options.address
     with Session(address, is_known=True) as session:
@@ -56,14 +66,15 @@ def append(batches: Iterable[pa.RecordBatch], options: SinkOptions, task: SinkTa
         paced = Pace(address, pace, options.rows_per_second)
         try:
             to = Destination.from_options(options)
+            feedback = Feedback(query, letters, to)
             size = paced.chunk_size(options.chunk_size)
-            parts = encode_chunks(batches, to, options.nulls, size, task is not None)
+            parts = encode_chunks(feedback.seen(batches), to, options.nulls, size, task is not None)
             if address.is_cluster:
                 parts = split_by_slot(parts)
             delivery: Delivery = AtLeastOnce()
             if task is not None:
                 delivery = ExactlyOnce(LedgerViews(task.batch, task.partition, task.attempt, address.is_cluster))
-            rows = ChunkWriter(session, delivery, trimmer, limits, paced, options.wait_replicas).run(parts)
+            rows = ChunkWriter(session, delivery, feedback, trimmer, limits, paced, options.wait_replicas).run(parts)
         finally:
             trimmer.close()
             paced.close()

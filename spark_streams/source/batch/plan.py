@@ -23,7 +23,7 @@ from spark_streams.source.shard_sets import with_shards
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.absent_streams import SILENT, lines_of, missing, nothing_matches
 from spark_streams.wire.replies.reply_errors import is_no_such_key
-from spark_streams.wire.replies.scan import matching_streams
+from spark_streams.wire.replies.scan import bounded, matching_streams
 from spark_streams.wire.replies.xinfo import StreamEnds, ends_in, stream_in
 
 _log = logging.getLogger("spark_streams.source")
@@ -75,7 +75,10 @@ def fetch_inputs(
     """
     if options.streams is not None:
         return fetch_heads(server, narrowing.among(options.streams), must_exist)
-    matching = options.without_excluded(matching_streams(server, options.pattern, but=()))
+    found = bounded(options.without_excluded(matching_streams(server, options.pattern, but=())))
+    matching = found.streams
+    if found.left_out:
+        _log.warning("streamsPattern %r matches streams that are not read: %s", options.pattern, found.left_out)
     if not matching:
         _log.warning("%s; nothing is read", nothing_matches(server, options.pattern))
     heads = fetch_heads(server, narrowing.among(matching), must_exist=False)

@@ -15,7 +15,7 @@ from spark_streams.wire.connection.connection import Argument, Reply, pack
 from spark_streams.wire.connection.page_sizer import PageSizer
 from spark_streams.wire.connection.server import Server
 from spark_streams.wire.replies.replies import parse_replies
-from spark_streams.wire.replies.xinfo import StreamState, stream_states
+from spark_streams.wire.replies.xinfo import GroupInfo, StreamState, lag_of, stream_states
 
 _FIRST_PAGE = 10  # entries; their sizes are still unknown
 _PAGE_BYTES = 4 << 20
@@ -33,6 +33,13 @@ def held_above(head: StreamState, position: StreamId) -> int | None:
 def count_between(server: Server, stream: str, after: StreamId, last: StreamId) -> int:
     """Return how many entries with after < ID ≤ last the stream has. Raises ServerReplyError."""
     return sum(_pages(server, stream, after, last))
+
+
+def undelivered(server: Server, stream: str, group: GroupInfo, head: StreamState) -> int:
+    """Return how many entries the stream has that were not delivered to the group; counted, if its lag is not known.
+    Raises ServerReplyError."""
+    lag = lag_of(group, head.length, head.first, head.top)
+    return count_between(server, stream, group.last_delivered, head.last) if lag is None else lag
 
 
 def count_missing(server: Server, stream: str, ids: Sequence[bytes]) -> int:

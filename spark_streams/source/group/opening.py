@@ -134,7 +134,7 @@ class Opening:
 
     def join(self, server: Server, checkpoint: Offset) -> None:
         """Match the pattern, and join the streams that match it now. Raises as `open` does."""
-        self._join(server, checkpoint, self._streams.match(server))
+        self._join(server, checkpoint, self._streams.match(server, checkpoint))
 
     def _join(self, server: Server, checkpoint: Offset, without: Sequence[str]) -> None:
         """Create the groups of these streams, and meet those of the others."""

@@ -3,6 +3,7 @@ query's lease on all of them. Groups are created before (group.opening)."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import filterfalse
@@ -21,7 +22,9 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.scan import matching_streams
+from spark_streams.wire.replies.scan import bounded, matching_streams
+
+_log = logging.getLogger("spark_streams.source")
 
 
 class StreamSet:
@@ -40,6 +43,8 @@ class StreamSet:
         self._retry_origins: tuple[str, ...] | None = None  # streams whose retries were last asked for
         self._returned_streams: Sequence[str] = ()  # of these
         self._unused_returned: set[str] = set()  # streams of returned entries in the checkpoint, of missing streams
+        self._checkpointed: Sequence[str] = ()  # the streams of the last checkpoint
+        self._left_out = ""  # as it was last logged
         self._read: set[str] = set()  # streams of the pattern that this run has read, and that are not forgotten
         self.member = Membership(options.streams or (), options.group, options.consumer)
 
@@ -58,6 +63,7 @@ class StreamSet:
         """Return the streams to read, after returning due entries for their retry, and hold the lease on them.
         Raises ConsumerTakenError, ServerError."""
         streams = self.named(checkpoint)
+        self._checkpointed = checkpoint.streams
         if self.by_pattern:
             self._forget_missing(server, streams, checkpoint)
         streams = (*streams, *self._returned(server, streams, checkpoint))
@@ -118,8 +124,10 @@ class StreamSet:
 
     # -- the pattern ---------------------------------------------------------------------------------------------
 
-    def match(self, server: Server) -> list[str]:
-        """Match the pattern: read the streams that match it. Return those of them that do not have the group."""
+    def match(self, server: Server, checkpoint: Offset | None = None) -> list[str]:
+        """Match the pattern: read the streams that match it. Return those of them that do not have the group.
+        checkpoint: None if Spark has not passed it yet."""
+        self._checkpointed = self._checkpointed if checkpoint is None else checkpoint.streams
         if not self._ends_now:
             matching = self._fetch_matching(server)
             self.hold(server, matching)
@@ -148,13 +156,31 @@ class StreamSet:
         """Return the streams that match the pattern and have entries, or the group: entries of an empty stream may wait
         for a retry. Those that the options exclude are left out."""
         own = own_dead_letter_streams(self._options.dead_letter_stream)
-        matching = self._options.without_excluded(matching_streams(server, self._options.pattern, own))
+        names = self._options.without_excluded(matching_streams(server, self._options.pattern, own))
+        found = bounded(names, lambda names: self._used(server, names), self._limits.pattern_streams)
+        self._report_left_out(found.left_out)
+        matching = found.streams
         inputs = self._inputs.filter_inputs(server, matching)
         empty = self._inputs.without_entries(matching)
         if not empty:
             return inputs
         without = {*streams_without_group(server, self.member, empty), *fetch_recorded(server, empty)}
         return sorted({*inputs, *filterfalse(without.__contains__, empty)})
+
+    def _used(self, server: Server, names: Sequence[str]) -> Collection[str]:
+        """Return the streams that the query reads: those of this run and of the checkpoint, else those with the group.
+        Streams of a stranger do not take their places."""
+        known = {*self.member.streams, *self._checkpointed}
+        return known or {*names}.difference(streams_without_group(server, self.member, names))
+
+    def _report_left_out(self, left_out: str) -> None:
+        """Log which streams of the pattern are left out, when this changes."""
+        if left_out and left_out != self._left_out:
+            _log.warning(
+                "streamsPattern %r matches streams that are not read: %s. Delete them, or choose a narrower pattern",
+                self._options.pattern, left_out,
+            )  # fmt: skip
+        self._left_out = left_out
 
     # -- the lease -----------------------------------------------------------------------------------------------
 

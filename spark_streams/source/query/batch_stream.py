@@ -51,6 +51,7 @@ from spark_streams.source.trigger.remove import Removing
 from spark_streams.source.trigger.run_state import RunState
 from spark_streams.source.trigger.trigger import Trigger
 from spark_streams.wire.connection.server import Server
+from spark_streams.wire.left_master import RoleCheck
 from spark_streams.wire.replies.xinfo import StreamState, stream_states
 from spark_streams.wire.session import Session
 
@@ -92,6 +93,7 @@ class MicroBatchStream:
         trigger = Trigger(options, observer, contents, claims, acks, now)
         self._triggering = Triggering(self._opening, streams, trigger, acks, self.worker)
         self._idle = Idle(options.address, now, limits)
+        self._role = RoleCheck(now, limits.role_check)
         self._is_idle = False
         self._now = now
         run = RunState(is_known=False, admission=Admission.of_options(options, first_at_once))
@@ -160,6 +162,8 @@ class MicroBatchStream:
         ends at `begin` is acknowledged in the background, or now if nothing follows."""
         self._check_owner(begin)
         self._server.renew_login()
+        if self._role.is_due():
+            self._steps.ask(self._role.require_master)
         self._pacing.called()
         was_idle, self._is_idle = self._is_idle, False
         if was_idle and self._idle.lasts(begin) and not self._steps.ask(self._streams.has_changed):

@@ -29,8 +29,16 @@ from spark_streams.errors import RStreamError, ServerUnreachableError, WrongKeyT
 from spark_streams.wire.address.address import Address
 from spark_streams.wire.address.redis_py import open_connection, socket_of
 from spark_streams.wire.connection.duplex import Duplex, TooMuchError
+from spark_streams.wire.connection.engine_socket import EngineSocket
 from spark_streams.wire.connection.full_server import ASK, FULL, Memory
-from spark_streams.wire.connection.named_errors import error_behind, login_error, login_refused, not_a_stream, remedy
+from spark_streams.wire.connection.named_errors import (
+    error_behind,
+    login_error,
+    login_refused,
+    node_of_a_cluster,
+    not_a_stream,
+    remedy,
+)
 from spark_streams.wire.connection.page_sizer import PageSizer
 
 RENEW_EVERY = 5.0  # seconds between two checks for renewed credentials
@@ -143,6 +151,7 @@ class Connection(Commands):
             raise ServerUnreachableError(f"no stream server answers at {address}: {why}; {remedy(url, why)}") from None
         except (ValueError, TypeError) as error:
             raise ServerUnreachableError(f"the address {address} cannot be used: {error}", passes=False) from error
+        self._engine_socket = EngineSocket.of(node, url)
         self._duplex = Duplex(socket_of(self._connection), self.lost)
         self._reader = hiredis.Reader(replyError=ReplyError)
         self._end_token = secrets.token_hex(16).encode()
@@ -153,6 +162,7 @@ class Connection(Commands):
         self._mark_reply = b"$%d\r\n%b\r\n" % (len(mark), mark)
         self._separated = 1  # commands of the last `request_separately`
         self._may_be_silent = False
+        self._has_all_keys = address.is_cluster  # of a cluster, all nodes are known
         self._memory = (-math.inf, Memory())  # time of the question, the answer
         try:
             self.execute("ECHO", self._end_token)  # without ECHO, `receive` would never see an end
@@ -234,6 +244,21 @@ class Connection(Commands):
     def nodes(self) -> list[Connection]:
         """Return a connection to each server that accepts writes."""
         return [self]
+
+    def require_all_keys(self) -> None:
+        """Check once that no other server holds keys of the same database. Raises UnsupportedError for a node of a
+        cluster. (A cluster of one node holds all of its keys.)"""
+        if self._has_all_keys:
+            return
+        [hello] = self.pipeline([("HELLO",)])  # which any user may send
+        is_told = not isinstance(hello, ReplyError)
+        has_part = is_told and b"cluster" in hello
+        if has_part or not is_told:
+            [info] = self.pipeline([("CLUSTER", "INFO")])
+            has_part = b"cluster_size:1\r\n" not in info if isinstance(info, bytes) else has_part
+        if has_part:
+            raise node_of_a_cluster(self.address)
+        self._has_all_keys = True
 
     def may_be_silent_for(self, seconds: float) -> None:
         """Set the seconds of silence after which the connection is closed."""
@@ -400,5 +425,8 @@ class Connection(Commands):
     def lost(self, error: OSError | None) -> ServerUnreachableError:
         """Close, and return the error. error: None if the server has closed the connection."""
         self.close()
+        removed = None if self._engine_socket is None else self._engine_socket.removed(self.address)
+        if removed is not None:
+            return removed
         reason = "it closed the connection" if error is None else str(error) or type(error).__name__
         return ServerUnreachableError(f"lost the stream server at {self.address}: {reason}; is it still running?")

@@ -100,8 +100,15 @@ def node_of_a_cluster(address: Address) -> UnsupportedError:
     """Return the error for a single server's address that is a node of a cluster."""
     return UnsupportedError(
         f"the server at {address} is a node of a cluster, and other nodes hold some of the keys: write "
-        "redis+cluster:// instead of redis:// (rediss+cluster:// instead of rediss://)"
+        "redis+cluster:// instead of redis:// (rediss+cluster:// instead of rediss://), "
+        f"{url_of_cluster(str(address))}"
     )
+
+
+def url_of_cluster(address: str) -> str:
+    """Return the URL of a node's cluster, which has no number of a database."""
+    head, question, path = address.replace("://", "+cluster://", 1).partition("?")
+    return head.removesuffix("/0") + question + path
 
 
 def not_permitted(where: str, text: str, words: Sequence[str]) -> NotPermittedError:

@@ -1,4 +1,4 @@
-"""Lists streams by name, page by page; in a cluster on every node.
+"""Lists streams by name, page by page; in a cluster on every node. One node of a cluster is refused: it has a part.
 
 A stream that moves to another node during the scan may be listed on neither. Therefore all nodes are scanned again
 until no stream was added meanwhile. Within a slot that moves key by key a stream is on one of two nodes, and the scan
@@ -8,7 +8,9 @@ of the target node finds it if that node is scanned last.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from spark_streams.model.keys import is_product_key, is_retry_or_returned
 from spark_streams.wire.connection.connection import Argument, Connection
@@ -17,6 +19,10 @@ from spark_streams.wire.replies.reply_errors import is_forbidden
 
 _SCAN_COUNT = 25_000  # keys per round trip, 5 ms of the server's time
 _FEW = 100_000  # keys that are scanned for a suggestion
+MOST_STREAMS = 10_000  # of a pattern
+LONGEST_NAME = 1_024  # bytes of a name of these
+
+Name = TypeVar("Name", str, bytes)
 
 
 def matching_streams(server: Server, pattern: str, but: Iterable[str]) -> list[str]:
@@ -28,6 +34,50 @@ def matching_streams(server: Server, pattern: str, but: Iterable[str]) -> list[s
     """
     names = readable(matching_keys(server, pattern))
     return sorted(name for name in names.difference(but) if name and not is_product_key(name))
+
+
+@dataclass(frozen=True)
+class Bounded(Generic[Name]):
+    """Streams that a pattern selects. streams: sorted; too_long, too_many: how many are left out, because of their
+    names and because of their number."""
+
+    streams: list[Name]
+    too_long: int = 0
+    too_many: int = 0
+
+    @property
+    def left_out(self) -> str:
+        """How many streams are left out, and why; empty if none is."""
+        reasons = {
+            f"beyond the first {len(self.streams):,}": self.too_many,
+            f"with names of more than {LONGEST_NAME:,} bytes": self.too_long,
+        }
+        return " and ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+
+
+def bounded(
+    names: Iterable[Name],
+    keep: Callable[[Sequence[Name]], Container[Name]] = lambda names: (),
+    most: int = MOST_STREAMS,
+) -> Bounded[Name]:
+    """Return which of these streams a pattern selects: any client that may create keys can create a million streams, or
+    names of megabytes.
+
+    A name of more than LONGEST_NAME bytes is none of a pattern. Of more than `most` streams, those that are used
+    already stay, and the others follow by their names. keep: returns those that are used; it is called only then.
+    """
+    found = list(names)
+    short = sorted(name for name in found if _size(name) <= LONGEST_NAME)
+    chosen = short
+    if len(short) > most:
+        kept = keep(short)
+        first = sorted(short, key=lambda name: name not in kept)  # a stable sort
+        chosen = sorted(first[:most])
+    return Bounded(chosen, len(found) - len(short), len(short) - len(chosen))
+
+
+def _size(name: str | bytes) -> int:
+    return len(name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape"))
 
 
 def matching_keys(server: Server, pattern: str) -> set[bytes]:
@@ -80,6 +130,8 @@ def matching_strings(server: Server, pattern: str | bytes) -> list[bytes]:
 def _scan(server: Server, *condition: Argument, kind: str = "stream") -> set[bytes]:
     """Run SCAN … TYPE on every node until the cursor is 0 again; with several nodes, repeat until no key is added."""
     nodes = server.nodes()
+    for node in nodes:
+        node.require_all_keys()
     names = set().union(*[_scan_node(node, *condition, kind=kind) for node in nodes])
     while len(nodes) > 1:
         nodes = server.nodes()

@@ -74,11 +74,13 @@ class GroupInfo(NamedTuple):
 
 
 class ConsumerInfo(NamedTuple):
-    """pending: entries that it has not acknowledged; idle: milliseconds since its last attempt to read or claim."""
+    """pending: entries that it has not acknowledged; idle: milliseconds since its last attempt to read or claim; before
+    Redis 7.2, an attempt that found nothing does not count; counts_attempts: whether it counts."""
 
     name: bytes
     pending: int
     idle: int
+    counts_attempts: bool = True
 
     @property
     def text(self) -> str:
@@ -187,14 +189,23 @@ def _group_in(group: Sequence[Reply]) -> GroupInfo:
     )
 
 
-def possible_lag(lag: int | None, length: int) -> int | None:
-    """Return the lag of a group that has undelivered entries and stands within its stream; None if it is impossible.
+def lag_of(info: GroupInfo, length: int, first: StreamId | None, top: StreamId) -> int | None:
+    """Return the undelivered entries of a group; None if they must be counted. All numbers of a lag come from here.
+    length, first, top: of the stream: its entries, the lowest and the highest one (None: unknown, or there is none).
 
-    Counts that XGROUP or XSETID has set wrong are noticed only if they give no entry, or more than the stream has.
+    The group's position decides, if it stands outside of the stream. Within it, the server's count holds unless the
+    position contradicts it: the first entry is delivered, and the last one is not. Redis 7.0 has such a count after a
+    restart with an append-only file (R90), and XGROUP and XSETID can set one.
     """
-    return lag if lag is not None and 1 <= lag <= length else None
+    if length == 0 or info.last_delivered >= top:
+        return 0
+    if first is not None and info.last_delivered < first:
+        return length
+    return info.lag if info.lag is not None and 1 <= info.lag < length else None
 
 
 def consumers_in(reply: Sequence[Reply]) -> list[ConsumerInfo]:
     """Return the consumers from the reply to XINFO CONSUMERS."""
-    return [ConsumerInfo(info[b"name"], info[b"pending"], info[b"idle"]) for info in map(pairs, reply)]
+    return [
+        ConsumerInfo(info[b"name"], info[b"pending"], info[b"idle"], b"inactive" in info) for info in map(pairs, reply)
+    ]

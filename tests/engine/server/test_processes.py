@@ -20,7 +20,7 @@ from spark_streams.engine import EngineStartError, LocalEngine
 from spark_streams.engine.launch.embedded import locate
 from spark_streams.engine.launch.process import wait_until_ready
 from tests.engine.wire import wire
-from tools.servers.server import Server, free_port
+from tools.servers.server import Server, free_port, serving
 from tools.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -235,3 +235,34 @@ def test_an_engine_that_is_late_is_waited_for_by_its_clock(tmp_path: Path, caplo
     assert [record.getMessage() for record in caplog.records] == [
         "the stream engine has not answered for 5 s: the machine is busy; waiting for up to 60 s"
     ]
+
+
+@pytest.mark.parametrize("removed", ["the folder", "the socket", "another engine's socket in its place"])
+def test_an_engine_whose_socket_is_removed_ends_with_a_line(tmp_path: Path, removed: str) -> None:
+    """Although a client is connected: a new program would start a second engine."""
+    path = tmp_path / "folder" / "engine.sock"
+    path.parent.mkdir()
+    with serving("--unixsocket", str(path), "--socket-check", "0.1") as engine:
+        with wire(Server("engine", f"unix://{path}")) as client:
+            assert client.call("PING") == b"PONG"
+            time.sleep(0.3)
+            assert engine.process.poll() is None
+            path.unlink()
+            if removed == "the folder":
+                path.parent.rmdir()
+            elif removed != "the socket":
+                path.touch()
+            assert engine.process.wait(timeout=30) == 0
+        assert f"the socket {path} was removed, so no client can come in any more: stopping" in engine.log()
+    assert path.exists() == removed.startswith("another")
+
+
+def test_an_engine_with_a_port_serves_on_without_its_socket(tmp_path: Path) -> None:
+    path = tmp_path / "engine.sock"
+    port = free_port()
+    with serving("--unixsocket", str(path), "--port", str(port), "--socket-check", "0.1") as engine:
+        path.unlink()
+        time.sleep(1.5)
+        with redis.Redis(port=port) as client:
+            assert client.ping()
+        assert engine.process.poll() is None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -258,3 +260,45 @@ def test_a_killed_start_leaves_no_mixture(server: Server, client: redis.Redis, m
         client.flushall()
         for n in range(3):
             add(client, 3, f"o:{n}", first=10 * n)
+
+
+FEW = replace(LOOK_EACH_TIME, pattern_streams=3)
+
+
+def test_long_names_and_streams_beyond_the_bound_are_left_out(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A log line counts them, once. The offset stays small."""
+    for n in range(5):
+        add(client, 1, f"o:{n}", first=n)
+    for n in range(2):
+        add(client, 1, f"o:{n}" + "x" * 2000, first=9)
+    one = reader(server, limits=FEW, streamsPattern="o:*")
+    at = one.initialOffset()
+    assert sorted(n for batch in drain(one, start=at) for n in batch) == [0, 1, 2]
+    assert len(json.dumps(one.reportLatestOffset())) < 1000
+    [line] = [record.getMessage() for record in caplog.records if "are not read" in record.getMessage()]
+    assert "'o:*' matches streams that are not read: 2 beyond the first 3 and 2 with names of more than" in line
+
+
+@pytest.mark.parametrize("ends", ["runs", "restarted", "restarted with a new checkpoint"])
+def test_streams_of_a_stranger_do_not_take_the_places_of_those_that_are_read(
+    server: Server, client: redis.Redis, ends: str
+) -> None:
+    """They would be the first by name."""
+    for n in range(3):
+        add(client, 1, f"o:z{n}", first=n)
+    one = reader(server, limits=FEW, streamsPattern="o:*")
+    at = one.initialOffset()
+    end = one.latestOffset(at, ALL)
+    assert sorted(read(one, at, end)) == [0, 1, 2]
+    one.commit(end)
+    assert one.latestOffset(end, ALL) == end
+    for n in range(5):
+        add(client, 1, f"o:a{n}", first=100 + n)
+        add(client, 1, f"o:z{n % 3}", first=10 + n)
+    if ends != "runs":
+        one = reader(server, limits=FEW, streamsPattern="o:*")
+        at = one.initialOffset()
+    found = drain(one, start=at if ends.endswith("new checkpoint") else end)
+    assert sorted(n for batch in found for n in batch) == [10, 11, 12, 13, 14]

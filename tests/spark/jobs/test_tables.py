@@ -35,12 +35,18 @@ def opened(table: TableConfig, rows: DataFrame, output: str = "table") -> Writer
 
 def run_again(rows: DataFrame, first: Writer, again: Writer) -> None:
     """Batch 1 wrote three keys and was killed; run again it is smaller, and what it gave up comes in batch 2."""
-    first.sweep()
     first.write(rows.where("id < 3"), 0)
     first.write(rows.where("id >= 3"), 1)
-    again.sweep()
     again.write(rows.where("id = 3"), 1)
     again.write(rows.where("id > 3"), 2)
+
+
+def staged(path: Path, name: str, batch: str) -> None:
+    """What a task of a write that replaces partitions has left."""
+    folder = path / f".spark-staging-{name}" / "_temporary" / "0" / "key=a" / batch
+    folder.mkdir(parents=True)
+    if batch:
+        (folder / "part-0.parquet").write_bytes(b"")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "orc", "json", "csv", "xml"])
@@ -50,12 +56,15 @@ def test_a_batch_that_was_cut_leaves_nothing_of_its_first_run(spark: SparkSessio
     table = TableConfig("table", kind, str(path), partition_by=["key"], options=options)
     table.check_format(spark)
     first = opened(table, rows_of(spark))
-    (path / ".spark-staging-dead").mkdir(parents=True)
+    staged(path, "dead", "batch=bquery-1")
+    staged(path, "other", "batch=bother-1")
+    staged(path, "begun", "")
     run_again(rows_of(spark), first, opened(table, rows_of(spark)))
     read = spark.read.format(kind).options(**options).schema("id BIGINT, key STRING, batch STRING").load(str(path))
     assert sorted(row["id"] for row in read.collect()) == list(range(9))
     assert {row["key"] for row in read.collect()} == {f"{KEY}0", f"{KEY}1", None}
-    assert not (path / ".spark-staging-dead").exists()
+    kept = {file.name for file in path.iterdir() if file.name.startswith(".spark")}
+    assert kept == {".spark-staging-other", ".spark-staging-begun"}, "of others, who may still write"
 
 
 @pytest.fixture
@@ -173,3 +182,11 @@ def test_a_format_that_spark_does_not_have_is_named_with_where_it_comes_from(spa
     for kind in ("delta", "avro"):
         with pytest.raises(ConfigError, match=f"table.format '{kind}': .*spark.jars.packages"):
             TableConfig("table", kind, "out").check_format(spark)
+
+
+@pytest.mark.parametrize("column", ["http.method", "a`b"])
+def test_a_column_of_a_table_of_the_catalog_has_any_name(spark: SparkSession, name: str, column: str) -> None:
+    """Also one that partitions it, and where a batch is run again."""
+    rows = spark.range(9).select("id", F.lit("x").alias(column))
+    run_again(rows, *(opened(TableConfig("table", name=name, partition_by=[column]), rows) for _ in range(2)))
+    assert sorted((row["id"], row[column]) for row in spark.table(name).collect()) == [(n, "x") for n in range(9)]
