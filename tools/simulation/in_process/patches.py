@@ -19,7 +19,7 @@ from spark_streams.engine.commands.values import sets
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import bulks
 from spark_streams.engine.store import memory
-from spark_streams.wire import blocked_read
+from spark_streams.wire import blocked_read, connect
 from spark_streams.wire.connection import connection, retry
 from tools.simulation.in_process.clock import CLOCKS
 from tools.simulation.in_process.core import Core, Line
@@ -49,6 +49,8 @@ def on_core(core: Core) -> Iterator[None]:
         patch.setattr(failed_entry, "datetime", _calendar(core))
         patch.setattr(connection, "open_connection", lambda url, *_given, **_more: _Opened(core.at(url).connect()))
         patch.setattr(connection, "Duplex", lambda line, lost: LineDuplex(line.core, line, lost))
+        # Several simulated processes share this one: none ends the connections of another (wire.left_master).
+        patch.setattr(connect, "register", lambda _: None)
         # A set of bytes has another order in each process.
         patch.setattr(sets, "bulks", lambda members: bulks(sorted(members)))
         # The memory of a machine and of a version of Python.
