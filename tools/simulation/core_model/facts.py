@@ -153,6 +153,11 @@ class Look:
     mark: Mark | None = None
     time: int = 0  # of the server, ms
 
+    @property
+    def until(self) -> int:
+        """When what is pending was delivered at the latest; 0: at any time, because nobody can hand entries over."""
+        return 0 if self.is_member and not self.others and not self.released else self.time
+
 
 def is_older(start: Offset, mark: Mark | None) -> bool:
     """Whether the mark knows a batch that the checkpoint does not have: the checkpoint is an older copy."""

@@ -156,9 +156,9 @@ class Source:
                 look = self._look()
                 above = self._above(start, look)  # claimed entries may lie above the position
             suspects = [as_range(s) for s in self._record()["suspects"]]
-            found = self._pending(Range(ZERO, start.position, until=look.time))
+            found = self._pending(Range(ZERO, start.position, until=look.until))
             old = [i for i in found if not any(s.after < i <= s.last for s in suspects)][: self._limit]
-            pieces = runs_of(old, suspects, look.time)
+            pieces = runs_of(old, suspects, look.until)
             left = bool(suspects) or look.ours - len(above) > len(old)
         new, after = self._new_entries(start, look, above, self._limit - len(old))
         if not pieces and not new:
@@ -250,7 +250,7 @@ class Source:
         """Entries pending for us above the position: reserved ahead, or left by a crash. Bounded by D: after the group
         was set back, higher ones are delivered again."""
         is_any = look.delivered > start.position
-        return self._pending(Range(start.position, look.delivered, until=look.time)) if is_any else []
+        return self._pending(Range(start.position, look.delivered, until=look.until)) if is_any else []
 
     def _new_entries(self, start: Offset, look: Look, above: list[Id], limit: int) -> tuple[Range | None, Look]:
         """Take what is pending above the position, otherwise reserve new entries. The range ends at the last one, or at
@@ -258,7 +258,7 @@ class Source:
         if limit <= 0:
             return None, look
         if len(above) > limit:
-            return Range(start.position, above[limit - 1], limit, look.time), look
+            return Range(start.position, above[limit - 1], limit, look.until), look
         wanted = 0 if above else limit
         look = self._look() if wanted else look  # what was acknowledged meanwhile is not pending
         while wanted > 0:
@@ -271,7 +271,7 @@ class Source:
                 look = self._look()
         if look.delivered <= start.position:
             return None, look  # the group is at the position, or somebody has just set it back
-        new = Range(start.position, look.delivered, 0, look.time)
+        new = Range(start.position, look.delivered, 0, look.until)
         count = len(self._pending(new))
         return (new._replace(count=count) if count else None), look
 
