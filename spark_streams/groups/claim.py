@@ -73,9 +73,13 @@ def claim_again(server: Server, snapshot: GroupSnapshot, query: str, choice: Cho
     entries = 0
     # No entry is idle for this long: entries that are pending already stay with their consumers.
     head: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, query, _ENDLESS)
+    # Otherwise a query that was killed before it acknowledged its last batch would acknowledge these with it.
+    mark = snapshot.marks[query]._replace(has_replay=True)
+    set_mark = ("SET", committed_key(snapshot.stream, snapshot.group, query), str(mark))
     for ids in _replayed_ids(server, snapshot, query, choice):
         if act:
-            [claimed] = change(server, snapshot.stream, snapshot.group, [query], [(*head, *ids, "FORCE", "JUSTID")])
+            commands = [(*head, *ids, "FORCE", "JUSTID"), set_mark]
+            claimed, _ = change(server, snapshot.stream, snapshot.group, [query], commands)
             entries += len(claimed)
         else:
             commands = [("XPENDING", snapshot.stream, snapshot.group, entry_id, entry_id, 1) for entry_id in ids]

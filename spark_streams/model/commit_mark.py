@@ -5,6 +5,8 @@
     5-0 0.37                    the query begins above 5-0; 37 entries were ever added up to there ("unknown" if not
                                 counted), and no batch has read above it
     5-0 0.5f1c9a0b-first        a first batch above 5-0 is logged, and not committed
+    5-0 12.5f1c9a0b-e37d41aa replay    the same, and since then an operator has made entries up to there pending again
+                                (`rstream replay`)
     5-0 12.seek                 an operator has set the group to 5-0 (`rstream groups seek`) after batch 12
 
 A token is the name of the checkpoint and the name of the batch. All batches of a checkpoint have its name. The number
@@ -27,7 +29,7 @@ from spark_streams.model.keys import key_beside
 from spark_streams.model.numbers import parse_number
 
 UNKNOWN = "unknown"
-_SEEK = "seek"
+_SEEK, _REPLAY = "seek", "replay"
 _NO_ACK, _FIRST = "noAck", "first"
 
 
@@ -48,22 +50,25 @@ def without_pending_list(token: str) -> str:
 
 
 class Mark(NamedTuple):
-    """id: position of the query; number: of the batch that ends there, counted per stream; token: name of the batch."""
+    """id: position of the query; number: of the batch that ends there, counted per stream; token: name of the batch;
+    has_replay: entries up to there were made pending again since, which the query has to read."""
 
     id: StreamId
     number: int
     token: str
+    has_replay: bool = False
 
     @classmethod
     def parse(cls, value: bytes | None) -> Mark | None:
         """Return the mark; None if there is no value, or if this version cannot read it."""
         entry_id, _, name = (value or b"").decode("utf-8", "replace").partition(" ")
+        name, _, more = name.partition(" ")
         number, dot, token = name.partition(".")
         batch = parse_number(number)
         if batch is None or not dot:
             return None
         try:
-            return cls(StreamId.parse(entry_id), batch, token)
+            return cls(StreamId.parse(entry_id), batch, token, more == _REPLAY)
         except InvalidStreamId:
             return None
 
@@ -85,7 +90,7 @@ class Mark(NamedTuple):
         return cls(position, 0 if before is None else before.number, _SEEK)
 
     def __str__(self) -> str:
-        return f"{self.id} {self.number}.{self.token}"
+        return f"{self.id} {self.number}.{self.token}" + (f" {_REPLAY}" if self.has_replay else "")
 
     @property
     def checkpoint(self) -> str:

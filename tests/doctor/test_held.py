@@ -19,7 +19,7 @@ from spark_streams.groups import prune
 from spark_streams.model.operator_commands import forget_command
 from spark_streams.monitor import held
 from spark_streams.monitor.held import Held
-from tests.holding import hold
+from tests.holding import OLD, hold
 from tools.driving import another_reader, stop_all
 from tools.servers.server import Server
 
@@ -77,7 +77,7 @@ def test_the_command_of_the_remedy_names_this_group_alone(
     """Also if a shell or the command could take its names as something else."""
     monkeypatch.setattr(prune, "SHORTEST_MS", 1)
     for name in (stream, "s1", "s one"):
-        hold(client, name)
+        hold(client, name, since=OLD)
         for other in (group, "nb-1"):
             client.xgroup_create(name, other, 0)
             client.xreadgroup(other, "c", {name: ">"}, count=1, noack=True)

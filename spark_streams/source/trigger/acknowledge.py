@@ -222,7 +222,8 @@ def _is_earlier(start: Offset, stream: str, entry: StreamId, run: RunState, mark
 def _is_all_committed(start: Offset, stream: str, mark: Mark | None) -> bool:
     """Whether all that is pending up to the position was read, and is not acknowledged any more, or not yet."""
     at = start.at[stream]
-    return is_behind(mark, at) and stream not in start.left and not at.mark.no_ack
+    has_replay = mark is not None and mark.has_replay
+    return is_behind(mark, at) and not has_replay and stream not in start.left and not at.mark.no_ack
 
 
 def _is_restored(start: Offset, stream: str, mark: Mark | None) -> bool:

@@ -35,6 +35,7 @@ SET begun, DEL begun                     knows that its pattern has begun, or ha
 DEL first                                has the group with its mark, or a checkpoint that names the stream. After
                                          RSTREAM_STREAM_MISSING it has neither, and begins at startingOffsets
 SET attempts, SET attempts + DEL tried   counts one more run that the batch has killed
+HSET told                                (a task) tells the sink again; of its pattern, too
 HSET tried                               (a task) asks the sink whether that batch is complete
 SET delays                               sets the delays again
 XREADGROUP                               finds the entries pending above the position: the next batch

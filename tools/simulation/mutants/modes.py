@@ -197,8 +197,8 @@ MODES = (
     Mutant(
         "lossy-is-not-reported",
         "source/stream_reader.py",
-        "elif batch.lossy:",
-        "elif False:",
+        "if batch.lossy:",
+        "if False:",
         "The sink is not told that a batch has lost entries.",
     ),
     Mutant(
