@@ -125,6 +125,13 @@ MODES = (
         "The pieces of a batch that kills its query are not recorded.",
     ),
     Mutant(
+        "a-note-of-any-batch",
+        "source/pending/poison_record.py",
+        'note = server.execute("HGET", attempt_key_of(end), end.token)',
+        'note = (server.execute("HVALS", attempt_key_of(end)) or [None])[-1]',
+        "A note of a task of another batch passes for one of this batch.",
+    ),
+    Mutant(
         "pieces-of-unread-streams-are-forgotten",
         "source/pending/poison_state.py",
         "for held, is_read in ((pieces, True), (away, False)):",
