@@ -32,6 +32,20 @@ def test_a_replay_is_the_whole_batch_whatever_became_of_the_pending_list(
     assert read(again, start, end) == list(range(30))
 
 
+def test_a_replay_reads_no_other_entries_of_a_server_in_another_state(server: Server, client: redis.Redis) -> None:
+    """The stream was created again: its entries have IDs within the range of the batch."""
+    add(client, 10)
+    one = reader(server)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    client.delete("s")
+    for n in range(10):
+        client.xadd("s", {"n": 100 + n}, id=f"1-{n + 1}")
+    client.xgroup_create("s", "g", id="0")
+    with pytest.raises(DataLossError, match="the server has lost at least 1 entry that it had"):
+        read(reader(server), start, end)
+
+
 def test_a_replay_has_no_entry_that_another_consumer_has_claimed_meanwhile(server: Server, client: redis.Redis) -> None:
     """The query was alone when it made the batch. That proves nothing about who has joined since."""
     ids = add(client, 30)
