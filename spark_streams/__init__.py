@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_streams._version import __version__
+from spark_streams.base.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from spark_streams.cdc import debezium, is_later
-    from spark_streams.deadletter.write.routing import route_dead_letters
-    from spark_streams.monitor.watch.listener import Watch
-    from spark_streams.schemas.decode import decode
-    from spark_streams.schemas.encode import encode
+    from spark_streams.connector.cdc import debezium, is_later
+    from spark_streams.connector.deadletter.write.routing import route_dead_letters
+    from spark_streams.connector.schemas.decode import decode
+    from spark_streams.connector.schemas.encode import encode
+    from spark_streams.connector.watch.listener import Watch
 
 __all__ = [
     "__version__",
@@ -43,27 +43,27 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name == "debezium":
         _check_for_spark("spark_streams.debezium")
-        from spark_streams.cdc import debezium
+        from spark_streams.connector.cdc import debezium
 
         return debezium
     if name == "decode":
         _check_for_spark("spark_streams.decode")
-        from spark_streams.schemas.decode import decode
+        from spark_streams.connector.schemas.decode import decode
 
         return decode
     if name == "encode":
         _check_for_spark("spark_streams.encode")
-        from spark_streams.schemas.encode import encode
+        from spark_streams.connector.schemas.encode import encode
 
         return encode
     if name == "is_later":
         _check_for_spark("spark_streams.is_later")
-        from spark_streams.cdc import is_later
+        from spark_streams.connector.cdc import is_later
 
         return is_later
     if name == "route_dead_letters":
         _check_for_spark("spark_streams.route_dead_letters")
-        from spark_streams.deadletter.write.routing import route_dead_letters
+        from spark_streams.connector.deadletter.write.routing import route_dead_letters
 
         return route_dead_letters
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -85,8 +85,8 @@ def register(spark: SparkSession | None = None) -> SparkSession:
     from pyspark.errors import AnalysisException
     from pyspark.sql import SparkSession
 
-    from spark_streams.datasource import RStreamDataSource
-    from spark_streams.spark.installed_pyspark import prefer_installed_pyspark
+    from spark_streams.connector.datasource import RStreamDataSource
+    from spark_streams.connector.spark.installed_pyspark import prefer_installed_pyspark
 
     spark = spark or SparkSession.getActiveSession()
     if spark is None:
@@ -129,7 +129,7 @@ def run(
         UnsupportedError: It was called outside the main thread.
     """
     _check_for_spark("spark_streams.run")
-    from spark_streams.running.run import run as run_query
+    from spark_streams.connector.running.run import run as run_query
 
     return run_query(query, stop_within, traceback)
 
@@ -154,7 +154,7 @@ def transaction(name: str, rows: DataFrame, number: int, checkpoint: str) -> dic
         InvalidOptionError: The checkpoint belongs to another query, or the call is not within `foreachBatch`.
     """
     _check_for_spark("spark_streams.transaction")
-    from spark_streams.sink.named_write import transaction as options_of
+    from spark_streams.connector.sink.named_write import transaction as options_of
 
     return options_of(name, rows, number, checkpoint)
 
@@ -200,19 +200,19 @@ def watch(
         UnsupportedError: This Spark cannot be watched.
     """
     _check_for_spark("spark_streams.watch")
-    from spark_streams.monitor.watch.listener import attach
+    from spark_streams.connector.watch.listener import attach
 
     access_options = {**(options or {}), **({} if url is None else {"url": url})}
     return attach(spark, access_options, log, metrics_port, metrics_host, metrics_file, lineage, unhealthy_after)
 
 
 def _check_for_java(name: str) -> None:
-    from spark_streams.spark.presence import check_for_java
+    from spark_streams.connector.spark.presence import check_for_java
 
     check_for_java(name)
 
 
 def _check_for_spark(name: str) -> None:
-    from spark_streams.spark.presence import check_for_spark
+    from spark_streams.connector.spark.presence import check_for_spark
 
     check_for_spark(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from spark_streams.spark.installation import check_installation
+from spark_streams.connector.spark.installation import check_installation
 
 
 def main() -> int:

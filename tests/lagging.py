@@ -1,5 +1,5 @@
 """A master whose replica is cut off, and then promoted: what the master took meanwhile is lost. One server with a
-replica, behind an address that leads to the master; a cluster has its own (tests/redis_cluster/lagging.py)."""
+replica, behind an address that leads to the master; a cluster has its own (tests/legs/redis_cluster/lagging.py)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import redis
 
-from spark_streams.wire.address.address import Address
-from spark_streams.wire.session import Session
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.session import Session
 from tests.proxy import Proxy
 from tools.servers.server import Server, running_redis
 from tools.waiting import until

@@ -1,5 +1,5 @@
 """What a source makes of a promoted replica that lagged, row by row of docs/reference/data-loss.md: the same
-tests for one server with a replica (tests/sentinel) and for a cluster (tests/redis_cluster)."""
+tests for one server with a replica (tests/legs/sentinel) and for a cluster (tests/legs/redis_cluster)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from spark_streams.errors import DataLossError, StreamStateError
-from spark_streams.model.operator_commands import seek_command
-from spark_streams.source.stream_reader import StreamReader
+from spark_streams.connector.errors import DataLossError, StreamStateError
+from spark_streams.connector.operator_commands import seek_command
+from spark_streams.connector.source.stream_reader import StreamReader
 from tests.lagging import Lagging, ask
 from tools.driving import ALL, NEVER_AHEAD, begin, drain, positions, read, reader, stop_all
 

@@ -1,5 +1,5 @@
 """What the exactly-once sink makes of a promoted replica that lagged, row by row of docs/reference/data-loss.md: the
-same tests for one server with a replica (tests/sentinel) and for a cluster (tests/redis_cluster)."""
+same tests for one server with a replica (tests/legs/sentinel) and for a cluster (tests/legs/redis_cluster)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections import Counter
 
 import pytest
 
-from spark_streams.errors import LedgerError, ReplicationError, RetriesExhaustedError
-from spark_streams.options.sink_options import SinkOptions
-from spark_streams.wire.address.patience import Patience
+from spark_streams.connector.errors import LedgerError, ReplicationError, RetriesExhaustedError
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.wire.address.patience import Patience
+from tests.connector.sink.writing import batch_of, close, frame, options, write
 from tests.lagging import Lagging, ask
-from tests.sink.writing import batch_of, close, frame, options, write
 
 ROWS = list(range(100, 160))
 ALL_ROWS = Counter([1, 2, 3, *ROWS, 7, 8])

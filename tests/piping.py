@@ -12,8 +12,8 @@ from typing import Any
 
 import redis
 
-from spark_streams.wire.session import Session
-from tests.sink.writing import batch_of, close, frame, options, write
+from spark_streams.connector.wire.session import Session
+from tests.connector.sink.writing import batch_of, close, frame, options, write
 from tools.driving import ALL, pending_count, reader, rows
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from spark_streams.verify.relay import READ, Relay, reset
+from spark_streams.operations.verify.relay import READ, Relay, reset
 from tools.servers.server import free_port
 
 

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.model.micro_batch import MicroBatchName
-from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.limits import LIMITS, Limits
-from spark_streams.source.offset import position_in
-from spark_streams.source.rows.columns import Columns
-from spark_streams.source.stream_reader import UNLIMITED, StreamReader
-from spark_streams.source.trigger import delivered, reserve
-from spark_streams.spark.read_limits import ReadMaxRows
-from spark_streams.spark.task_context import micro_batch
-from spark_streams.wire.address.patience import DEFAULT_PATIENCE, Patience
+from spark_streams.connector.micro_batch import MicroBatchName
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.limits import LIMITS, Limits
+from spark_streams.connector.source.offset import position_in
+from spark_streams.connector.source.rows.columns import Columns
+from spark_streams.connector.source.stream_reader import UNLIMITED, StreamReader
+from spark_streams.connector.source.trigger import delivered, reserve
+from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.task_context import micro_batch
+from spark_streams.connector.wire.address.patience import DEFAULT_PATIENCE, Patience
 from tools.servers.server import Server
 
 ALL = ReadMaxRows(UNLIMITED)

@@ -11,7 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from spark_streams.spark.installation import numbers
+from spark_streams.connector.spark.installation import numbers
 
 PROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 EXTRAS = ("cluster", "spark", "console", "schemas")  # an extra that another one contains is named, too

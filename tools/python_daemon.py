@@ -13,9 +13,13 @@ from pyspark.daemon import manager
 
 # Spark runs a daemon for each of these modules, named by its first argument. Other daemons fork one process.
 PRELOADED = {
-    "pyspark.worker": ["pyspark.worker", "spark_streams.source.stream_reader", "spark_streams.sink.stream_writer"],
-    "pyspark.sql.worker.plan_data_source_read": ["spark_streams.source.stream_reader"],
-    "pyspark.sql.worker.write_into_data_source": ["spark_streams.sink.stream_writer"],
+    "pyspark.worker": [
+        "pyspark.worker",
+        "spark_streams.connector.source.stream_reader",
+        "spark_streams.connector.sink.stream_writer",
+    ],
+    "pyspark.sql.worker.plan_data_source_read": ["spark_streams.connector.source.stream_reader"],
+    "pyspark.sql.worker.write_into_data_source": ["spark_streams.connector.sink.stream_writer"],
 }
 
 if __name__ == "__main__":

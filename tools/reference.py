@@ -20,20 +20,20 @@ import click
 
 from spark_streams import errors
 from spark_streams.cli import main as rstream
+from spark_streams.connector import counters
+from spark_streams.connector.lag import group_metrics
+from spark_streams.connector.lag.group_metrics import Table
+from spark_streams.connector.options import checks, migration
+from spark_streams.connector.options.option import REQUIRED, Option, documented
+from spark_streams.connector.options.sink_table import SINK_GROUPS
+from spark_streams.connector.options.source_table import SOURCE_GROUPS
+from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE
+from spark_streams.connector.source.group import remedies
+from spark_streams.connector.watch import prometheus as query_metrics
 from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.settings.sample_config import file_name, sample_config
 from spark_streams.jobs.settings.spark_settings import CONF
-from spark_streams.model import counters
-from spark_streams.monitor import group_metrics
-from spark_streams.monitor.exporter import metrics as exporter_metrics
-from spark_streams.monitor.group_metrics import Table
-from spark_streams.monitor.watch import prometheus as query_metrics
-from spark_streams.options import checks, migration
-from spark_streams.options.option import REQUIRED, Option, documented
-from spark_streams.options.sink_table import SINK_GROUPS
-from spark_streams.options.source_table import SOURCE_GROUPS
-from spark_streams.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE
-from spark_streams.source.group import remedies
+from spark_streams.operations.monitor.exporter import metrics as exporter_metrics
 from tools.simulation.mutants import notes
 from tools.simulation.mutants.table import MUTANTS
 
@@ -43,7 +43,7 @@ _BLOCK = re.compile(r"(<!-- printed: ([\w-]+) -->\n).*?(<!-- end of \2 -->)", re
 
 # -------------------------------------------------------------------------------------------------------------- options
 
-# The parser of an option (options/values.py) and what its values are called.
+# The parser of an option (connector/options/values.py) and what its values are called.
 TYPES = {
     "parse": "server URL",
     "text": "text",

@@ -1,6 +1,6 @@
 """Make samples of the state that a release writes: `python -m tools.release_samples`, on the day of the release.
 
-They are in tests/data/VERSION from then on, and tests/spark/test_released_state.py continues from each of them:
+They are in tests/data/VERSION from then on, and connector/spark/test_released_state.py continues from each:
 
 - `engine/`: the append-only file of the bundled engine. It holds the streams, the group with its position, the ledger,
   the other keys of the query, and a dead letter;
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_streams
-from spark_streams._version import __version__
+from spark_streams.base.version import __version__
 from spark_streams.engine import LocalEngine
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "data"

@@ -79,9 +79,9 @@ PLACES = (
         "1. The manifests name the image of a release. `scripts/image` builds your own: then replace the name.",
     ),
     Place(("pyproject.toml",), f'Documentation = "{_HOME}/tree/main/docs"', f'Documentation = "{_SITE}"'),
-    Place(("spark_streams/_version.py",), 'RELEASED = ""', f'RELEASED = "{_VERSION}"'),
+    Place(("spark_streams/base/version.py",), 'RELEASED = ""', f'RELEASED = "{_VERSION}"'),
     Place(
-        ("spark_streams/monitor/conf/RstreamConsumerGroupInputDatasetFacet.json",),
+        ("spark_streams/connector/watch/lineage/RstreamConsumerGroupInputDatasetFacet.json",),
         f"{_HOME}/raw/main/spark_streams/",
         f"{_HOME}/raw/v{_VERSION}/spark_streams/",
     ),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-from spark_streams.wire.connection.connection import Connection, pack
+from spark_streams.connector.wire.connection.connection import Connection, pack
 
 Act = Callable[[Connection, bytes], object]  # the connection, the request
 

@@ -40,96 +40,122 @@ from tools.machine_time import machine_seconds
 from tools.processor_time import ProcessorTime
 
 ROOT = Path(__file__).resolve().parents[1]
+WITH_ROOMS = ("connector", "operations", "legs")  # below tests/
 # The longest folders begin first; folders that are not named here run, too.
 # A Spark waits most of the time. With too many at once, its Python processes need more than the ten seconds it allows.
-SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/notebooks", "tests/recipes", "tests/connect"]
-FIRST = [
-    "tests/spark",
-    "tests/source",
+SPARK = [
+    "tests/connector/spark",
+    "tests/legs/faults",
     "tests/jobs",
-    "tests/console",
-    "tests/faults",
-    "tests/recipes",
-    "tests/redis_cluster",
+    "tests/connector/sink",
+    "tests/legs/notebooks",
+    "tests/legs/recipes",
+    "tests/legs/connect",
+]
+FIRST = [
+    "tests/connector/spark",
+    "tests/connector/source",
+    "tests/jobs",
+    "tests/operations/console",
+    "tests/legs/faults",
+    "tests/legs/recipes",
+    "tests/legs/redis_cluster",
     "tests/engine",
-    "tests/sink",
-    "tests/sentinel",
+    "tests/connector/sink",
+    "tests/legs/sentinel",
     "tests/project",
-    "tests/transfer",
-    "tests/monitor",
-    "tests/connect",
-    "tests/notebooks",
+    "tests/operations/transfer",
+    "tests/operations/monitor",
+    "tests/legs/connect",
+    "tests/legs/notebooks",
 ]
 # Folders that would take longer than all others: number of legs that share their files.
-PARTS = {"tests/spark": 3}
+PARTS = {"tests/connector/spark": 3}
 # Folders that share a pytest if only the tests of one day run, and so a Java process, or imports and servers.
 OF_ONE_DAY = [
-    ("tests/spark", "tests/faults"),
-    ("tests/recipes", "tests/connect"),
-    ("tests/deadletter", "tests/schemas", "tests/hostile", "tests/transfer", "tests/sentinel", "tests/engine_pyspark"),
+    ("tests/connector/spark", "tests/legs/faults"),
+    ("tests/legs/recipes", "tests/legs/connect"),
+    (
+        "tests/connector/deadletter",
+        "tests/connector/schemas",
+        "tests/legs/hostile",
+        "tests/operations/transfer",
+        "tests/legs/sentinel",
+        "tests/legs/engine_pyspark",
+    ),
 ]
 # Folders whose tests take most of the time. Each test runs on the engine or redis-server, by turns, with a part of its
 # rows; `--both` runs all of them, as the nightly workflow does. The tests of other folders run on both.
 BY_TURNS = [
-    "tests/console",
-    "tests/spark",
-    "tests/faults",
+    "tests/operations/console",
+    "tests/connector/spark",
+    "tests/legs/faults",
     "tests/jobs",
-    "tests/recipes",
-    "tests/connect",
-    "tests/sink",
-    "tests/source",
-    "tests/transfer",
-    "tests/monitor",
-    "tests/deadletter",
+    "tests/legs/recipes",
+    "tests/legs/connect",
+    "tests/connector/sink",
+    "tests/connector/source",
+    "tests/operations/transfer",
+    "tests/operations/monitor",
+    "tests/connector/lag",
+    "tests/connector/watch",
+    "tests/connector/deadletter",
     "tests/simulation",
     "tests/engine",
-    "tests/groups",
-    "tests/hostile",
-    "tests/schemas",
-    "tests/shards",
-    "tests/wire",
+    "tests/operations/groups",
+    "tests/legs/hostile",
+    "tests/connector/schemas",
+    "tests/connector/shards",
+    "tests/connector/wire",
 ]
 # Tests that need Spark, and others that are marked in_turn, run on one day of seven (tests/turns.py).
 IN_TURNS = ("--in-turn", *(f"--by-turns={path}" for path in BY_TURNS))
 LEFT_OUT = "left for another turn: "  # of a pytest's output (tests/conftest.py)
 # Folders whose tests take seconds: one pytest runs all of them, and imports once what they share.
 TOGETHER = [
-    "tests/cluster",
-    "tests/console_browser",
-    "tests/doctor",
-    "tests/examples",
-    "tests/extras",
-    "tests/groups",
-    "tests/identity",
-    "tests/model",
-    "tests/notebooks",
-    "tests/options",
-    "tests/sail",
-    "tests/shards",
+    "tests/legs/cluster",
+    "tests/legs/console_browser",
+    "tests/operations/doctor",
+    "tests/legs/examples",
+    "tests/legs/extras",
+    "tests/operations/groups",
+    "tests/legs/identity",
+    "tests/base",
+    "tests/legs/notebooks",
+    "tests/connector/lag",
+    "tests/connector/options",
+    "tests/connector/test_counters.py",
+    "tests/connector/test_version_1.py",
+    "tests/connector/watch",
+    "tests/legs/sail",
+    "tests/connector/shards",
     "tests/simulation",
-    "tests/upgrade",
-    "tests/wire",
+    "tests/legs/upgrade",
+    "tests/connector/wire",
 ]
 # A Python with the packages for Spark Connect and the recipes, if scripts/test has set it up, and the folders for it.
 OF_CONNECT = Path(sys.prefix) / "connect" / "bin" / "python"
 IN_CONNECT = SPARK[-2:]
 # Tests that depend on Spark, or on what Spark reports. SHORT is the most useful selection for a short run: the driver's
 # side, a query from end to end, and the end of a query. (Not Spark Connect, recipes and notebooks.)
-ON_ANOTHER_SPARK = [*SPARK[:-3], "tests/source", "tests/running", "tests/project"]
+ON_ANOTHER_SPARK = [*SPARK[:-3], "tests/connector/source", "tests/connector/running", "tests/project"]
 SHORT = {
-    "tests/spark": ("tests/spark/test_end_to_end.py",),
-    "tests/faults": ("tests/faults/test_endings.py",),
-    "tests/source": ("tests/source/query", "tests/source/trigger", "tests/source/test_batch_starts.py"),
+    "tests/connector/spark": ("tests/connector/spark/test_end_to_end.py",),
+    "tests/legs/faults": ("tests/legs/faults/test_endings.py",),
+    "tests/connector/source": (
+        "tests/connector/source/query",
+        "tests/connector/source/trigger",
+        "tests/connector/source/test_batch_starts.py",
+    ),
 }
 # What a change needs first, without Spark: pure parts, the protocol, driver and sink on servers, some plans of the
 # simulation. A pytest for each processor of a small machine.
 QUICK = {
     "driver": (
-        *("tests/model", "tests/options", "tests/source/query", "tests/source/trigger"),
+        *("tests/base", "tests/connector/options", "tests/connector/source/query", "tests/connector/source/trigger"),
         "tests/simulation/test_process.py",
     ),
-    "servers": ("tests/wire", "tests/sink", "tests/doctor"),
+    "servers": ("tests/connector/wire", "tests/connector/sink", "tests/operations/doctor"),
 }
 WITHOUT_SPARK = "spark", "in_turn"  # markers of tests that take longer
 CORES = min(5, os.cpu_count() or 1)
@@ -147,7 +173,7 @@ processor_time = ProcessorTime()
 class Part(NamedTuple):
     """Tests of one pytest: a folder, some files of it, or some folders.
 
-    name: "tests/spark 1/2" for a part of a folder.
+    name: "tests/connector/spark 1/2" for a part of a folder.
     """
 
     name: str
@@ -247,8 +273,9 @@ class Leg:
 
 
 def folders() -> list[str]:
-    """Return every folder with tests, in the order of their start."""
-    names = sorted({f"tests/{path.relative_to(ROOT / 'tests').parts[0]}" for path in ROOT.glob("tests/*/**/test_*.py")})
+    """Return every folder with tests, in the order of their start. Of a house with rooms, each room or file."""
+    paths = [path.relative_to(ROOT).parts for path in ROOT.glob("tests/*/**/test_*.py")]
+    names = sorted({"/".join(path[: 3 if path[1] in WITH_ROOMS else 2]) for path in paths})
     return [name for name in FIRST if name in names] + [name for name in names if name not in FIRST]
 
 
@@ -369,8 +396,8 @@ def sum_up(legs: list[Leg]) -> None:
 
 def folders_without(some: Iterable[Part]) -> list[str]:
     """Return the folders of which these parts run nothing."""
-    there = {"/".join(path.split("/")[:2]) for part in some for path in part.paths}
-    return [folder for folder in folders() if folder not in there]
+    there = {path for part in some for path in part.paths}
+    return [one for one in folders() if not any(path == one or path.startswith(f"{one}/") for path in there)]
 
 
 def told_counts(counts: Iterable[tuple[int, Counter[str]]]) -> str:

@@ -27,14 +27,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from spark_streams.commands.shared import connect, url_option
+from spark_streams.connector.lag.groups import StreamView, view_streams
+from spark_streams.connector.spark.startup.sitecustomize import add_to_path
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.topology.sentinel import master
 from spark_streams.errors import RStreamError
 from spark_streams.jobs.command import SETTINGS, run
-from spark_streams.monitor.groups import StreamView, view_streams
-from spark_streams.spark.startup.sitecustomize import add_to_path
-from spark_streams.wire.address.address import Address
-from spark_streams.wire.connection.server import Server
-from spark_streams.wire.topology.sentinel import master
+from spark_streams.operations.commands.shared import connect, url_option
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = Path("out")

@@ -20,17 +20,17 @@ from typing import NoReturn, Unpack
 import click
 from rich.console import Console
 
-from spark_streams.errors import OptionError
+from spark_streams.connector.errors import OptionError
+from spark_streams.connector.running.error_summary import one_line
+from spark_streams.connector.running.spark_log_filter import disable_python_loggers
+from spark_streams.connector.spark.presence import has_java
+from spark_streams.connector.wire.address.server_url import redacted
 from spark_streams.jobs.arguments import JobArguments, job_options
 from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError
 from spark_streams.jobs.part import Part
 from spark_streams.jobs.settings.config import Shape, load
 from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
 from spark_streams.jobs.spark_submit import exec_spark_submit, find_spark_submit
-from spark_streams.running.error_summary import one_line
-from spark_streams.running.spark_log_filter import disable_python_loggers
-from spark_streams.spark.presence import has_java
-from spark_streams.wire.address.server_url import redacted
 
 # The same options as the command `rstream`.
 SETTINGS = {"help_option_names": ["-h", "--help"]}

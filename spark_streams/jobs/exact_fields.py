@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from spark_streams.model.archive_form import HEX
+from spark_streams.connector.source.archive_form import HEX
 
 
 def exact_text(fields: Column) -> Column:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_streams.errors import ConfigError
-from spark_streams.model.pattern import matches
-from spark_streams.options.sink_options import SinkOptions
-from spark_streams.options.source_options import SourceOptions
+from spark_streams.base.pattern import matches
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.source_options import SourceOptions
 
 
 def check_feedback_loop(source: SourceOptions, written: Mapping[str, SinkOptions]) -> None:

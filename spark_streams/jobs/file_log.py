@@ -17,8 +17,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_streams.base.times import from_milliseconds
 from spark_streams.jobs.job import JobError
-from spark_streams.model.times import from_milliseconds
 
 _LOG_OFFSET = re.compile(r'"logOffset"\s*:\s*(\d+)')
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
 from spark_streams.jobs.properties_file import write_properties
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"

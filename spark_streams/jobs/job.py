@@ -16,21 +16,21 @@ from rich.console import Console
 from rich.text import Text
 
 from spark_streams import register
-from spark_streams.errors import ConfigError, RStreamError
+from spark_streams.base.printable import json_text, printable
+from spark_streams.base.untyped import Json
+from spark_streams.connector.errors import ConfigError, RStreamError
+from spark_streams.connector.options.access_options import server_of
+from spark_streams.connector.options.names import named
+from spark_streams.connector.options.table import ACCESS, IDENTITY
+from spark_streams.connector.running.error_summary import first_line
+from spark_streams.connector.running.stopping import Stop, is_under_submit
+from spark_streams.connector.spark.connect import is_of_connect
+from spark_streams.connector.spark.presence import JAVA_REMEDY, has_java
+from spark_streams.connector.wire.address.address import Address, default_url
 from spark_streams.jobs.gateway import start_jvm
 from spark_streams.jobs.part import Part
 from spark_streams.jobs.settings.config import Config, value_at
 from spark_streams.jobs.settings.spark_settings import SparkSettings, prepare, settings_of
-from spark_streams.model.printable import json_text, printable
-from spark_streams.model.untyped import Json
-from spark_streams.options.access_options import server_of
-from spark_streams.options.names import named
-from spark_streams.options.table import ACCESS, IDENTITY
-from spark_streams.running.error_summary import first_line
-from spark_streams.running.stopping import Stop, is_under_submit
-from spark_streams.spark.connect import is_of_connect
-from spark_streams.spark.presence import JAVA_REMEDY, has_java
-from spark_streams.wire.address.address import Address, default_url
 
 _NEEDS_THE_DRIVER = (
     "a job runs in Spark's driver, and this process is a client of Spark Connect: unset SPARK_REMOTE (spark.remote, "

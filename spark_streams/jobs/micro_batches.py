@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_streams.errors import ConfigError
+from spark_streams.base.numbers import parse_number
+from spark_streams.base.times import duration
+from spark_streams.base.untyped import JavaObject
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.running.progress_bar import Bar
+from spark_streams.connector.running.run_until_drained import run_until_drained
 from spark_streams.jobs.job import Job
-from spark_streams.model.numbers import parse_number
-from spark_streams.model.times import duration
-from spark_streams.model.untyped import JavaObject
-from spark_streams.monitor.terminal.progress_bar import Bar
-from spark_streams.running.run_until_drained import run_until_drained
 
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
 

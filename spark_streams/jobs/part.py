@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from spark_streams.monitor.watch.lineage.datasets import Dataset
-from spark_streams.options.sink_options import SinkOptions
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.watch.lineage.datasets import Dataset
 
 Facts = Mapping[str, object]
 

@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from spark_streams.errors import ConfigError
+from spark_streams.base.printable import printable
+from spark_streams.connector.errors import ConfigError
 from spark_streams.jobs.properties_file import write_properties
 from spark_streams.jobs.settings.spark_settings import SparkSettings, prepare
-from spark_streams.model.printable import printable
 
 _ENTRY = Path(__file__).parent / "__main__.py"
 

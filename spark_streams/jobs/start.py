@@ -7,8 +7,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from spark_streams.model.extras import command_that_installs
-from spark_streams.spark.startup.sitecustomize import remove_archives_of_pyspark
+from spark_streams.base.extras import command_that_installs
+from spark_streams.connector.spark.startup.sitecustomize import remove_archives_of_pyspark
 
 # The extra that brings pyspark brings numpy and pyarrow, too.
 _NEEDED = ("click", "redis", "rich", "pyspark", "numpy", "pyarrow")

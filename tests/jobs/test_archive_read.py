@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_streams.options.source_options import BatchSourceOptions
-from spark_streams.source.batch_reader import BatchReader
-from spark_streams.source.rows.columns import Columns
-from spark_streams.spark.read_limits import ReadMaxRows
+from spark_streams.connector.options.source_options import BatchSourceOptions
+from spark_streams.connector.source.batch_reader import BatchReader
+from spark_streams.connector.source.rows.columns import Columns
+from spark_streams.connector.spark.read_limits import ReadMaxRows
+from tests.connector.source.test_history_reader import Query
 from tests.jobs.work import Work
-from tests.source.test_history_reader import Query
 from tools.driving import ALL, stop_all
 from tools.servers.server import Server
 

@@ -118,7 +118,7 @@ def test_a_wheel_holds_all_files_of_the_package() -> None:
     there = {
         file for file in (ROOT / "spark_streams").rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")
     }
-    pages = ROOT / "spark_streams" / "pages"
+    pages = ROOT / "spark_streams" / "operations" / "pages"
     topics = {file for folder in ("guide", "reference") for file in (pages / folder).iterdir() if file.suffix == ".md"}
     assert topics
     assert named == (there | topics)

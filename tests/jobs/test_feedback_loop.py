@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.jobs.feedback_loop import check_feedback_loop
-from spark_streams.options.sink_options import SinkOptions
-from spark_streams.options.source_options import SourceOptions
 
 HERE = "redis://127.0.0.1:6379"
 

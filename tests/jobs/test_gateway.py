@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark import SparkContext
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
 from spark_streams.jobs.gateway import start_jvm
 
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from spark_streams.cli import main
+from spark_streams.connector.source.batch.infer_schema import InferredColumn
 from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.command import program
 from spark_streams.jobs.job import Job
@@ -24,7 +25,6 @@ from spark_streams.jobs.parts.source import Source
 from spark_streams.jobs.settings.config import check_keys
 from spark_streams.jobs.settings.sample_config import config_for, sample_config
 from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
-from spark_streams.source.batch.infer_schema import InferredColumn
 from tools.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -167,7 +167,17 @@ def test_it_needs_no_spark(server: Server, tmp_path: Path) -> None:
     with server.client() as client:
         client.xadd("orders", {"amount": "1.25"})
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    command = [sys.executable, "-m", "spark_streams.cli", "init", "etl", "--stream", "orders", "--url", server.url]
+    command = [
+        sys.executable,
+        "-m",
+        "spark_streams.cli",
+        "init",
+        "etl",
+        "--stream",
+        "orders",
+        "--url",
+        server.url,
+    ]
     made = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (made.returncode, made.stderr) == (0, "")
     assert tomllib.loads((tmp_path / "etl.toml").read_text())["columns"] == {"amount": "DOUBLE"}
@@ -177,7 +187,7 @@ def test_it_needs_no_spark(server: Server, tmp_path: Path) -> None:
 def test_what_goes_with_the_exporter_is_written_too(tmp_path: Path, name: str, file: str) -> None:
     made = rstream("init", name)
     assert made.exit_code == 0, made.output
-    assert (tmp_path / file).read_bytes() == (ROOT / "spark_streams" / "monitor" / "conf" / file).read_bytes()
+    assert (tmp_path / file).read_bytes() == (ROOT / "spark_streams" / "jobs" / "conf" / file).read_bytes()
     assert "rstream run" not in made.output
     refused = rstream("init", name, "--stream", "orders", "--output", "other")
     assert (refused.exit_code, "--stream applies only to jobs" in refused.output) == (2, True)

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
 from spark_streams.jobs.output.outputs import Output, check_main_columns, outputs_of
 
 SINK = '[[output]]\nname = "s"\n[output.sink]\nstream = "late"\n'

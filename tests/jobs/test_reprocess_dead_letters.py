@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deadletter.making import fill, numbers
+from tests.connector.deadletter.making import fill, numbers
 from tests.jobs.work import CONF, ROOT, call
 from tools.servers.server import Server
 

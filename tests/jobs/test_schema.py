@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )  # fmt: skip
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
 from spark_streams.jobs.schema.columns import Columns
 
 ORDER = {

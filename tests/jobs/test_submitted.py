@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.deadletter.making import fill, numbers
+from tests.connector.deadletter.making import fill, numbers
 from tests.jobs.work import NEW_SESSION, PATIENCE, Running, Work
 from tools.machine_time import wait_for_end
 from tools.servers.server import KINDS, Server, running_engine, skip_without_redis

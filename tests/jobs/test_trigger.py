@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
 from spark_streams.jobs.micro_batches import check_target_time, trigger_of
 
 

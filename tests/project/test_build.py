@@ -17,8 +17,8 @@ import pytest
 from packaging.requirements import Requirement
 
 import spark_streams
-from spark_streams.spark.installation import NEEDED, SPARK, requirement
-from spark_streams.spark.presence import remedy
+from spark_streams.connector.spark.installation import NEEDED, SPARK, requirement
+from spark_streams.connector.spark.presence import remedy
 from tests.jobs.test_deployed import bare_python
 
 pytestmark = pytest.mark.in_turn
@@ -87,7 +87,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     files = (path for path in (ROOT / "spark_streams").rglob("*") if path.is_file() and path.suffix != ".pyc")
     pages = (path for part in ("guide", "reference") for path in (ROOT / "docs" / part).glob("*.md"))
-    of_help = {f"spark_streams/pages/{path.relative_to(ROOT / 'docs')}" for path in pages}
+    of_help = {f"spark_streams/operations/pages/{path.relative_to(ROOT / 'docs')}" for path in pages}
     programs = {f"spark_streams/jobs/programs/{path.name}" for path in (ROOT / "jobs").glob("*.py")}
     assert names == {str(path.relative_to(ROOT)) for path in files} | of_help | programs | {"pyspark_rstream.py"}
 

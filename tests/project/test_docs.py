@@ -13,10 +13,10 @@ from click import Command, Group
 import spark_streams
 from spark_streams import errors
 from spark_streams.cli import main
+from spark_streams.connector import keys
+from spark_streams.connector.options.table import BATCH_SOURCE, SINK, SOURCE
+from spark_streams.connector.wire.address.address import Address
 from spark_streams.engine.commands import COMMANDS
-from spark_streams.model import keys
-from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
-from spark_streams.wire.address.address import Address
 from tools import reference
 from tools.site_hooks import external_assets, first_sentence
 

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 import spark_streams
 from spark_streams.cli import main
-from spark_streams.commands.help import page, topics
-from spark_streams.options.option import documented
-from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
+from spark_streams.connector.options.option import documented
+from spark_streams.connector.options.table import BATCH_SOURCE, SINK, SOURCE
+from spark_streams.operations.commands.help import page, topics
 
 ROOT = Path(spark_streams.__file__).parent
 TOPIC = re.compile(r"rstream help ([\w/-]+)")

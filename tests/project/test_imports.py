@@ -16,11 +16,11 @@ HEAVY = ("numpy", "pandas", "pyarrow", "redis", "hiredis", "rich", "jinja2", "cl
     ("what", "allowed"),
     [
         ("pyspark_rstream", set()),  # Spark looks for data sources
-        ("spark_streams.datasource", set()),  # and makes one
-        ("spark_streams.source.stream_reader", {"numpy", "pyarrow", "redis", "hiredis"}),
-        ("spark_streams.source.batch_reader", {"numpy", "pyarrow", "redis", "hiredis"}),
-        ("spark_streams.sink.stream_writer", {"numpy", "pyarrow", "redis", "hiredis"}),
-        ("spark_streams.sink.batch_writer", {"numpy", "pyarrow", "redis", "hiredis"}),
+        ("spark_streams.connector.datasource", set()),  # and makes one
+        ("spark_streams.connector.source.stream_reader", {"numpy", "pyarrow", "redis", "hiredis"}),
+        ("spark_streams.connector.source.batch_reader", {"numpy", "pyarrow", "redis", "hiredis"}),
+        ("spark_streams.connector.sink.stream_writer", {"numpy", "pyarrow", "redis", "hiredis"}),
+        ("spark_streams.connector.sink.batch_writer", {"numpy", "pyarrow", "redis", "hiredis"}),
     ],
 )
 def test_a_process_of_spark_imports_no_more_than_it_needs(what: str, allowed: set[str]) -> None:
@@ -52,7 +52,7 @@ def test_arrow_does_not_look_for_pandas_when_ours_is_imported() -> None:
         "        assert name != 'pandas', 'pandas was looked for'\n"
         "import pyspark.worker\n"
         "sys.meta_path.insert(0, Watch())\n"
-        "import spark_streams.source.stream_reader, spark_streams.source.batch_reader\n"
-        "import spark_streams.sink.stream_writer, spark_streams.sink.batch_writer\n"
+        "import spark_streams.connector.source.stream_reader, spark_streams.connector.source.batch_reader\n"
+        "import spark_streams.connector.sink.stream_writer, spark_streams.connector.sink.batch_writer\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

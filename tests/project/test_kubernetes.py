@@ -28,16 +28,16 @@ import yaml
 from click.testing import CliRunner
 from kubeflow_spark_api import models
 
+from spark_streams.base.times import duration
 from spark_streams.cli import main
-from spark_streams.errors import RStreamError
+from spark_streams.connector.errors import RStreamError
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.watch.health import limit_of
 from spark_streams.jobs.command import program
 from spark_streams.jobs.job import ACCESS_SHAPE
 from spark_streams.jobs.settings.config import load
 from spark_streams.jobs.settings.spark_settings import SHAPE as SPARK
-from spark_streams.model.times import duration
-from spark_streams.monitor.watch.health import limit_of
-from spark_streams.options.sink_options import SinkOptions
-from spark_streams.options.source_options import SourceOptions
 from tools.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]

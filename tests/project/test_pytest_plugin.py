@@ -9,7 +9,15 @@ import sys
 import pytest
 
 pytest_plugins = ["pytester"]
-NOTHING_HEAVY = ("pyspark", "pyarrow", "numpy", "redis", "hiredis", "spark_streams.engine", "spark_streams.wire")
+NOTHING_HEAVY = (
+    "pyspark",
+    "pyarrow",
+    "numpy",
+    "redis",
+    "hiredis",
+    "spark_streams.engine",
+    "spark_streams.connector.wire",
+)
 TESTS = """
     import time
 
@@ -36,7 +44,7 @@ TESTS = """
 
     def test_a_query_may_find_it_in_the_environment(rstream_url, monkeypatch):
         monkeypatch.setenv("RSTREAM_URL", rstream_url)
-        from spark_streams.wire.address.address import default_url
+        from spark_streams.connector.wire.address.address import default_url
         assert default_url() == rstream_url
 """
 
@@ -98,4 +106,4 @@ def test_importing_it_takes_no_time() -> None:
         "print(*(set(sys.modules) - before))"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert set(loaded) <= {"spark_streams", "spark_streams._version", "spark_streams.pytest_plugin"}
+    assert set(loaded) <= {"spark_streams", "spark_streams.base.version", "spark_streams.pytest_plugin"}

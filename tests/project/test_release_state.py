@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spark_streams._version import RELEASED, __version__
+from spark_streams.base.version import RELEASED, __version__
 from tools.release_state import PLACES, ROOT, Place, files_of, newest_release, stated
 
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def test_both_states_can_be_written_and_taken_back(monkeypatch: pytest.MonkeyPat
             text = path.read_text(encoding="utf-8")
             assert "Nothing is released" not in text
             assert not re.search(r"'\./spark-streams\[(?!spark\]`)|spark-streams:local", text), path
-        assert f'RELEASED = "{version}"' in (tmp_path / "spark_streams/_version.py").read_text(encoding="utf-8")
+        assert f'RELEASED = "{version}"' in (tmp_path / "spark_streams/base/version.py").read_text(encoding="utf-8")
         assert f"ghcr.io/spark-streams/spark-streams:{version}\n" in (tmp_path / "deploy/query.yaml").read_text("utf-8")
         assert "pip install 'spark-streams[spark]'" in (tmp_path / "README.md").read_text(encoding="utf-8")
     assert {path: stated(path, "") for path in before} == before

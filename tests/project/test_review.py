@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from spark_streams.console.request.connections import tls_context
+from spark_streams.connector.schemas.registry import client_context
+from spark_streams.connector.wire.address.redis_py import _tls
 from spark_streams.engine.server.listeners import _tls_context
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.store.node_limits import NodeLimits
-from spark_streams.schemas.registry import client_context
-from spark_streams.wire.address.redis_py import _tls
+from spark_streams.operations.console.request.connections import tls_context
 from tests.certificates import certificates
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,10 +51,14 @@ def test_the_modules_that_open_a_connection_are_known() -> None:
         calls = {node.func.attr for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_method(node)}
         if calls & {"connect", "create_connection", "open_connection"}:
             by_socket.add(name)
-    assert by_http == {"schemas/registry.py", "monitor/watch/lineage/outbox.py", "console/login/oidc.py"}
+    assert by_http == {
+        "connector/schemas/registry.py",
+        "connector/watch/lineage/outbox.py",
+        "operations/console/login/oidc.py",
+    }
     assert by_socket == {
-        "wire/address/redis_py.py",  # your servers
-        "verify/relay.py",  # rstream verify, to the server that it tries
+        "connector/wire/address/redis_py.py",  # your servers
+        "operations/verify/relay.py",  # rstream verify, to the server that it tries
         "engine/launch/process.py",  # the engine's socket file
         "engine/server/listeners.py",  # whether another engine has that file
         "engine/server/connections.py",  # a method of the engine
@@ -74,7 +78,7 @@ def test_hashes_that_protect_something_are_those_that_the_page_names() -> None:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "hashlib":
                 used.setdefault(node.attr, set()).add(name)
     assert used.keys() == {"sha256", "sha1", "md5", "blake2b", "scrypt"}
-    assert used["scrypt"] == {"console/login/users.py"}
+    assert used["scrypt"] == {"operations/console/login/users.py"}
     for kind in ("sha1", "md5"):
         for name in used[kind]:
             text = (PACKAGE / name).read_text(encoding="utf-8")

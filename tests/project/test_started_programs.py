@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.console.changes import Changes
-from spark_streams.deadletter import transform
-from spark_streams.model.own_python import python_command, python_environment
-from spark_streams.spark import installation
+from spark_streams.base.own_python import python_command, python_environment
+from spark_streams.connector.deadletter import transform
+from spark_streams.connector.spark import installation
+from spark_streams.operations.console.changes import Changes
 from tools.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +74,7 @@ def test_the_python_of_executors(hostile_folder: Path, monkeypatch: pytest.Monke
 
 def test_a_module_of_an_installed_package(hostile_folder: Path) -> None:
     """`--transform` looks into the working directory last."""
-    program = "from spark_streams.deadletter import transform; print(transform.load('click:command'))"
+    program = "from spark_streams.connector.deadletter import transform; print(transform.load('click:command'))"
     ended = subprocess.run(
         python_command("-c", program), env=python_environment(os.environ), capture_output=True, text=True, check=True
     )

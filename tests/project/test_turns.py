@@ -40,7 +40,7 @@ def test_seven_days_have_each_turn() -> None:
 
 
 def test_what_takes_long_is_spread_over_the_turns() -> None:
-    files = [str(path.relative_to(ROOT)) for path in ROOT.glob("tests/spark/**/test_*.py")]
+    files = [str(path.relative_to(ROOT)) for path in ROOT.glob("tests/connector/spark/**/test_*.py")]
     assert {turn_of_file(file) for file in files} == {*range(TURNS)}
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.versions import folder
-from tests.versions.__main__ import ready
-from tests.versions.folder import PACKAGE, NotToBeHadError, checked, emptied, link, start_on_own_libraries
-from tests.versions.stream_tests import Outcome, counted, print_table
-from tests.versions.wanted import WANTED, named
+from tests.legs.versions import folder
+from tests.legs.versions.__main__ import ready
+from tests.legs.versions.folder import PACKAGE, NotToBeHadError, checked, emptied, link, start_on_own_libraries
+from tests.legs.versions.stream_tests import Outcome, counted, print_table
+from tests.legs.versions.wanted import WANTED, named
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_a_server_of_another_version_or_one_that_does_not_run_is_none(home: Path
 def test_the_installed_server_is_tested_whatever_its_version(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = program(home.with_name("machine") / "redis-server", "echo 'Redis server v=8.10.1 sha=0'")
     monkeypatch.setenv("PATH", str(installed.parent), prepend=":")
-    monkeypatch.setattr("tests.versions.__main__.ROOT", home)
+    monkeypatch.setattr("tests.legs.versions.__main__.ROOT", home)
     assert ready(*named(["redis-path"])) == ("8.10.1", "redis-path/bin/redis-server --port 6390")
 
 

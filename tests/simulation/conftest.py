@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.source.conftest import no_reader_is_left
+from tests.connector.source.conftest import no_reader_is_left
 from tools.simulation.in_process.server import ProcessServer
 
 __all__ = ["no_reader_is_left"]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_streams.source import history_reader
-from spark_streams.source.archive import history
+from spark_streams.connector.source import history_reader
+from spark_streams.connector.source.archive import history
 from tests.simulation.test_sees import more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.options import ARCHIVE

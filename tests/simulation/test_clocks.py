@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.wire.address.address import Address
-from spark_streams.wire.connection.connection import Connection
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.connection.connection import Connection
 from tools.simulation import documented, powers_clock
 from tools.simulation.clocks import seconds_set_back
 from tools.simulation.histories import LENIENT, POISON, more, plan

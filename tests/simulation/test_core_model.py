@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.source.trigger import observe
+from spark_streams.connector.source.trigger import observe
 from tests.seeds import TIMES
 from tools.day_seed import first_seed
 from tools.simulation.core_model import source

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_streams.source.trigger import trigger
+from spark_streams.connector.source.trigger import trigger
 from tests.turns import TURNS
 from tools.servers.server import KINDS, Server
 from tools.simulation.histories import KILLS, moments, with_event, writes_of
@@ -91,4 +91,4 @@ def test_a_kill_at_any_moment_loses_nothing_and_writes_nothing_twice(server: Ser
                 failures = run(server, client, with_event(name, after, sink)).failures
                 assert not failures, f"killed after {after} ticks: {failures[0].kind}\n{failures[0].details}"
     assert noted
-    assert noted - rows() == set(), "source/trigger/trigger.py has no row for a kill after these"
+    assert noted - rows() == set(), "connector/source/trigger/trigger.py has no row for a kill after these"

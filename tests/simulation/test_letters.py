@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.deadletter.redrive.mover import Mover
-from spark_streams.deadletter.redrive.page_plan import PagePlan
-from spark_streams.deadletter.redrive.redrive_lease import RedriveLease
-from spark_streams.deadletter.write import post
-from spark_streams.deadletter.write.failed_entry import Command, FailedEntry
-from spark_streams.wire.connection.connection import Connection
+from spark_streams.connector.deadletter.redrive.mover import Mover
+from spark_streams.connector.deadletter.redrive.page_plan import PagePlan
+from spark_streams.connector.deadletter.redrive.redrive_lease import RedriveLease
+from spark_streams.connector.deadletter.write import post
+from spark_streams.connector.deadletter.write.failed_entry import Command, FailedEntry
+from spark_streams.connector.wire.connection.connection import Connection
 from tests.simulation.test_sees import plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product

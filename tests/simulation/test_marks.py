@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import redis
 
-from spark_streams.model.commit_mark import Mark, committed_key
-from spark_streams.model.ids import StreamId
-from spark_streams.source.trigger import observe
-from spark_streams.source.trigger.delivered import Delivered
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.source.commit_mark import Mark, committed_key
+from spark_streams.connector.source.trigger import observe
+from spark_streams.connector.source.trigger.delivered import Delivered
 from tools.servers.server import Server
 from tools.simulation import marks
 from tools.simulation.histories import more, plan

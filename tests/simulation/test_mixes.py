@@ -8,8 +8,8 @@ from dataclasses import fields
 
 import pytest
 
-from spark_streams.deadletter.limits import DeadLetterLimits
-from spark_streams.source.limits import LIMITS, Limits
+from spark_streams.connector.deadletter.limits import DeadLetterLimits
+from spark_streams.connector.source.limits import LIMITS, Limits
 from tools.simulation import mixes
 from tools.simulation.mixes import MIXES, SHARES, is_drawn, with_limits
 from tools.simulation.plan import make

@@ -92,7 +92,7 @@ def test_a_mutant_changes_functions_that_the_engine_has_frozen() -> None:
     """The engine's core calls gc.freeze() when it begins. A hunt begins one before it forks."""
     lines = [
         "import gc",
-        "from spark_streams.source.group import first_account",
+        "from spark_streams.connector.source.group import first_account",
         "from tools.simulation.mutants.table import NAMED",
         "gc.freeze()",
         "before = first_account._read_before.__code__",

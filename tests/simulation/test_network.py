@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_streams.errors import ServerUnreachableError
-from spark_streams.wire.address.address import Address
-from spark_streams.wire.connection.connection import Connection
+from spark_streams.connector.errors import ServerUnreachableError
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.connection.connection import Connection
 from tools.simulation import powers_network
 from tools.simulation.elsewhere import Elsewhere
 from tools.simulation.histories import more, plan

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 import redis
 
-from spark_streams.options.source_options import SourceOptions
+from spark_streams.connector.options.source_options import SourceOptions
 from tools.servers.server import Server
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product

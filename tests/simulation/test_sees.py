@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from spark_streams.model.ids import MAX_ID, MIN_ID
-from spark_streams.sink.ledger.balance import Balance
-from spark_streams.sink.ledger.join import LedgerJoin
-from spark_streams.sink.ledger.ledger_view import LedgerView
-from spark_streams.source.group import compare
-from spark_streams.source.group.findings import Finding
-from spark_streams.source.group.remedies import DataLoss
-from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import acknowledge
-from spark_streams.source.range import Range
-from spark_streams.source.trigger import batch_contents, observe
-from spark_streams.source.trigger.trigger import Trigger, TriggerResult
-from spark_streams.wire.connection.connection import Connection
+from spark_streams.base.ids import MAX_ID, MIN_ID
+from spark_streams.connector.sink.ledger.balance import Balance
+from spark_streams.connector.sink.ledger.join import LedgerJoin
+from spark_streams.connector.sink.ledger.ledger_view import LedgerView
+from spark_streams.connector.source.group import compare
+from spark_streams.connector.source.group.findings import Finding
+from spark_streams.connector.source.group.remedies import DataLoss
+from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.pending_list import acknowledge
+from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.trigger import batch_contents, observe
+from spark_streams.connector.source.trigger.trigger import Trigger, TriggerResult
+from spark_streams.connector.wire.connection.connection import Connection
 from tools.simulation.histories import LENIENT, more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product

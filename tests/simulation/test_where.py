@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from spark_streams.journey import copy_lines, group_line, journey, presence, rows
-from spark_streams.journey.facts import EntryFacts
-from spark_streams.journey.line import Line
+from spark_streams.operations.journey import copy_lines, group_line, journey, presence, rows
+from spark_streams.operations.journey.facts import EntryFacts
+from spark_streams.operations.journey.line import Line
 from tests.seeds import TIMES
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.soak import soak

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.json
 from redis._parsers.helpers import parse_stream_list
 
-from spark_streams.source.rows.columns import Columns
-from spark_streams.wire.entries.decode import decode_entries
+from spark_streams.connector.source.rows.columns import Columns
+from spark_streams.connector.wire.entries.decode import decode_entries
 from tools.bench.row import Row
 from tools.stopping import stop
 

@@ -163,7 +163,15 @@ class _Runs:
         settings |= {"decode": shape.decode} if shape.decode else {"columns": shape.columns}
         rule = f"\n[[rule]]\nreason = 'never'\nwhen = {json.dumps(shape.rule)}\n"
         (out / "etl.toml").write_text(toml(settings) + rule)
-        command = [sys.executable, "-m", "spark_streams.cli", "run", "etl", "--config", str(out / "etl.toml")]
+        command = [
+            sys.executable,
+            "-m",
+            "spark_streams.cli",
+            "run",
+            "etl",
+            "--config",
+            str(out / "etl.toml"),
+        ]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode:
             raise RuntimeError(f"{shape.name}: the job failed:\n{run.stderr[-2000:]}")

@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import Row as SparkRow
 from redis.connection import Connection as PackingConnection
 
-from spark_streams.options.sink_options import SinkOptions
-from spark_streams.sink.encode.fields import text_columns
-from spark_streams.sink.ledger.batch import Batch
-from spark_streams.sink.ledger.runs import begin_run
-from spark_streams.sink.send.write import SinkTask, append
-from spark_streams.wire.entries.encode import encode_xadd
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.sink.encode.fields import text_columns
+from spark_streams.connector.sink.ledger.batch import Batch
+from spark_streams.connector.sink.ledger.runs import begin_run
+from spark_streams.connector.sink.send.write import SinkTask, append
+from spark_streams.connector.wire.entries.encode import encode_xadd
 from tools.bench.engine import benchmark
 from tools.bench.row import Row
 from tools.bench.servers import Running, running

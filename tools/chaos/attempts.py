@@ -19,7 +19,7 @@ from typing import Any
 
 from pyspark import TaskContext
 
-from spark_streams.verify.history import Row
+from spark_streams.operations.verify.history import Row
 from tools.chaos.query import Query
 
 

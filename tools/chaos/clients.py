@@ -6,8 +6,8 @@ from typing import Any
 
 import redis
 
-from spark_streams.wire.address.address import Address
-from spark_streams.wire.address.server_url import master_name
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address.server_url import master_name
 
 
 def client_of(url: str, **options: Any) -> Any:

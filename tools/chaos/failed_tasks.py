@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_streams.verify.checker import Report, check
-from spark_streams.verify.history import History
+from spark_streams.operations.verify.checker import Report, check
+from spark_streams.operations.verify.history import History
 from tools.chaos.gather import gather
 from tools.chaos.process import Job
 from tools.chaos.producer import Producer

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import redis
 
-from spark_streams.verify.history import Acknowledged, Added, History, Place
+from spark_streams.operations.verify.history import Acknowledged, Added, History, Place
 from tools.chaos.clients import client_of
 from tools.chaos.query import Query
 from tools.chaos.sink import rows_of

@@ -22,12 +22,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_streams.options.sink_options import SinkOptions
-from spark_streams.shards.names import shards_of
-from spark_streams.sink.send.write import append
-from spark_streams.verify.driver import PATIENCE
-from spark_streams.wire.address.address import Address
-from spark_streams.wire.session import Session
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.shards.names import shards_of
+from spark_streams.connector.sink.send.write import append
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.session import Session
+from spark_streams.operations.verify.driver import PATIENCE
 from tools.chaos.process import Job
 from tools.chaos.query import Query
 from tools.chaos.replaced_masters import running

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from spark_streams.model.keys import key_beside
-from spark_streams.source.limits import LIMITS
-from spark_streams.verify.checker import Report, check
-from spark_streams.verify.history import Added, History, Place, Value
+from spark_streams.connector.keys import key_beside
+from spark_streams.connector.source.limits import LIMITS
+from spark_streams.operations.verify.checker import Report, check
+from spark_streams.operations.verify.history import Added, History, Place, Value
 from tools.chaos.gather import gather, pending
 from tools.chaos.process import Job
 from tools.chaos.producer import Producer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_streams.wire.connection.retry import Backoff
+from spark_streams.connector.wire.connection.retry import Backoff
 
 _wait = Backoff.wait
 _limits: list[float] = []  # seconds; empty: the default. Spark uses a Python worker for several queries.

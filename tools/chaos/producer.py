@@ -8,8 +8,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from spark_streams.verify import producer
-from spark_streams.wire.address.address import Address
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.operations.verify import producer
 from tools.chaos.clients import client_of, is_several
 
 

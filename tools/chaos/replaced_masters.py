@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain
 
-from spark_streams.model.keys import slot_of
-from spark_streams.verify.history import Outcome as Sent
-from spark_streams.verify.history import Place
+from spark_streams.connector.keys import slot_of
+from spark_streams.operations.verify.history import Outcome as Sent
+from spark_streams.operations.verify.history import Place
 from tools.chaos.broken_server import run_with_faults
 from tools.chaos.clients import client_of
 from tools.chaos.scene import Outcome, Scene

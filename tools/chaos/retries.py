@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import spark_streams
-from spark_streams.model.keys import retry_stream, returned_stream
-from spark_streams.verify.checker import Report
-from spark_streams.verify.driver import PATIENCE
-from spark_streams.verify.history import History
+from spark_streams.connector.keys import retry_stream, returned_stream
+from spark_streams.operations.verify.checker import Report
+from spark_streams.operations.verify.driver import PATIENCE
+from spark_streams.operations.verify.history import History
 from tools.chaos.job import session
 from tools.chaos.process import Job, JobFailed
 from tools.chaos.scene import Outcome, Scene

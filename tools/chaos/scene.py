@@ -14,10 +14,10 @@ import redis
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_streams.running.run_until_drained import may_have_more
-from spark_streams.source.limits import LIMITS
-from spark_streams.verify.checker import Report, check
-from spark_streams.verify.history import History, Place
+from spark_streams.connector.running.run_until_drained import may_have_more
+from spark_streams.connector.source.limits import LIMITS
+from spark_streams.operations.verify.checker import Report, check
+from spark_streams.operations.verify.history import History, Place
 from tools.chaos.gather import gather
 from tools.chaos.job import TOO_SLOW, error_of, start
 from tools.chaos.producer import Producer

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_streams.verify.history import Place, Row
+from spark_streams.operations.verify.history import Place, Row
 from tools.chaos.attempts import Attempt, attempts, new_run, record_attempt
 from tools.chaos.clients import client_of
 from tools.chaos.query import Query

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from spark_streams.verify.checker import Report, check
-from spark_streams.verify.driver import PATIENCE
-from spark_streams.verify.history import History
+from spark_streams.operations.verify.checker import Report, check
+from spark_streams.operations.verify.driver import PATIENCE
+from spark_streams.operations.verify.history import History
 from tools.chaos.gather import gather
 from tools.chaos.process import Job
 from tools.chaos.producer import Producer

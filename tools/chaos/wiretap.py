@@ -8,8 +8,8 @@ from typing import Any
 
 import hiredis
 
-from spark_streams.source.trigger.bookmarked import Bookmarked
-from spark_streams.wire.connection.connection import Connection
+from spark_streams.connector.source.trigger.bookmarked import Bookmarked
+from spark_streams.connector.wire.connection.connection import Connection
 from tools.chaos.query import Query
 from tools.chaos.strike import stand_still
 

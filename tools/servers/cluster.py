@@ -14,7 +14,7 @@ from typing import Any
 
 import redis
 
-from spark_streams.model.keys import SLOTS, slot_of
+from spark_streams.connector.keys import SLOTS, slot_of
 from tools.servers.sentinels import let_replicas_catch_up
 from tools.servers.server import Server, free_port, redis_server_path
 from tools.waiting import until

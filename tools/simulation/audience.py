@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import redis
 
-from spark_streams.verify.history import id_key
+from spark_streams.operations.verify.history import id_key
 from tools.simulation.world import World
 
 AUDIENCE = "audit"  # name of the group

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from spark_streams.source.trigger.background import BackgroundWorker, Job
-from spark_streams.wire.address.address import Address
+from spark_streams.connector.source.trigger.background import BackgroundWorker, Job
+from spark_streams.connector.wire.address.address import Address
 from tools.simulation.actor import Actor
 from tools.simulation.world import World
 

@@ -23,9 +23,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from spark_streams.model.commit_mark import Mark, without_pending_list
-from spark_streams.model.ids import MIN_ID, StreamId
-from spark_streams.source.group.compare import (
+from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.connector.source.commit_mark import Mark, without_pending_list
+from spark_streams.connector.source.group.compare import (
     PendingAbove,
     Repair,
     at_end,
@@ -34,11 +34,11 @@ from spark_streams.source.group.compare import (
     moved_since_checkpoint,
     repaired,
 )
-from spark_streams.source.group.findings import Finding, GroupUse, Kind
-from spark_streams.source.group.state import GroupState, Look, OtherConsumer
-from spark_streams.source.offset import StreamOffset
-from spark_streams.source.trigger.bookmarked import look_at_query
-from spark_streams.wire.replies.xinfo import StreamState
+from spark_streams.connector.source.group.findings import Finding, GroupUse, Kind
+from spark_streams.connector.source.group.state import GroupState, Look, OtherConsumer
+from spark_streams.connector.source.offset import StreamOffset
+from spark_streams.connector.source.trigger.bookmarked import look_at_query
+from spark_streams.connector.wire.replies.xinfo import StreamState
 
 FIRST = 1_000_000  # IDs of a stream that is created again are lower, or continue
 NO_ACK_TOKEN = without_pending_list("5f1c9a0b-")  # of all batches of a checkpoint

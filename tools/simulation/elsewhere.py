@@ -7,11 +7,11 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from spark_streams.errors import ConsumerTakenError, RStreamError
-from spark_streams.source.group.consumer_lease import ConsumerLease, lease_key
-from spark_streams.wire.address.address import Address
-from spark_streams.wire.connect import connect
-from spark_streams.wire.lease import TTL, Processes
+from spark_streams.connector.errors import ConsumerTakenError, RStreamError
+from spark_streams.connector.source.group.consumer_lease import ConsumerLease, lease_key
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.connect import connect
+from spark_streams.connector.wire.lease import TTL, Processes
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.injected import PATIENCE, TERMS
 from tools.simulation.world import CONSUMER, GROUP, World

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spark_streams.errors import RetriesExhaustedError
-from spark_streams.wire.address.patience import Patience
-from spark_streams.wire.lease import LeaseTerms, Processes
+from spark_streams.connector.errors import RetriesExhaustedError
+from spark_streams.connector.wire.address.patience import Patience
+from spark_streams.connector.wire.lease import LeaseTerms, Processes
 from tools.simulation.actor import Actor
 from tools.simulation.background import world_of
 

@@ -11,19 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_streams.deadletter.redrive import destinations
-from spark_streams.errors import OffsetError
-from spark_streams.journey.batches import Batch, Checkpoint
-from spark_streams.journey.journey import Beside, Journey, journeys
-from spark_streams.journey.line import Line
-from spark_streams.model.commit_mark import Mark, committed_key
-from spark_streams.model.ids import StreamId
-from spark_streams.model.keys import retry_stream, returned_stream
-from spark_streams.options.values import MOST_DELAYS
-from spark_streams.source.offset import Offset
-from spark_streams.verify.history import id_key
-from spark_streams.wire.address.address import Address
-from spark_streams.wire.session import Session
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.deadletter.redrive import destinations
+from spark_streams.connector.errors import OffsetError
+from spark_streams.connector.keys import retry_stream, returned_stream
+from spark_streams.connector.options.values import MOST_DELAYS
+from spark_streams.connector.source.commit_mark import Mark, committed_key
+from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.session import Session
+from spark_streams.operations.journey.batches import Batch, Checkpoint
+from spark_streams.operations.journey.journey import Beside, Journey, journeys
+from spark_streams.operations.journey.line import Line
+from spark_streams.operations.verify.history import id_key
 from tools.simulation.injected import PATIENCE
 from tools.simulation.letters import Letter
 from tools.simulation.model import Entry

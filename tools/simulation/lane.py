@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import redis
 
-from spark_streams.errors import LedgerError, RStreamError, StreamStateError
-from spark_streams.source.group.consumer_lease import lease_key
-from spark_streams.wire.connection.connection import Connection
-from spark_streams.wire.lease import TTL
+from spark_streams.connector.errors import LedgerError, RStreamError, StreamStateError
+from spark_streams.connector.source.group.consumer_lease import lease_key
+from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.lease import TTL
 from tools.servers.server import Server
 from tools.simulation.actor import Actor
 from tools.simulation.background import world_of

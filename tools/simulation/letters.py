@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_streams.deadletter.envelope import FIELDS, MARK
-from spark_streams.deadletter.redrive.destinations import PARKED
-from spark_streams.errors import DecodeError
-from spark_streams.model.keys import retry_stream, returned_stream
-from spark_streams.options.values import MOST_DELAYS
-from spark_streams.verify.history import id_key
+from spark_streams.connector.deadletter.envelope import FIELDS, MARK
+from spark_streams.connector.deadletter.redrive.destinations import PARKED
+from spark_streams.connector.errors import DecodeError
+from spark_streams.connector.keys import retry_stream, returned_stream
+from spark_streams.connector.options.values import MOST_DELAYS
+from spark_streams.operations.verify.history import id_key
 from tools.simulation.model import DROPPED, Entry
 from tools.simulation.options import DEAD
 from tools.simulation.verdict import kind_of

@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from spark_streams.model.commit_mark import Mark, committed_key
-from spark_streams.source.offset import StreamOffset
+from spark_streams.connector.source.commit_mark import Mark, committed_key
+from spark_streams.connector.source.offset import StreamOffset
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.world import CONSUMER, GROUP, World
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from spark_streams.source.limits import Limits
+from spark_streams.connector.source.limits import Limits
 from tools.simulation.clocks import with_clocks
 from tools.simulation.drivers_plan import with_a_second_driver
 from tools.simulation.options import STREAMS, with_option

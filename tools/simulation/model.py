@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from spark_streams.verify.history import Place, id_key
+from spark_streams.operations.verify.history import Place, id_key
 
 # Excuses of a missing entry; the query may have read it all the same.
 EARLY = "removed before there was a group, or a checkpoint"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_streams.model.commit_mark import Mark, committed_key
+from spark_streams.connector.source.commit_mark import Mark, committed_key
 from tools.simulation.world import CONSUMER, GROUP, World
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_streams.options.sink_options import SinkOptions
-from spark_streams.sink.stream_writer import StreamWriter
-from spark_streams.verify.history import Row
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.sink.stream_writer import StreamWriter
+from spark_streams.operations.verify.history import Row
 from tools.simulation.injected import PATIENCE
 from tools.simulation.model import Model
 from tools.simulation.world import World

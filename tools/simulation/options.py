@@ -11,8 +11,8 @@ import random
 import re
 from collections.abc import Collection, Mapping
 
-from spark_streams.errors import InvalidOptionError
-from spark_streams.options.source_options import SourceOptions
+from spark_streams.connector.errors import InvalidOptionError
+from spark_streams.connector.options.source_options import SourceOptions
 
 STREAMS = ("s:0", "s:1", "s:2", "s:3")
 PATTERN, EXCLUDED = "s:*", "s:3"

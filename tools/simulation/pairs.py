@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
-from spark_streams.options.table import SOURCE
+from spark_streams.connector.options.table import SOURCE
 from tools.simulation.options import LEFT_OUT, VALUES, may_stand_together, with_needed, with_option
 from tools.simulation.plan import make
 from tools.simulation.setup import Plan

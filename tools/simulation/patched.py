@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_streams.errors import ServerUnreachableError
-from spark_streams.shards import names
-from spark_streams.source.query import batch_stream as micro_batch_stream
-from spark_streams.spark import task_context
-from spark_streams.wire.address.address import Address
-from spark_streams.wire.connection.connection import Connection
+from spark_streams.connector.errors import ServerUnreachableError
+from spark_streams.connector.shards import names
+from spark_streams.connector.source.query import batch_stream as micro_batch_stream
+from spark_streams.connector.spark import task_context
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.connection.connection import Connection
 from tools.chaos.wiretap import acknowledged_in, claimed_in
 from tools.servers.server import Server
 from tools.simulation.actor import Actor

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
-from spark_streams.model.ids import StreamId
-from spark_streams.source.pending.poison_state import PIECES, PoisonState
-from spark_streams.source.range import Range
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.source.pending.poison_state import PIECES, PoisonState
+from spark_streams.connector.source.range import Range
 
 
 class Query:

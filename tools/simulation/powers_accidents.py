@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from spark_streams.verify.history import id_key
+from spark_streams.operations.verify.history import id_key
 from tools.key_copies import Command, copies, make_again
 from tools.simulation.model import EARLY, Entry
 from tools.simulation.moments import is_sought

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_streams.verify.history import id_key
+from spark_streams.operations.verify.history import id_key
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.powers_accidents import fail_over, promote, restore
 from tools.simulation.step import Step

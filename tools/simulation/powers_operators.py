@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from spark_streams.model.commit_mark import Mark, committed_key
-from spark_streams.model.ids import StreamId
-from spark_streams.verify.history import id_key
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.source.commit_mark import Mark, committed_key
+from spark_streams.operations.verify.history import id_key
 from tools.simulation.clocks import is_behind
 from tools.simulation.moments import amid_a_trigger, is_sought
 from tools.simulation.powers_others import NAMES

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_streams.model.commit_mark import committed_key
-from spark_streams.verify.history import id_key
+from spark_streams.connector.source.commit_mark import committed_key
+from spark_streams.operations.verify.history import id_key
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import GROUP, Seen, World, is_ours
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_streams.verify.history import id_key
+from spark_streams.operations.verify.history import id_key
 from tools.simulation.step import Step, part, pick
 from tools.simulation.world import World, is_ours
 

@@ -6,8 +6,8 @@ import json
 import time
 from typing import Any
 
-from spark_streams.errors import ConsumerTakenError, RStreamError
-from spark_streams.source.group.consumer_lease import lease_key
+from spark_streams.connector.errors import ConsumerTakenError, RStreamError
+from spark_streams.connector.source.group.consumer_lease import lease_key
 from tools.simulation.step import Step
 from tools.simulation.world import CONSUMER, GROUP, World
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_streams.verify.history import Row
+from spark_streams.operations.verify.history import Row
 from tools.simulation.tasks import rows_of
 from tools.simulation.world import World
 

@@ -9,13 +9,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
-from spark_streams.deadletter.redrive.redrive import Redrive
-from spark_streams.deadletter.redrive.redrive_plan import RedriveOptions
-from spark_streams.errors import RedriveTakenError, RStreamError, ServerError, StreamMissingError, StreamStateError
-from spark_streams.model.keys import key_beside
-from spark_streams.verify.history import id_key
-from spark_streams.wire.address.address import Address
+from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS
+from spark_streams.connector.deadletter.redrive.redrive import Redrive
+from spark_streams.connector.deadletter.redrive.redrive_plan import RedriveOptions
+from spark_streams.connector.errors import (
+    RedriveTakenError,
+    RStreamError,
+    ServerError,
+    StreamMissingError,
+    StreamStateError,
+)
+from spark_streams.connector.keys import key_beside
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Actor
 from tools.simulation.injected import PATIENCE, TERMS
 from tools.simulation.letters import Letter

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from spark_streams.errors import (
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.errors import (
     ConsumerTakenError,
     DecodeError,
     GroupExistsError,
@@ -15,9 +16,8 @@ from spark_streams.errors import (
     StreamMissingError,
     StreamStateError,
 )
-from spark_streams.model.commit_mark import Mark, committed_key
-from spark_streams.model.ids import StreamId
-from spark_streams.verify.history import id_key
+from spark_streams.connector.source.commit_mark import Mark, committed_key
+from spark_streams.operations.verify.history import id_key
 from tools.simulation.model import EARLY, OTHER_CHECKPOINT
 from tools.simulation.once import OUT
 from tools.simulation.world import CONSUMER, GROUP, World, shape
@@ -161,7 +161,7 @@ class Operator:
         self._world.chance.choice(remedies)()
 
     def _remedy_ledger(self, text: str) -> None:
-        """Apply a remedy of the sink's errors (sink/ledger/refusals.py)."""
+        """Apply a remedy of the sink's errors (connector/sink/ledger/refusals.py)."""
         world = self._world
         remedies = []
         if lossy := re.search(r"HSET (\S+) '(lossy (\d+):any)' 1 on the sink's server", text):

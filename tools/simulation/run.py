@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import redis
 
-from spark_streams.model.ids import U64_MAX
+from spark_streams.base.ids import U64_MAX
 from tools.servers.server import Server
 from tools.simulation import (
     drivers,

@@ -18,17 +18,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_streams.errors import RStreamError
-from spark_streams.model.times import duration
-from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.history_reader import HistoryReader
-from spark_streams.source.limits import LIMITS
-from spark_streams.source.offset import StreamOffset, position_in
-from spark_streams.source.range import Range
-from spark_streams.source.rows.columns import Columns
-from spark_streams.source.stream_reader import StreamReader
-from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit
-from spark_streams.verify.history import id_key
+from spark_streams.base.times import duration
+from spark_streams.connector.errors import RStreamError
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.history_reader import HistoryReader
+from spark_streams.connector.source.limits import LIMITS
+from spark_streams.connector.source.offset import StreamOffset, position_in
+from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.rows.columns import Columns
+from spark_streams.connector.source.stream_reader import StreamReader
+from spark_streams.connector.spark.read_limits import ReadAllAvailable, ReadLimit
+from spark_streams.operations.verify.history import id_key
 from tools.simulation.injected import PATIENCE, TERMS
 from tools.simulation.mixes import with_limits
 from tools.simulation.model import Entry

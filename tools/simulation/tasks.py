@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from spark_streams.errors import RStreamError
-from spark_streams.source.range import Range
-from spark_streams.source.stream_reader import StreamReader
-from spark_streams.verify.history import Row
+from spark_streams.connector.errors import RStreamError
+from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.stream_reader import StreamReader
+from spark_streams.operations.verify.history import Row
 from tools.simulation.actor import Actor
 from tools.simulation.model import Entry, Model
 from tools.simulation.once import OUT

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from spark_streams.verify.checker import check
-from spark_streams.verify.history import Added, History, Outcome, id_key
+from spark_streams.operations.verify.checker import check
+from spark_streams.operations.verify.history import Added, History, Outcome, id_key
 from tools.simulation import audience, marks
 from tools.simulation.clocks import is_behind
 from tools.simulation.model import DROPPED, EARLY, Entry

@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import redis
 
-from spark_streams.errors import RStreamError
-from spark_streams.model.commit_mark import committed_key
-from spark_streams.source.range import Range
-from spark_streams.verify.history import id_key
-from spark_streams.wire.connection.connection import Connection
+from spark_streams.connector.errors import RStreamError
+from spark_streams.connector.source.commit_mark import committed_key
+from spark_streams.connector.source.range import Range
+from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.operations.verify.history import id_key
 from tools.servers.server import Server
 from tools.simulation import request_text
 from tools.simulation.actor import Actor

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from spark_streams.verify.driver import Driver
+from spark_streams.operations.verify.driver import Driver
 from tools.machine_time import machine_seconds
 
 _END = 120.0  # machine seconds that a job may take to finish its batch
@@ -28,7 +28,15 @@ class JobProcess:
         self.starts += 1
         self.started = time.monotonic()
         environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_HOME", "SPARK_CONF_DIR")}
-        command = [sys.executable, "-m", "spark_streams.cli", "run", self.name, "--config", str(self._config)]
+        command = [
+            sys.executable,
+            "-m",
+            "spark_streams.cli",
+            "run",
+            self.name,
+            "--config",
+            str(self._config),
+        ]
         self._driver = Driver(command, self._config.parent, environment, self._log)
 
     def has_ended(self) -> bool:

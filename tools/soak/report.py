@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from spark_streams.console.charts.charts import Chart, charts_of
-from spark_streams.console.rendering import environment
+from spark_streams.operations.console.charts.charts import Chart, charts_of
+from spark_streams.operations.console.rendering import environment
 from tools.soak.slope import WARM, Slope, fit
 
 # They grow with what was written: tables and archives keep their rows, and Delta keeps its log for 30 days.
@@ -75,7 +75,7 @@ def page(samples: Sequence[Sample], title: str, verdict: str, began: float) -> s
     """Return the page. began: seconds since the epoch."""
     start = round(began * 1000)
     ended = start + round(1000 * samples[-1].at) if samples else start
-    style = files("spark_streams.console").joinpath("static/console.css").read_text()
+    style = files("spark_streams.operations.console").joinpath("static/console.css").read_text()
     template = environment().from_string(_PAGE)
     return template.render(
         title=title, verdict=verdict, style=style, drawn=list(_charts(samples, start)), began=start, ended=ended

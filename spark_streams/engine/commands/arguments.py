@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from spark_streams.base.ids import U64_MAX
+from spark_streams.base.pattern import compile_pattern
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.keyspace import Database
-from spark_streams.model.ids import U64_MAX
-from spark_streams.model.pattern import compile_pattern
 
 SYNTAX = "ERR syntax error"
 NOT_INTEGER = "ERR value is not an integer or out of range"

@@ -10,11 +10,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from spark_streams.base.first_line import first_line
 from spark_streams.engine.resp.inline import split_quoted
 from spark_streams.engine.server.event_loop import SOCKET_CHECK
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.settings.table import OPTIONS, PASSWORD_VARIABLE, Option, SettingError
-from spark_streams.model.first_line import first_line
 
 _MOVING = """\
 Options are those of redis.conf, on the command line or in a file of that form (name and value on a line; # begins a

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from spark_streams.base.export_lines import ExportedGroup, ExportedStream
+from spark_streams.base.ids import StreamId
 from spark_streams.engine.persistence.dump import dump
 from spark_streams.engine.persistence.restore import add_pending
 from spark_streams.engine.store.entry import entry_wire, fields_wire
@@ -9,8 +11,6 @@ from spark_streams.engine.store.group import Group
 from spark_streams.engine.store.node_limits import NodeLimits
 from spark_streams.engine.store.pel_range import Consumer
 from spark_streams.engine.store.stream import Stream
-from spark_streams.model.export_lines import ExportedGroup, ExportedStream
-from spark_streams.model.ids import StreamId
 
 
 def payload_of(exported: ExportedStream) -> bytes:

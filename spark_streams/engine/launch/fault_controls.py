@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Literal, get_args
 
-from spark_streams.model import times
+from spark_streams.base import times
 
 Error = Literal["OOM", "LOADING", "READONLY", "NOREPLICAS", "BUSY"]
 

@@ -96,8 +96,8 @@ class LocalEngine(TestControls):
         stream: the name of the stream, if not that of the file. Raises ValueError if the file cannot be read, or if the
         key exists; OSError.
         """
+        from spark_streams.base.export_lines import read_export
         from spark_streams.engine.launch.exported import payload_of  # only a test that loads a file needs the store
-        from spark_streams.model.export_lines import read_export
 
         if self._directory is None:
             raise RuntimeError(_NOT_RUNNING)

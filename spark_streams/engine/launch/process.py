@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from spark_streams.base.own_python import python_command, python_environment
 from spark_streams.engine.settings.table import PASSWORD_VARIABLE
-from spark_streams.model.own_python import python_command, python_environment
 
 _SOCKET_PATH_LIMIT = 100  # sun_path holds 104 bytes on macOS, 108 on Linux
 _READY = b"+PONG"

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import hiredis
 
+from spark_streams.base.ids import U64_MAX
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import COMMANDS, REFUSED, find
 from spark_streams.engine.persistence.persisted_engine import PersistedEngine
@@ -35,7 +36,6 @@ from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.entry import fields_wire
 from spark_streams.engine.store.stream import Stream
-from spark_streams.model.ids import U64_MAX
 
 _CHUNK = 1 << 20
 _QUEUED = 10_000  # commands of a transaction between two turns of the server

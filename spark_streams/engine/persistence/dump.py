@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import dropwhile
 
+from spark_streams.base.ids import U64_MAX
 from spark_streams.engine.persistence.crc64 import crc64
 from spark_streams.engine.persistence.listpack import pack
 from spark_streams.engine.persistence.rdb import (
@@ -22,7 +23,6 @@ from spark_streams.engine.store.idempotence import Idempotence
 from spark_streams.engine.store.node import Node
 from spark_streams.engine.store.pel_range import Consumer
 from spark_streams.engine.store.stream import Stream
-from spark_streams.model.ids import U64_MAX
 
 _VERSIONS = {STREAM_2: 10, STREAM_4: 13, STREAM_5: 14}  # format version that introduced a type of stream
 

@@ -25,6 +25,7 @@ Redis 7.0; a stream that remembers messages (XADD IDMP) is written for 8.6, a st
 
 from __future__ import annotations
 
+from spark_streams.base.ids import U64_MAX
 from spark_streams.engine.persistence.listpack import (
     HEADER,
     PER_ELEMENT,
@@ -33,7 +34,6 @@ from spark_streams.engine.persistence.listpack import (
     most_elements,
     unpack,
 )
-from spark_streams.model.ids import U64_MAX
 
 # Types of streams, by their names in `rdb.h`.
 STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5 = 15, 19, 21, 26, 27

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from itertools import groupby
 
+from spark_streams.base.ids import U64_MAX
 from spark_streams.engine.persistence.crc64 import crc64
 from spark_streams.engine.persistence.listpack import BadDataError, TooManyElementsError
 from spark_streams.engine.persistence.rdb import (
@@ -23,7 +24,6 @@ from spark_streams.engine.store.idempotence import MAX_DURATION, MAX_SIZE, Idemp
 from spark_streams.engine.store.node_limits import NodeLimits
 from spark_streams.engine.store.pel_range import Consumer, PelRange
 from spark_streams.engine.store.stream import Stream
-from spark_streams.model.ids import U64_MAX
 
 READ_VERSION = 14  # Redis 8.8
 # Bytes of memory in addition to those of the text.

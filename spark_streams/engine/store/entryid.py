@@ -2,14 +2,14 @@
 
 Inside the store an ID is `ms << 64 | seq`: one integer compares, hashes and bisects faster than a pair, and the next ID
 is plus one. Texts are parsed as Redis' `streamGenericParseIDOrReply` does. It accepts a little more than
-`spark_streams.model.ids`: leading zeros and blanks, because `strtoull` does.
+`spark_streams.base.ids`: leading zeros and blanks, because `strtoull` does.
 """
 
 from __future__ import annotations
 
 import re
 
-from spark_streams.model.ids import U64_MAX
+from spark_streams.base.ids import U64_MAX
 
 LOWEST = 0
 HIGHEST = (U64_MAX << 64) | U64_MAX

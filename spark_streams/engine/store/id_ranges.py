@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from spark_streams.model.ids import U64_MAX
+from spark_streams.base.ids import U64_MAX
 
 
 class IdRuns:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from spark_streams.model.ids import U64_MAX
+from spark_streams.base.ids import U64_MAX
 
 MAX_DURATION = 86_400
 MAX_SIZE = 10_000

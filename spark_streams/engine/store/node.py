@@ -29,9 +29,9 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
+from spark_streams.base.ids import U64_MAX
 from spark_streams.engine.store.id_ranges import IdRuns
 from spark_streams.engine.store.listpack_size import integer_size
-from spark_streams.model.ids import U64_MAX
 
 _NOTHING: list[Any] = []  # shared by all sealed nodes
 

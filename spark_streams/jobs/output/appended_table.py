@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_streams.connector.micro_batch import application
 from spark_streams.jobs.output.batch_name import query_id
 from spark_streams.jobs.output.catalog_table import owner_of_table, set_owner_of_table
 from spark_streams.jobs.output.folder_record import FolderRecord, read_columns, read_record, write_record
@@ -15,7 +16,6 @@ from spark_streams.jobs.output.owner import Owner
 from spark_streams.jobs.output.partition_types import with_null_folders
 from spark_streams.jobs.output.store import exists
 from spark_streams.jobs.output.table_columns import TableFit, add_columns
-from spark_streams.model.micro_batch import application
 
 
 class AppendedTable:

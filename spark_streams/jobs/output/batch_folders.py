@@ -9,14 +9,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from spark_streams.base.untyped import JavaObject
+from spark_streams.connector.micro_batch import partition_name
 from spark_streams.jobs.output.batch_name import batch_name, query_id
 from spark_streams.jobs.output.folder_record import FolderRecord, read_columns, read_record, write_record
 from spark_streams.jobs.output.owner import Owner
 from spark_streams.jobs.output.partition_types import with_null_folders
 from spark_streams.jobs.output.store import located
 from spark_streams.jobs.output.table_columns import TableFit
-from spark_streams.model.micro_batch import partition_name
-from spark_streams.model.untyped import JavaObject
 
 _PATTERN = re.compile(r"([\\\[\]{}*?])")  # characters that make a path a pattern
 

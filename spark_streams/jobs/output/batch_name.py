@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from spark_streams.model.micro_batch import partition_name
+from spark_streams.connector.micro_batch import partition_name
 
 
 def query_id(spark: SparkSession) -> str:

@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_streams.errors import TableError
+from spark_streams.connector.errors import TableError
+from spark_streams.connector.spark.sql_name import quoted
 from spark_streams.jobs.output.batch_name import batch_name
 from spark_streams.jobs.output.owner import PROPERTY, Owner
 from spark_streams.jobs.output.partition_types import with_null_folders
 from spark_streams.jobs.output.table_columns import TableFit, add_columns
-from spark_streams.spark.sql_name import quoted
 
 _OVERWRITE = "spark.sql.sources.partitionOverwriteMode"
 

@@ -8,7 +8,7 @@
 | pyiceberg | ARRAY<STRUCT<…>>, MAP<…, STRUCT<…>> | it writes a null as an empty one |
 | | VOID | the format has no such type |
 
-Measured with deltalake 1.6, pyiceberg 0.12 and Spark 4.3 (tests/recipes/test_column_types.py).
+Measured with deltalake 1.6, pyiceberg 0.12 and Spark 4.3 (tests/legs/recipes/test_column_types.py).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.spark.sql_name import quoted
 from spark_streams.jobs.output.formats import DELTALAKE, PYICEBERG
 from spark_streams.jobs.schema.columns import sql_type
-from spark_streams.spark.sql_name import quoted
 
 _BOTH: tuple[type[DataType], ...] = (
     *(BooleanType, IntegralType, FractionalType, DecimalType, StringType, CharType, VarcharType, BinaryType),

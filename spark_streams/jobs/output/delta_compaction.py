@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from spark_streams.running.error_summary import one_line
+from spark_streams.connector.running.error_summary import one_line
 
 _MOST_NAMED = 5  # partitions
 _LONGEST = 80  # characters of a value

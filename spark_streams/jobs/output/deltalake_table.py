@@ -16,14 +16,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_streams.base.numbers import parse_number
+from spark_streams.connector.spark.arrow_schema import arrow_schema
 from spark_streams.jobs.output.delta_compaction import compact
 from spark_streams.jobs.output.housekeeping import no_error_ends_the_job
 from spark_streams.jobs.output.one_task import Pages, application_of, check_partitions, write_in_one_task
 from spark_streams.jobs.output.owner import PROPERTY, Owner
 from spark_streams.jobs.output.partition_types import with_null_folders
 from spark_streams.jobs.output.table_columns import TableFit
-from spark_streams.model.numbers import parse_number
-from spark_streams.spark.arrow_schema import arrow_schema
 
 _log = logging.getLogger("spark_streams.jobs")
 # How long the log names a replaced file, and files that the log does not name stay: longer than `keep`.

@@ -19,7 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from spark_streams.errors import TableError
+from spark_streams.connector.errors import TableError
 from spark_streams.jobs.output.formats import FILES, SELF_DESCRIBING
 from spark_streams.jobs.output.owner import Owner
 from spark_streams.jobs.output.store import names_in, read_text, write_text

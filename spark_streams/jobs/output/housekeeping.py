@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from spark_streams.running.error_summary import one_line
+from spark_streams.connector.running.error_summary import one_line
 
 _log = logging.getLogger("spark_streams.jobs")
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
-from spark_streams.errors import TableError
+from spark_streams.connector.errors import TableError
+from spark_streams.connector.micro_batch import application
 from spark_streams.jobs.output.batch_name import query_id
-from spark_streams.model.micro_batch import application
 
 Pages = Iterator[pa.RecordBatch]
 

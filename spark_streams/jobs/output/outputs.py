@@ -9,7 +9,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_streams.errors import ConfigError, OptionError
+from spark_streams.connector.errors import ConfigError, OptionError
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.running.error_summary import first_line
+from spark_streams.connector.spark.sql_name import quoted
 from spark_streams.jobs.job import as_texts, inherit_access
 from spark_streams.jobs.output.owner import Claimant
 from spark_streams.jobs.output.places import NamedPlace
@@ -18,9 +21,6 @@ from spark_streams.jobs.output.table import SHAPE as TABLE
 from spark_streams.jobs.output.table import TableConfig, Writer
 from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.jobs.settings.config import FREE, Config, check_keys, value_at
-from spark_streams.options.sink_options import SinkOptions
-from spark_streams.running.error_summary import first_line
-from spark_streams.spark.sql_name import quoted
 
 # What a job has that writes to outputs.
 SHAPE = {"table": TABLE, "output": list, "sql": {"query": str}}

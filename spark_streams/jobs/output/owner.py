@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from spark_streams.errors import TableError
+from spark_streams.connector.errors import TableError
+from spark_streams.connector.micro_batch import application
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output.batch_name import query_id
 from spark_streams.jobs.output.store import read_text
-from spark_streams.model.micro_batch import application
 
 PROPERTY = "spark-streams.owner"
 TAKE_OVER = "--take-over"

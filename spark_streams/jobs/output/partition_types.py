@@ -9,7 +9,7 @@
 | all | FLOAT, DOUBLE | NaN has no place in pyiceberg, 5e-324 is too long a name of a file, 0.0 and -0.0 are equal |
 | | others | the writer or the format refuses them, some after the first batch |
 
-Measured with deltalake 1.6, pyiceberg 0.12 and Spark 4.3 (tests/recipes/test_partition_types.py).
+Measured with deltalake 1.6, pyiceberg 0.12 and Spark 4.3 (tests/legs/recipes/test_partition_types.py).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.spark.sql_name import quoted
 from spark_streams.jobs.output.formats import DELTALAKE, FILES, PYICEBERG
 from spark_streams.jobs.schema.columns import sql_type
-from spark_streams.spark.sql_name import quoted
 
 _ALWAYS: tuple[type[DataType], ...] = (
     *(BooleanType, ByteType, ShortType, IntegerType, LongType, StringType),

@@ -14,11 +14,11 @@ from typing import NamedTuple
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from spark_streams.errors import ConfigError, TableError
+from spark_streams.base.untyped import Json
+from spark_streams.connector.errors import ConfigError, TableError
 from spark_streams.jobs.output.folder_record import NAME
 from spark_streams.jobs.output.store import exists, is_folder, names_in
 from spark_streams.jobs.settings.config import Config
-from spark_streams.model.untyped import Json
 
 _OUTPUTS = ("table", "output", "sql", "columns", "rule")  # tables of a configuration that name no further places
 _ALWAYS = ("job.checkpoint", "job.log", "job.metrics_file", "source.archivePath")  # paths also if nothing is there

@@ -26,16 +26,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from spark_streams.errors import TableError
+from spark_streams.base.numbers import parse_number
+from spark_streams.connector.errors import TableError
+from spark_streams.connector.micro_batch import ICEBERG_BATCH, ICEBERG_QUERY
+from spark_streams.connector.running.error_summary import one_line
+from spark_streams.connector.spark.arrow_schema import arrow_schema
 from spark_streams.jobs.output.housekeeping import no_error_ends_the_job
 from spark_streams.jobs.output.one_task import Pages, application_of, check_partitions, write_in_one_task
 from spark_streams.jobs.output.owner import PROPERTY, Owner
 from spark_streams.jobs.output.partition_types import partition_fields
 from spark_streams.jobs.output.table_columns import TableFit
-from spark_streams.model.micro_batch import ICEBERG_BATCH, ICEBERG_QUERY
-from spark_streams.model.numbers import parse_number
-from spark_streams.running.error_summary import one_line
-from spark_streams.spark.arrow_schema import arrow_schema
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

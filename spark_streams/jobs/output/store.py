@@ -8,7 +8,7 @@ from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from spark_streams.model.untyped import JavaObject
+from spark_streams.base.untyped import JavaObject
 
 
 def located(spark: SparkSession, path: str, *below: str) -> tuple[JavaObject, JavaObject]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from spark_streams.monitor.watch.lineage.datasets import Dataset, sink_dataset
-from spark_streams.options.sink_options import SinkOptions
-from spark_streams.sink.encode.destination import Destination
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.sink.encode.destination import Destination
+from spark_streams.connector.watch.lineage.datasets import Dataset, sink_dataset
 
 
 def written_once(options: SinkOptions, name: str) -> Mapping[str, str]:

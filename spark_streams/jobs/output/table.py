@@ -11,7 +11,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
-from spark_streams.errors import ConfigError
+from spark_streams.base.extras import command_for
+from spark_streams.base.times import duration
+from spark_streams.base.untyped import JavaObject
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.running.error_summary import one_line
+from spark_streams.connector.watch.lineage.datasets import Dataset, path_dataset
 from spark_streams.jobs.output.appended_table import AppendedTable
 from spark_streams.jobs.output.batch_folders import BatchFolders
 from spark_streams.jobs.output.catalog_table import CatalogTable
@@ -30,11 +35,6 @@ from spark_streams.jobs.output.places import NamedPlace, check_surroundings
 from spark_streams.jobs.output.pyiceberg_table import PyicebergTable, TableLocation
 from spark_streams.jobs.output.table_columns import TableFit, compare, new_table
 from spark_streams.jobs.settings.config import FREE, Config
-from spark_streams.model.extras import command_for
-from spark_streams.model.times import duration
-from spark_streams.model.untyped import JavaObject
-from spark_streams.monitor.watch.lineage.datasets import Dataset, path_dataset
-from spark_streams.running.error_summary import one_line
 
 SHAPE = {
     "format": str,

@@ -29,9 +29,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from spark_streams.errors import TableError
+from spark_streams.connector.errors import TableError
+from spark_streams.connector.spark.sql_name import quoted
 from spark_streams.jobs.schema.columns import sql_type
-from spark_streams.spark.sql_name import quoted
 
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 _DIGITS_OF_DOUBLE = 15  # a double holds every integer of so many digits

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.jobs.exact_fields import exact_binary, exact_text
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output.outputs import checked_fit, main_table
@@ -18,7 +19,6 @@ from spark_streams.jobs.output.table import SHAPE as TABLE
 from spark_streams.jobs.output.table import TableConfig, Writer
 from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.jobs.part import Facts, Written
-from spark_streams.monitor.watch.lineage.datasets import Dataset
 
 _FIELDS = ("text", "binary")
 # ORC's writer sorts the fields of a map, and keeps one value per name.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_streams.errors import ConfigError, RStreamError, StreamStateError
+from spark_streams.connector.errors import ConfigError, RStreamError, StreamStateError
+from spark_streams.connector.keys import key_beside
+from spark_streams.connector.source.shard_sets import resolve_shards
+from spark_streams.connector.wire.connect import connect
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.xinfo import group_named
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.part import Written
 from spark_streams.jobs.parts.source import Source
-from spark_streams.model.keys import key_beside
-from spark_streams.source.shard_sets import resolve_shards
-from spark_streams.wire.connect import connect
-from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.xinfo import group_named
 
 
 class ArchivedGroup(Written):

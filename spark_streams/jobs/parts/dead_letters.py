@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping
 
 from pyspark.sql import functions as F
 
-from spark_streams.deadletter.write.routing import TO, route_dead_letters
-from spark_streams.errors import ConfigError
+from spark_streams.connector.deadletter.write.routing import TO, route_dead_letters
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.spark.task_context import time_of_batch
+from spark_streams.connector.watch.lineage.datasets import Dataset, sink_dataset
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output.stream import written_once
 from spark_streams.jobs.part import Facts, Written
 from spark_streams.jobs.parts.rules import Judged
 from spark_streams.jobs.parts.source import Source
 from spark_streams.jobs.settings.config import FREE
-from spark_streams.monitor.watch.lineage.datasets import Dataset, sink_dataset
-from spark_streams.options.sink_options import SinkOptions
-from spark_streams.spark.task_context import time_of_batch
 
 
 class DeadLetters(Written):

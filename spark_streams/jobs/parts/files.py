@@ -8,15 +8,15 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_streams.errors import ConfigError, InvalidOptionError
+from spark_streams.connector.errors import ConfigError, InvalidOptionError
+from spark_streams.connector.sink.encode.fields import USES_OF_COLUMN, check_writable
+from spark_streams.connector.spark.arrow_schema import arrow_schema
 from spark_streams.jobs.file_log import list_files, rows_by_file
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output.formats import SELF_DESCRIBING
 from spark_streams.jobs.part import Facts, Part
 from spark_streams.jobs.schema.columns import FOREIGN, Columns
 from spark_streams.jobs.settings.config import FREE
-from spark_streams.sink.encode.fields import USES_OF_COLUMN, check_writable
-from spark_streams.spark.arrow_schema import arrow_schema
 
 _GLOB = frozenset("{}[]*?\\")  # characters that make a path a pattern
 # One file per batch, so that rows of two files do not mix. No file is too old, however late the next one was written.

@@ -6,14 +6,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.running.error_summary import first_line
+from spark_streams.connector.spark.sql_name import quoted
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.part import Facts, Part
 from spark_streams.jobs.schema.columns import SHAPE as COLUMNS
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import FREE
-from spark_streams.running.error_summary import first_line
-from spark_streams.spark.sql_name import quoted
 
 
 class Groups(Part):

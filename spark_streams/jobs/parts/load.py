@@ -6,19 +6,19 @@ import time
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_streams.errors import ConfigError, RStreamError
+from spark_streams.connector.errors import ConfigError, RStreamError
+from spark_streams.connector.lag.groups import view_streams
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.running.ending import cut
+from spark_streams.connector.sink.ledger.batch_commit import rows_written
+from spark_streams.connector.wire.connect import connect
+from spark_streams.connector.wire.connection.server import Server
 from spark_streams.jobs.file_log import FileLog
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.micro_batches import RunProgress, run_batches, trigger_of
 from spark_streams.jobs.part import Facts, Part
 from spark_streams.jobs.parts.files import Files
 from spark_streams.jobs.settings.config import FREE
-from spark_streams.monitor.groups import view_streams
-from spark_streams.options.sink_options import SinkOptions
-from spark_streams.running.ending import cut
-from spark_streams.sink.ledger.batch_commit import rows_written
-from spark_streams.wire.connect import connect
-from spark_streams.wire.connection.server import Server
 
 
 class Load(Part):

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.running.error_summary import first_line
+from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output.outputs import SHAPE as OUTPUTS
 from spark_streams.jobs.output.outputs import (
@@ -24,9 +27,6 @@ from spark_streams.jobs.output.table import TableConfig, Writer
 from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.jobs.part import Facts, Written
 from spark_streams.jobs.parts.rules import Judged, Rules
-from spark_streams.monitor.watch.lineage.datasets import Dataset
-from spark_streams.options.sink_options import SinkOptions
-from spark_streams.running.error_summary import first_line
 
 
 class Outputs(Written):

@@ -11,24 +11,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams import watch
-from spark_streams.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
-from spark_streams.errors import ConfigError
-from spark_streams.jobs.feedback_loop import check_feedback_loop
-from spark_streams.jobs.job import Job, access_of
-from spark_streams.jobs.micro_batches import RunProgress, check_target_time, run_batches
-from spark_streams.jobs.part import Facts, Part, Written
-from spark_streams.jobs.parts.source import Source
-from spark_streams.model.times import duration
-from spark_streams.monitor.groups import StreamView, view_streams
-from spark_streams.monitor.watch.health import limit_of
-from spark_streams.monitor.watch.listener import Watch
-from spark_streams.options.source_options import SourceOptions
-from spark_streams.running.ending import end_between_batches
-from spark_streams.shards.names import Shard
-from spark_streams.source.shard_sets import resolve_shards
-from spark_streams.wire.connect import connect
-from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.absent_streams import (
+from spark_streams.base.times import duration
+from spark_streams.connector.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.lag.groups import StreamView, view_streams
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.running.ending import end_between_batches
+from spark_streams.connector.shards.names import Shard
+from spark_streams.connector.source.shard_sets import resolve_shards
+from spark_streams.connector.watch.health import limit_of
+from spark_streams.connector.watch.listener import Watch
+from spark_streams.connector.wire.connect import connect
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.absent_streams import (
     ABSENT,
     CREATE,
     SILENT,
@@ -37,7 +32,12 @@ from spark_streams.wire.replies.absent_streams import (
     missing,
     nothing_matches,
 )
-from spark_streams.wire.replies.scan import bounded, matching_streams
+from spark_streams.connector.wire.replies.scan import bounded, matching_streams
+from spark_streams.jobs.feedback_loop import check_feedback_loop
+from spark_streams.jobs.job import Job, access_of
+from spark_streams.jobs.micro_batches import RunProgress, check_target_time, run_batches
+from spark_streams.jobs.part import Facts, Part, Written
+from spark_streams.jobs.parts.source import Source
 
 
 class Query(Part):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from spark_streams.deadletter import transform
-from spark_streams.deadletter.redrive import redrive
-from spark_streams.deadletter.redrive.redrive_plan import MAX_REDRIVES, RedriveOptions
-from spark_streams.errors import ConfigError
+from spark_streams.base.printable import printable
+from spark_streams.connector.deadletter import transform
+from spark_streams.connector.deadletter.redrive import redrive
+from spark_streams.connector.deadletter.redrive.redrive_plan import MAX_REDRIVES, RedriveOptions
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.running.progress_bar import showing_progress
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.part import Facts, Part
 from spark_streams.jobs.parts.letters import Letters
-from spark_streams.model.printable import printable
-from spark_streams.monitor.terminal.progress_bar import showing_progress
 
 _FACTS = (
     *("stream", "dry_run", "moved", "parked", "left", "homeless", "refused"),

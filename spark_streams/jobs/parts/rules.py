@@ -20,7 +20,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_streams.errors import ConfigError, DecodeError, TableError
+from spark_streams.connector.errors import ConfigError, DecodeError, TableError
+from spark_streams.connector.options.values import delays
+from spark_streams.connector.running.error_summary import first_line
+from spark_streams.connector.source.rows.columns import UNFIT
+from spark_streams.connector.spark.sql_name import quoted
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.part import Facts, Part
 from spark_streams.jobs.parts.source import Source
@@ -28,10 +32,6 @@ from spark_streams.jobs.schema.columns import SHAPE as COLUMNS
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.schema.payload import SHAPE as DECODE
 from spark_streams.jobs.schema.payload import WHY, Payload
-from spark_streams.options.values import delays
-from spark_streams.running.error_summary import first_line
-from spark_streams.source.rows.columns import UNFIT
-from spark_streams.spark.sql_name import quoted
 
 _VERDICT = "STRUCT<reason: STRING, error: STRING, message: STRING>"
 _LONGEST_VALUE = 100  # characters of a value in a message

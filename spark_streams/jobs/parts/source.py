@@ -5,12 +5,12 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_streams.connector.options.names import text_of
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.options.table import SOURCE
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.part import Part
 from spark_streams.jobs.settings.config import FREE
-from spark_streams.options.names import text_of
-from spark_streams.options.source_options import SourceOptions
-from spark_streams.options.table import SOURCE
 
 
 class Source(Part):

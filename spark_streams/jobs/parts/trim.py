@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from spark_streams.errors import ConfigError, RStreamError
+from spark_streams.base.times import duration
+from spark_streams.connector.errors import ConfigError, RStreamError
+from spark_streams.connector.sink.trim.trim import AckedTrimmer, RetentionLimits, Trimming, clock
+from spark_streams.connector.wire.connect import connect
+from spark_streams.connector.wire.connection.retry import is_transient
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.xinfo import groups_in
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.part import Facts, Written
 from spark_streams.jobs.parts.source import Source
-from spark_streams.model.times import duration
-from spark_streams.sink.trim.trim import AckedTrimmer, RetentionLimits, Trimming, clock
-from spark_streams.wire.connect import connect
-from spark_streams.wire.connection.retry import is_transient
-from spark_streams.wire.connection.server import Server
-from spark_streams.wire.replies.xinfo import groups_in
 
 _MOST_REASONS = 3  # streams that are named if nothing was trimmed
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from spark_streams.errors import ConfigError, SchemaError
+from spark_streams.base.untyped import Json
+from spark_streams.connector.errors import ConfigError, SchemaError
+from spark_streams.connector.running.error_summary import first_line
+from spark_streams.connector.schemas import avro_columns
+from spark_streams.connector.schemas.json_schema import columns as json_columns
+from spark_streams.connector.source.rows.cast import check_castable
+from spark_streams.connector.spark.arrow_schema import arrow_schema
+from spark_streams.connector.spark.sql_name import quoted
 from spark_streams.jobs.settings.config import FREE, Config, value_at
-from spark_streams.model.untyped import Json
-from spark_streams.running.error_summary import first_line
-from spark_streams.schemas import avro_columns
-from spark_streams.schemas.json_schema import columns as json_columns
-from spark_streams.source.rows.cast import check_castable
-from spark_streams.spark.arrow_schema import arrow_schema
-from spark_streams.spark.sql_name import quoted
 
 FOREIGN = {"ddl": str, "json": str, "avro": str, "json_schema": str}
 SHAPE = {"columns": FREE, "schema": FOREIGN}

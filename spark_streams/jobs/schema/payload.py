@@ -9,12 +9,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from spark_streams.errors import ConfigError, RStreamError
+from spark_streams.connector.errors import ConfigError, RStreamError
+from spark_streams.connector.schemas.decode import columns_of, decode
+from spark_streams.connector.schemas.payload_format import AVRO, form_of, login_of
+from spark_streams.connector.spark.sql_name import quoted
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import Config, value_at
-from spark_streams.schemas.decode import columns_of, decode
-from spark_streams.schemas.payload_format import AVRO, form_of, login_of
-from spark_streams.spark.sql_name import quoted
 
 SHAPE = {
     "field": str, "format": str, "registry": str, "schema": str, "message": str, "login": (str, list), "framed": bool,

@@ -12,8 +12,8 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from spark_streams.errors import ConfigError
-from spark_streams.model.untyped import Json
+from spark_streams.base.untyped import Json
+from spark_streams.connector.errors import ConfigError
 
 Config = dict[str, Json]  # TOML's values: those of JSON, and times
 # A key's shape: a type (str, int, bool, list), a choice of types, FREE for a table of any keys, or a table of shapes.

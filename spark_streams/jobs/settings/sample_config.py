@@ -16,15 +16,16 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_streams import monitor
+from spark_streams.connector.wire.connection.server import Server
 from spark_streams.jobs.arguments import MONITORING, PROGRAMS
-from spark_streams.wire.connection.server import Server
 
 if TYPE_CHECKING:
-    from spark_streams.source.batch.infer_schema import InferredColumn  # needs Arrow, which the flights do not
+    from spark_streams.connector.source.batch.infer_schema import (
+        InferredColumn,  # needs Arrow, which the flights do not
+    )
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
-MONITORING_CONF = Path(monitor.__file__).parent / "conf"
+MONITORING_CONF = Path(__file__).parents[1] / "conf"
 
 _ENTRIES = 500  # how many of the oldest and of the newest entries are read
 
@@ -117,7 +118,7 @@ def columns_of(
     server: Server, stream: str, null_values: Collection[bytes] = (), share: float | None = None
 ) -> list[InferredColumn]:
     """Return the columns of a stream, from its oldest and newest entries. share: None: that of infer_schema."""
-    from spark_streams.source.batch.infer_schema import SHARE, infer
+    from spark_streams.connector.source.batch.infer_schema import SHARE, infer
 
     ends = [("XRANGE", stream, "-", "+"), ("XREVRANGE", stream, "+", "-")]
     replies = server.pipeline([(*end, "COUNT", _ENTRIES) for end in ends])

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.spark.startup.sitecustomize import add_to_path
 from spark_streams.jobs.settings.config import FREE, Config, value_at
-from spark_streams.spark.startup.sitecustomize import add_to_path
 
 # Keys of [spark]: `master`, `submit`, and any key of Spark, `spark.…`.
 SHAPE = FREE

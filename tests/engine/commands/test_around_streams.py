@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from spark_streams.doctor.rights import USES, commands_of
+from spark_streams.operations.doctor.rights import USES, commands_of
 from tests.engine.judge import Judge
 from tests.engine.wire import wait_blocked, wire
 from tools.machine_time import machine_seconds

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from spark_streams.base.ids import U64_MAX
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.launch.assembly import new_engine
 from spark_streams.engine.resp.replies import encode
@@ -17,7 +18,6 @@ from spark_streams.engine.resp.request_parser import RequestParser
 from spark_streams.engine.resp.xadd_batch import BackgroundShapeMaker, Shapes, XaddBatch, find_batch
 from spark_streams.engine.store.id_ranges import IdRuns
 from spark_streams.engine.store.stream import Stream
-from spark_streams.model.ids import U64_MAX
 from tests.engine.wire import command
 from tests.seeds import TIMES
 from tools.waiting import until

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
 from spark_streams.jobs.settings.config import FREE, load
 
 PARQUET = {"path": str, "files": int, "partition_by": list}

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from spark_streams.errors import ConfigError
+from spark_streams.connector.errors import ConfigError
 from spark_streams.jobs import spark_submit
 from spark_streams.jobs.settings.spark_settings import CONF, prepare, settings_of
 from tests.jobs.work import ROOT
@@ -129,7 +129,7 @@ def test_a_command_line_that_is_too_long_is_named(tmp_path: Path) -> None:
     program = (
         "import sys; from spark_streams.jobs.spark_submit import exec_spark_submit\n"
         "from spark_streams.jobs.settings.spark_settings import SparkSettings\n"
-        "from spark_streams.errors import ConfigError\n"
+        "from spark_streams.connector.errors import ConfigError\n"
         "try: exec_spark_submit('/bin/echo', SparkSettings(True, {}), ['etl', '--set', 'note=' + 'x' * 200_000])\n"
         "except ConfigError as error: print(error)"
     )

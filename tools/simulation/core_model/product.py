@@ -20,24 +20,24 @@ import hiredis
 import pyarrow as pa
 import pytest
 
-from spark_streams.errors import DataLossError, GroupMissingError, StreamStateError
-from spark_streams.model.commit_mark import Mark, committed_key
-from spark_streams.model.ids import StreamId
-from spark_streams.model.keys import key_beside
-from spark_streams.options.source_options import SourceOptions
-from spark_streams.shards import names
-from spark_streams.source.group.findings import Finding
-from spark_streams.source.group.remedies import DataLoss
-from spark_streams.source.limits import LIMITS
-from spark_streams.source.offset import Offset
-from spark_streams.source.query import batch_stream
-from spark_streams.source.range import Range
-from spark_streams.source.rows.columns import Columns
-from spark_streams.source.stream_reader import StreamReader
-from spark_streams.spark.read_limits import ReadMaxRows
-from spark_streams.wire.address.address import Address
-from spark_streams.wire.connection.connection import Connection
-from spark_streams.wire.lease import LeaseTerms, Processes
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.errors import DataLossError, GroupMissingError, StreamStateError
+from spark_streams.connector.keys import key_beside
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.shards import names
+from spark_streams.connector.source.commit_mark import Mark, committed_key
+from spark_streams.connector.source.group.findings import Finding
+from spark_streams.connector.source.group.remedies import DataLoss
+from spark_streams.connector.source.limits import LIMITS
+from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.source.query import batch_stream
+from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.rows.columns import Columns
+from spark_streams.connector.source.stream_reader import StreamReader
+from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.lease import LeaseTerms, Processes
 from tools.simulation.core_model.facts import Id, parse
 from tools.simulation.core_model.server import InProcess
 from tools.simulation.core_model.source import RefusedError, StopError

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from spark_streams.deadletter.write import failed_entry
+from spark_streams.connector.deadletter.write import failed_entry
+from spark_streams.connector.wire import blocked_read, connect
+from spark_streams.connector.wire.connection import connection, retry
 from spark_streams.engine.commands.server import info
 from spark_streams.engine.commands.values import sets
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import bulks
 from spark_streams.engine.store import memory
-from spark_streams.wire import blocked_read, connect
-from spark_streams.wire.connection import connection, retry
 from tools.simulation.in_process.clock import CLOCKS
 from tools.simulation.in_process.core import Core, Line
 from tools.simulation.in_process.line_duplex import LineDuplex

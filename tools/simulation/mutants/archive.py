@@ -7,42 +7,42 @@ from tools.simulation.mutants.mutant import Mutant
 ARCHIVE = (
     Mutant(
         "archive-ends-behind-the-first-entry",
-        "source/archive/history.py",
+        "connector/source/archive/history.py",
         "border = head.generated if head.first is None else head.first.previous()",
         "border = head.generated if head.first is None else head.first",
         "The first entry of a stream is read from the archive, too.",
     ),
     Mutant(
         "archive-has-no-missing-entries",
-        "source/archive/history.py",
+        "connector/source/archive/history.py",
         "if history.read == END or not removed:",
         "if True:",
         "Entries that are missing between those of the stream are not read.",
     ),
     Mutant(
         "archive-reads-what-the-stream-has",
-        "source/history_reader.py",
+        "connector/source/history_reader.py",
         "yield from rows_beside(self._archive, task.ranges, seen)",
         "yield from rows_of(self._archive, task.ranges)",
         "Entries that the stream has are read from the archive, too.",
     ),
     Mutant(
         "archive-begins-again-with-each-batch",
-        "source/archive/history.py",
+        "connector/source/archive/history.py",
         "for part in _range(stream, max(after.last_id_of(stream), begin), min(last.last_id_of(stream), end))",
         "for part in _range(stream, begin, min(last.last_id_of(stream), end))",
         "Each batch begins at the start of the archive.",
     ),
     Mutant(
         "archive-has-no-end",
-        "source/archive/history.py",
+        "connector/source/archive/history.py",
         "for part in _range(stream, max(after.last_id_of(stream), begin), min(last.last_id_of(stream), end))",
         "for part in _range(stream, max(after.last_id_of(stream), begin), end)",
         "Each batch reads all that remains in the archive.",
     ),
     Mutant(
         "archive-is-left-with-its-first-batch",
-        "source/history_reader.py",
+        "connector/source/history_reader.py",
         "            if further is not None:\n                return _with_history(position, further)",
         "            if further is not None and history.bounds is None:\n"
         "                return _with_history(position, further)",

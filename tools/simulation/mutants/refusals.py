@@ -7,21 +7,21 @@ from tools.simulation.mutants.mutant import Mutant
 REFUSALS = (
     Mutant(
         "an-error-among-the-answers",
-        "wire/connection/connection.py",
+        "connector/wire/connection/connection.py",
         "        if isinstance(reply, ReplyError) and not any(is_answer(reply) for is_answer in known):\n",
         "        if False:\n",
         "An error reply is returned in the place of an answer.",
     ),
     Mutant(
         "a-refused-step-is-the-end",
-        "source/trigger/scratch_group.py",
+        "connector/source/trigger/scratch_group.py",
         "self.was_refused |= self.is_at_the_end and position <= self.wanted.last",
         "self.was_refused |= False",
         "noAck: a step that the server has refused is taken for the end of the stream.",
     ),
     Mutant(
         "a-note-whose-entry-is-unknown",
-        "source/task/notes.py",
+        "connector/source/task/notes.py",
         "replies = server.execute_all(commands, is_no_group)\n",
         "replies = [None if isinstance(r, Exception) else r for r in server.pipeline(commands)]\n",
         "If the server refuses to say for whom an entry is pending, a replay deletes the note on it.",

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from spark_streams._version import __version__
+from spark_streams.base.version import __version__
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import COMMANDS, Command, command, every_command, keys_of
 from spark_streams.engine.commands.arguments import any_pattern_of, syntax_error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from spark_streams.base.ids import U64_MAX
 from spark_streams.engine.commands.arguments import BAD_ID, entry_id, integer_of, syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store import entryid, references
 from spark_streams.engine.store.references import Policy
 from spark_streams.engine.store.stream import Stream
-from spark_streams.model.ids import U64_MAX
 
 POLICIES = {policy.value.encode(): policy for policy in Policy}
 _IDMP = "ERR syntax error, IDMP/IDMPAUTO "

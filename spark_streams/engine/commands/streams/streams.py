@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spark_streams.base.ids import U64_MAX
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import entry_id, integer_of, interval, syntax_error
@@ -28,7 +29,6 @@ from spark_streams.engine.store.listpack_size import MAX_NODE_BYTES
 from spark_streams.engine.store.node_list import Slice
 from spark_streams.engine.store.references import Policy
 from spark_streams.engine.store.stream import Stream
-from spark_streams.model.ids import U64_MAX
 
 _NO_OPTIONS = AddOptions()
 
@@ -110,7 +110,7 @@ def _derived_message(pairs: list[bytes]) -> bytes:
     try:
         return message_of(pairs)
     except ModuleNotFoundError:
-        from spark_streams.model.extras import lacks  # a start of the engine has no time for it
+        from spark_streams.base.extras import lacks  # a start of the engine has no time for it
 
         raise CommandError(f"ERR {lacks('XADD IDMPAUTO', 'xxhash')}") from None
 

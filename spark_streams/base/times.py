@@ -1,0 +1,40 @@
+"""Durations and moments as users write them: `15m`, `2026-01-31T08:00`."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+from spark_streams.base.numbers import parse_number
+
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration(value: str) -> int:
+    """Parse `500ms`, `30s`, `15m`, `2h`, `7d` into milliseconds."""
+    match = re.fullmatch(r"([0-9]{1,9}) *(ms|s|m|h|d)", value.strip().lower())
+    if match is None or int(match[1]) == 0:
+        raise ValueError("must be a duration above 0 with its unit, such as 500ms, 30s, 15m, 2h or 7d")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def from_milliseconds(number: int) -> datetime.datetime:
+    """Return the time of this many milliseconds since the epoch: datetime.fromtimestamp takes a float, and rounds."""
+    return EPOCH + datetime.timedelta(milliseconds=number)
+
+
+def moment(value: str) -> int:
+    """Parse milliseconds since the epoch, or an ISO-8601 time (UTC if it names no zone), into milliseconds."""
+    plain = value.strip()
+    if (number := parse_number(plain)) is not None:
+        return number
+    try:
+        when = datetime.datetime.fromisoformat(plain)
+    except ValueError:
+        raise ValueError("must be a time as ISO-8601 or in milliseconds since the epoch") from None
+    when = when if when.tzinfo else when.replace(tzinfo=datetime.UTC)
+    milliseconds = (when - EPOCH) // datetime.timedelta(milliseconds=1)
+    if milliseconds < 0:
+        raise ValueError("is before 1970: entry IDs start at 1970")
+    return milliseconds

@@ -1,0 +1,150 @@
+"""Envelope of a dead letter: the entry's own fields byte for byte, followed by all of these fields in this order.
+
+    dl.stream, dl.id            stream and ID of the entry
+    dl.group, dl.consumer       the group and the consumer that read it
+    dl.query, dl.batch          ID of the query, and the micro-batch in which the entry failed
+    dl.stage, dl.reason         the step (read, claim, query …), and the reason: `decode`, `deliveries`, or the user's
+    dl.error, dl.message        the error's condition or class, and its message
+    dl.deliveries               how often the entry had been delivered
+    dl.first-failed             when it became a dead letter for the first time, ISO-8601 UTC
+    dl.last-failed              when it became this dead letter
+    dl.redrives, dl.previous    how often it had been redriven, and the dead letter that it was then: `stream/id`
+
+Unknown fields are empty. So the envelope is always the last fifteen fields of a dead letter, also if there is another
+envelope before it (a dead letter of a query that reads dead letters).
+
+A redriven entry has one field more than the original. Its last field is the *mark*:
+
+    dl.redriven = <redrives> <first-failed> <stream>/<id>
+
+A query sees this field only if it declares a column of that name. If the entry fails again, the mark becomes
+`dl.redrives`, `dl.first-failed` and `dl.previous` of the new dead letter. If a dead letter becomes a dead letter, the
+new one takes these three fields from it.
+
+Pure: values in, values out. Values that are not UTF-8 are surrogate escapes in texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_streams.base.numbers import COUNT_MAX, parse_number
+
+PREFIX = "dl."
+NAMES = (
+    "stream",
+    "id",
+    "group",
+    "consumer",
+    "query",
+    "batch",
+    "stage",
+    "reason",
+    "error",
+    "message",
+    "deliveries",
+    "first-failed",
+    "last-failed",
+    "redrives",
+    "previous",
+)
+FIELDS = tuple(f"{PREFIX}{name}".encode() for name in NAMES)
+MARK = b"dl.redriven"
+ORIGIN = "rstream.origin"  # key in the metadata of a column `dl.stream` that a query has computed
+MARK_FORM = r"(?s)^([0-9]{1,9}) ([^ ]*) (.*)$"  # nine digits: COUNT_MAX
+_MARK = re.compile(MARK_FORM)
+_PLACE = {field: place for place, field in enumerate(FIELDS)}
+
+
+@dataclass(frozen=True)
+class RedriveMark:
+    """Mark of a redriven entry."""
+
+    redrives: int
+    first_failed: str
+    previous: str
+
+    @classmethod
+    def parse(cls, value: bytes) -> RedriveMark | None:
+        """Parse a mark's bytes. None if the value is not a mark."""
+        match = _MARK.match(text(value))
+        redrives = None if match is None else parse_number(match[1], COUNT_MAX)
+        return None if match is None or redrives is None else cls(redrives, match[2], match[3])
+
+    def __bytes__(self) -> bytes:
+        return raw(f"{self.redrives} {self.first_failed} {self.previous}")
+
+
+def text(value: bytes) -> str:
+    """Return a value as text; bytes that are not UTF-8 become surrogate escapes."""
+    return value.decode("utf-8", "surrogateescape")
+
+
+def raw(value: str) -> bytes:
+    """Return the bytes of such a text."""
+    return value.encode("utf-8", "surrogateescape")
+
+
+def split_mark(fields: Sequence[bytes]) -> tuple[Sequence[bytes], RedriveMark | None]:
+    """Return (an entry's own fields, its mark). fields: name, value, name, value …"""
+    mark = RedriveMark.parse(fields[-1]) if len(fields) > 1 and fields[-2] == MARK else None
+    return (fields, None) if mark is None else (fields[:-2], mark)
+
+
+def dead_letter_fields(fields: Sequence[bytes], values: Mapping[str, str]) -> list[bytes]:
+    """Return the fields of the dead letter of an entry. values: by names without their prefix.
+
+    Raises ValueError for a name that the envelope does not have.
+    """
+    unknown = set(values) - set(NAMES)
+    if unknown:
+        raise ValueError(f"an envelope has no {', '.join(sorted(unknown))}")
+    original, mark = split_mark(fields)
+    mark = mark or past_of(original)
+    envelope = {**dict.fromkeys(NAMES, ""), **values, "redrives": "0", "previous": ""}
+    if mark is not None:
+        envelope.update(redrives=str(mark.redrives), previous=mark.previous)
+        envelope["first-failed"] = mark.first_failed or envelope["first-failed"]
+    words = list(original)
+    for field, name in zip(FIELDS, NAMES, strict=True):
+        words += [field, raw(envelope[name])]
+    return words
+
+
+def is_dead_letter(fields: Sequence[bytes]) -> bool:
+    """Whether an entry with these fields is a dead letter: its last fields are a complete envelope. It may have been
+    redriven to a query that reads dead letters."""
+    return len(open_envelope(split_mark(fields)[0])[1]) == len(NAMES)
+
+
+def names_origin(fields: Sequence[bytes]) -> bool:
+    """Whether the envelope of these fields names stream and ID of the original entry. If the first or the last entry of
+    a stream does so, the stream counts as a dead-letter stream, whichever program wrote it."""
+    return {"stream", "id"} <= open_envelope(fields)[1].keys()
+
+
+def past_of(fields: Sequence[bytes]) -> RedriveMark | None:
+    """Return the mark in the envelope of an entry that is a dead letter itself; None for other entries."""
+    envelope = open_envelope(fields)[1]
+    if len(envelope) < len(NAMES):
+        return None
+    return RedriveMark.parse(raw(" ".join([envelope["redrives"], envelope["first-failed"], envelope["previous"]])))
+
+
+def open_envelope(fields: Sequence[bytes]) -> tuple[Sequence[bytes], dict[str, str]]:
+    """Return (the original fields, the envelope by names without prefix) of a dead letter. Other entries have an empty
+    envelope.
+
+    The envelope is the longest tail of distinct names: envelopes of other writers may lack some.
+    """
+    envelope: dict[str, str] = {}
+    end = len(fields)
+    while end:
+        place = _PLACE.get(fields[end - 2])
+        if place is None or NAMES[place] in envelope:
+            break
+        envelope[NAMES[place]] = text(fields[end - 1])
+        end -= 2
+    return fields[:end], {name: envelope[name] for name in NAMES if name in envelope}

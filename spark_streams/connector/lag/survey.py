@@ -1,0 +1,342 @@
+"""Lag, pending entries and consumers of every group at one moment. No command here changes a stream or a group.
+
+A survey takes a few round trips, independent of the number of streams: the streams and their groups; each group's first
+undelivered entry, its oldest pending entry and its consumers; the consumers' oldest pending entries. Only if the server
+does not know a lag, or knows one that is impossible, the undelivered entries themselves are counted, up to a limit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spark_streams.base.id_times import age_ms
+from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.base.printable import name_text
+from spark_streams.connector.deadletter.envelope import names_origin
+from spark_streams.connector.errors import NotPermittedError, RStreamError, WrongKeyTypeError
+from spark_streams.connector.wire.connection.connection import Argument, Reply, ReplyError
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.released import released_in
+from spark_streams.connector.wire.replies.replies import milliseconds
+from spark_streams.connector.wire.replies.reply_errors import is_no_such_key, is_not_permitted
+from spark_streams.connector.wire.replies.xinfo import (
+    ConsumerInfo,
+    GroupInfo,
+    IdempotentAdds,
+    consumers_in,
+    ends_in,
+    groups_in,
+    idempotent_adds_in,
+    lag_of,
+    stream_in,
+)
+
+ACTIVE_MS = 24 * 3_600_000  # a group without a read for longer may be abandoned
+COUNTED = 10_000  # maximum of a lag that is counted entry by entry
+_COUNTED_TOGETHER = 200_000
+_PAGE = 1_000  # entries of a group per round trip
+_PAGE_BYTES = 16 << 20
+_COMMANDS = 4_000  # per round trip
+
+
+@dataclass(frozen=True)
+class ConsumerLag:
+    """A consumer of a group. idle_ms: since its last request; oldest_idle_ms: since its oldest pending entry was
+    delivered, None if it has none."""
+
+    consumer: str
+    pending: int
+    idle_ms: int
+    oldest_idle_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class GroupLag:
+    """A group of a stream.
+
+    lag: undelivered entries; at_least: the lag was counted up to a limit, there are more; lag_ms: age of the oldest
+    entry that is not acknowledged, pending or undelivered (0: none; None: the IDs are not times); pending: entries
+    delivered and not acknowledged; oldest_idle_ms: how long the oldest of them has been pending (None: none);
+    delivered: entries ever delivered, None if the server does not know, or its count gives another lag; released:
+    pending entries that a consumer released (XNACK) and no consumer has taken; oldest_pending: ID of the lowest pending
+    entry, None if there is none.
+    """
+
+    stream: str
+    group: str
+    lag: int
+    at_least: bool
+    lag_ms: int | None
+    pending: int
+    oldest_idle_ms: int | None
+    last_delivered: str
+    delivered: int | None
+    consumers: tuple[ConsumerLag, ...] = ()
+    released: int = 0
+    oldest_pending: str | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a consumer sent a request in the last day. Tables show other groups last."""
+        return any(consumer.idle_ms < ACTIVE_MS for consumer in self.consumers)
+
+
+@dataclass(frozen=True)
+class StreamSummary:
+    """A stream. length: number of entries; added: entries ever added, None before Redis 7; last: last generated ID;
+    first: ID of the oldest entry, empty if there is none; has_dead_letters: the first or the last entry is a dead
+    letter; end_bytes: size of these two entries, which XINFO STREAM returns; entry_bytes: of the larger one of them;
+    idempotent: adds with XADD IDMP, None if there were none."""
+
+    stream: str
+    length: int
+    added: int | None
+    last: str
+    first: str = ""
+    has_dead_letters: bool = False
+    end_bytes: int = 0
+    entry_bytes: int = 0
+    idempotent: IdempotentAdds | None = None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All streams and groups at `at_ms`: milliseconds since the epoch by the server's clock, or by this machine's if
+    TIME is refused. left_out: number of groups beyond the maximum."""
+
+    at_ms: int
+    streams: tuple[StreamSummary, ...]
+    groups: tuple[GroupLag, ...]
+    left_out: int = 0
+
+
+@dataclass
+class _Draft:
+    """A group during the survey."""
+
+    key: str | bytes
+    name: bytes
+    stream: StreamSummary
+    info: GroupInfo
+    first: StreamId  # of the stream
+    top: StreamId
+    ahead: StreamId | None = None  # the first undelivered entry
+    entry_bytes: int = 0
+    oldest: Sequence[Reply] | None = None  # pending: id, consumer, idle, deliveries
+    consumers: tuple[ConsumerLag, ...] = ()
+    names: tuple[bytes, ...] = ()  # of the consumers
+    released: int = 0
+    reached: bytes | None = None  # ID at which counting continues
+    counted: int = 0
+    more: bool = False
+    is_deleted: bool = False
+
+
+def survey(
+    server: Server,
+    streams: Sequence[str | bytes],
+    counted: int | None = None,
+    page: int = _PAGE,
+    refused: Callable[[RStreamError], None] | None = None,
+    max_groups: int | None = None,
+) -> Survey:
+    """Return the state of these streams; missing streams are left out.
+
+    counted: maximum of a lag that is counted entry by entry; page: entries of a group per round trip for that; refused:
+    receives an error if the user lacks a right or a key is not a stream, and the survey continues without it. If
+    refused is None, such an error is raised, except for TIME. max_groups: the others are only counted. Raises
+    WrongKeyTypeError, ServerError.
+    """
+    clock, *replies = fetch_replies(
+        server, [("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]]
+    )
+    # This machine's clock if the user may not read the server's.
+    at_ms = time.time_ns() // 1_000_000 if isinstance(clock, ReplyError) else milliseconds(clock)
+    if refused is not None and isinstance(clock, ReplyError):
+        refused(server.error_of(clock, ("TIME",)))
+    stream_states: list[StreamSummary] = []
+    drafts: list[_Draft] = []
+    for number, key in enumerate(streams):
+        description, groups = replies[2 * number], replies[2 * number + 1]
+        if is_no_such_key(description) or is_no_such_key(groups):
+            continue
+        if _is_refused(server, key, {"STREAM": description, "GROUPS": groups}, refused):
+            continue
+        stream, first, top = _stream_summary(key, description)
+        stream_states.append(stream)
+        drafts += [_Draft(key, group.name, stream, group, first, top) for group in groups_in(groups)]
+    left_out = 0 if max_groups is None else max(0, len(drafts) - max_groups)
+    drafts = drafts[: len(drafts) - left_out]
+    _fetch_group_details(server, drafts, refused)
+    _fetch_oldest_of_consumers(server, drafts)
+    unknown = [draft for draft in drafts if _server_lag(draft) is None]
+    share = max(page, min(COUNTED, _COUNTED_TOGETHER // max(1, len(unknown))))
+    _count(server, unknown, share if counted is None else counted, page)
+    groups = tuple(_group_lag(draft, at_ms) for draft in drafts if not draft.is_deleted)
+    return Survey(at_ms, tuple(stream_states), groups, left_out)
+
+
+def fetch_replies(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
+    """Return all replies in order, a few thousand commands per round trip. Error replies are returned as values."""
+    replies: list[Reply] = []
+    for start in range(0, len(commands), _COMMANDS):
+        replies += server.pipeline(commands[start : start + _COMMANDS])
+    return replies
+
+
+def _is_refused(
+    server: Server, key: str | bytes, replies: Mapping[str, Reply], refused: Callable[[RStreamError], None] | None
+) -> bool:
+    """Report an error reply, and return whether there is one. replies: by the subcommand of XINFO."""
+    for subcommand, reply in replies.items():
+        if isinstance(reply, ReplyError):
+            _report_or_raise(server.error_of(reply, ("XINFO", subcommand, key)), refused)
+            return True
+    return False
+
+
+def _report_or_raise(error: RStreamError, refused: Callable[[RStreamError], None] | None) -> None:
+    """Pass the error to `refused`. Raise it if there is no `refused`, or if it concerns more than one stream."""
+    if refused is None or not isinstance(error, NotPermittedError | WrongKeyTypeError):
+        raise error
+    refused(error)
+
+
+def _stream_summary(key: str | bytes, reply: Reply) -> tuple[StreamSummary, StreamId, StreamId]:
+    """Return the stream, and the IDs of its first and its last entry."""
+    state, ends = stream_in(reply), ends_in(reply)
+    state_without_ends = StreamSummary(
+        name_text(key), state.length, state.added, str(state.last), idempotent=idempotent_adds_in(reply)
+    )
+    if ends is None:
+        return state_without_ends, MIN_ID, MIN_ID
+    end_pairs = (ends.first[1], ends.last[1])
+    sizes = [sum(map(len, fields)) for fields in end_pairs]
+    state_with_ends = replace(
+        state_without_ends,
+        first=str(ends.first[0]),
+        has_dead_letters=any(map(names_origin, end_pairs)),
+        end_bytes=sum(sizes),
+        entry_bytes=max(sizes),
+    )
+    return state_with_ends, ends.first[0], ends.last[0]
+
+
+def _fetch_group_details(
+    server: Server, drafts: Sequence[_Draft], refused: Callable[[RStreamError], None] | None
+) -> None:
+    """Fetch each group's first undelivered entry, its oldest pending entry, its consumers and their pending counts."""
+    commands: list[Sequence[Argument]] = []
+    for draft in drafts:
+        commands += [
+            ("XRANGE", draft.key, _above(draft.info.last_delivered), "+", "COUNT", 1),
+            ("XPENDING", draft.key, draft.name, "-", "+", 1),
+            ("XINFO", "CONSUMERS", draft.key, draft.name),
+            ("XPENDING", draft.key, draft.name),
+        ]
+    replies = fetch_replies(server, commands)
+    for number, draft in enumerate(drafts):
+        ahead, oldest, consumers, summary = of_group = replies[4 * number : 4 * number + 4]
+        for command, reply in zip(commands[4 * number : 4 * number + 4], of_group, strict=True):
+            if is_not_permitted(reply):
+                _report_or_raise(server.error_of(reply, command), refused)
+        if any(isinstance(reply, ReplyError) for reply in of_group):
+            draft.is_deleted = True  # since the first round trip
+            continue
+        if ahead:
+            draft.ahead = StreamId.parse(ahead[0][0])
+            draft.entry_bytes = sum(len(part) + 16 for part in ahead[0][1] or ())
+        draft.oldest = oldest[0] if oldest else None
+        draft.released = released_in(summary)
+        consumer_infos = consumers_in(consumers)
+        draft.names = tuple(consumer.name for consumer in consumer_infos)
+        draft.consumers = tuple(_consumer(consumer, draft.oldest) for consumer in consumer_infos)
+
+
+def _consumer(info: ConsumerInfo, oldest: Sequence[Reply] | None) -> ConsumerLag:
+    is_own = oldest is not None and oldest[1] == info.name and oldest[2] >= 0  # a released entry has the idle time -1
+    oldest_idle_ms = oldest[2] if oldest is not None and is_own else None
+    return ConsumerLag(name_text(info.name), info.pending, info.idle, oldest_idle_ms)
+
+
+def _fetch_oldest_of_consumers(server: Server, drafts: Sequence[_Draft]) -> None:
+    """Fetch the idle time of each consumer's oldest pending entry, unless it is the group's oldest."""
+    incomplete = [
+        (draft, place)
+        for draft in drafts
+        for place, consumer in enumerate(draft.consumers)
+        if consumer.pending and consumer.oldest_idle_ms is None
+    ]
+    commands = [("XPENDING", draft.key, draft.name, "-", "+", 1, draft.names[place]) for draft, place in incomplete]
+    for (draft, place), reply in zip(incomplete, fetch_replies(server, commands), strict=True):
+        if isinstance(reply, ReplyError) or not reply:
+            continue
+        consumer = draft.consumers[place]
+        consumer_lag = ConsumerLag(consumer.consumer, consumer.pending, consumer.idle_ms, reply[0][2])
+        draft.consumers = (*draft.consumers[:place], consumer_lag, *draft.consumers[place + 1 :])
+
+
+def _above(entry: StreamId) -> bytes:
+    """Return the next ID, as the start of a range: Redis before 6.2 does not know `(id`."""
+    return b"+" if entry == MAX_ID else bytes(entry.next())
+
+
+def _server_lag(draft: _Draft) -> int | None:
+    """Return the lag as the server knows it, None if it must be counted.
+
+    Redis also counts entries that were trimmed before they were delivered. They are subtracted: they are never
+    delivered.
+    """
+    if draft.is_deleted or draft.ahead is None:
+        return 0
+    # The stream is at least as long as the first undelivered entry, which was read later than the stream.
+    return lag_of(draft.info, draft.stream.length, draft.first, max(draft.top, draft.ahead))
+
+
+def _count(server: Server, drafts: Iterable[_Draft], limit: int, page_entries: int) -> None:
+    """Count the undelivered entries of these groups, one page of each group per round trip."""
+    uncounted = list(drafts)
+    while uncounted:
+        budget = _PAGE_BYTES // len(uncounted)
+        pages = [
+            min(page_entries, limit - draft.counted, max(1, budget // max(1, draft.entry_bytes))) for draft in uncounted
+        ]
+        commands = [
+            ("XRANGE", draft.key, draft.reached or _above(draft.info.last_delivered), "+", "COUNT", page)
+            for draft, page in zip(uncounted, pages, strict=True)
+        ]
+        unfinished = []
+        for draft, page, reply in zip(uncounted, pages, fetch_replies(server, commands), strict=True):
+            if isinstance(reply, ReplyError):
+                draft.is_deleted = True
+                continue
+            draft.counted += len(reply)
+            if len(reply) < page:
+                continue
+            draft.reached = _above(StreamId.parse(reply[-1][0]))
+            draft.more = draft.counted >= limit
+            if not draft.more:
+                unfinished.append(draft)
+        uncounted = unfinished
+
+
+def _group_lag(draft: _Draft, at_ms: int) -> GroupLag:
+    ahead = _server_lag(draft)
+    oldest = None if draft.oldest is None else StreamId.parse(draft.oldest[0])
+    waiting = [entry for entry in (oldest, draft.ahead) if entry is not None]
+    return GroupLag(
+        draft.stream.stream,
+        name_text(draft.name),
+        draft.counted if ahead is None else ahead,
+        draft.more,
+        age_ms(min(waiting), at_ms) if waiting else 0,
+        draft.info.pending,
+        max((c.oldest_idle_ms for c in draft.consumers if c.oldest_idle_ms is not None), default=None),
+        str(draft.info.last_delivered),
+        draft.info.entries_read if draft.info.lag is None or ahead == draft.info.lag else None,
+        draft.consumers,
+        draft.released,
+        None if oldest is None else str(oldest),
+    )

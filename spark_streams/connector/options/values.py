@@ -1,0 +1,243 @@
+"""Parsers of option values. Each returns a value, or raises ValueError that names the valid values.
+
+Pure: text in, values out. `spark_streams.connector.options.table` lists the parser of each option.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+from spark_streams.base.ids import InvalidStreamId, StreamId
+from spark_streams.base.pattern import is_pattern
+from spark_streams.base.times import duration
+from spark_streams.connector.options.per_stream import PerStream
+from spark_streams.connector.shards.names import MAX_SHARDS
+
+T = TypeVar("T")
+
+
+def text(value: str) -> str:
+    """Parse any text except the empty one."""
+    if not value:
+        raise ValueError("must not be empty")
+    return value
+
+
+def location(value: str) -> str:
+    """Parse the path of a folder, or a URI of another file system. A file URI becomes its path.
+
+    What reads the folder takes the result and decodes nothing, so an allow list compares the folder that is read.
+    """
+    if "://" not in text(value):
+        return value
+    parts = urlsplit(value)
+    if parts.scheme != "file":
+        return value
+    if parts.netloc not in ("", "localhost") or parts.query or parts.fragment or not parts.path:
+        raise ValueError("must be a path, or a URI like file:///folder without host, ? and #")
+    return unquote(parts.path, errors="surrogateescape")
+
+
+def count(value: str) -> int:
+    """Parse a whole number above 0."""
+    plain = value.strip()
+    number = int(plain) if plain.isascii() and plain.isdigit() and len(plain) < 19 else 0
+    if number < 1:
+        raise ValueError("must be a whole number above 0 of at most 18 digits")
+    return number
+
+
+def number(value: str) -> int:
+    """Parse a whole number or 0."""
+    return 0 if value.strip() == "0" else count(value)
+
+
+def shards(value: str) -> int:
+    """Parse a number of shards."""
+    if count(value) > MAX_SHARDS:
+        raise ValueError(f"must be at most {MAX_SHARDS}")
+    return count(value)
+
+
+def query_id(value: str) -> str:
+    """Parse the ID of a query, a UUID, which is the same in all its runs."""
+    try:
+        return str(uuid.UUID(value.strip()))
+    except ValueError:
+        raise ValueError("must be the ID of a query, from the file `metadata` of its checkpoint") from None
+
+
+def flag(value: str) -> bool:
+    """Parse true or false, in upper or lower case."""
+    flags = {"true": True, "false": False}
+    if value.lower() not in flags:
+        raise ValueError("must be true or false")
+    return flags[value.lower()]
+
+
+def flag_or(word: str) -> Callable[[str], bool | None]:
+    """Return a parser for true, false, or a word that leaves the decision to the program: None."""
+
+    def parse(value: str) -> bool | None:
+        if value.lower() == word:
+            return None
+        if value.lower() not in ("true", "false"):
+            raise ValueError(f"must be true, false or {word}")
+        return flag(value)
+
+    return parse
+
+
+def one_of(*values: str) -> Callable[[str], str]:
+    """Return a parser for one of these words, in upper or lower case."""
+
+    def parse(value: str) -> str:
+        for choice in values:
+            if value.lower() == choice.lower():
+                return choice
+        raise ValueError(f"must be {'one of ' if len(values) > 1 else ''}{', '.join(values)}")
+
+    return parse
+
+
+def null_values(value: str) -> tuple[bytes, ...]:
+    """Parse `NA,null,-`, or a JSON list if a text contains a comma. The empty text is one of them if it is listed."""
+    texts = value.split(",")
+    if value.startswith("["):
+        try:
+            texts = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"is not a JSON list of texts ({error})") from None
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("must be a JSON list of texts")
+    return tuple(text.encode("utf-8", "surrogateescape") for text in texts)
+
+
+def streams(value: str) -> tuple[str, ...]:
+    """Parse `orders, returns`, or a JSON list if a name contains a comma."""
+    if value.lstrip().startswith("["):
+        try:
+            names = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"is not a JSON list of stream names ({error})") from None
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("must be a JSON list of stream names")
+    else:
+        names = [name.strip() for name in value.split(",")]
+    if not names or not all(names):
+        raise ValueError("must name at least one stream, and no empty one")
+    if len(set(names)) < len(names):
+        raise ValueError("names a stream twice")
+    return tuple(names)
+
+
+def function(value: str) -> str:
+    """Parse `module:function`."""
+    plain = value.strip()
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", plain):
+        raise ValueError("must be module:function, such as mycompany.redis_login:provider")
+    return plain
+
+
+MOST_DELAYS = 16  # a query checks this many retry streams per stream when it starts
+
+
+def delays(value: str) -> tuple[int, ...]:
+    """Parse `1m, 10m, 1h`, the delays before each retry, into milliseconds."""
+    durations = tuple(duration(part) for part in value.split(","))
+    if len(durations) > MOST_DELAYS:
+        raise ValueError(f"must be at most {MOST_DELAYS} durations")
+    return durations
+
+
+def entry_id(value: str) -> str:
+    """Parse `1526919030474-0`. Without the second number, it is the first ID of that millisecond."""
+    try:
+        return str(StreamId.parse(value.strip()))
+    except InvalidStreamId as error:
+        raise ValueError(f"is {error}") from None
+
+
+def glob(value: str) -> str:
+    """Parse a Redis pattern (`*`, `?`, `[a-z]`, `\\` before a literal character)."""
+    if not value:
+        raise ValueError("must not be empty")
+    if not is_pattern(value):
+        raise ValueError("is not a pattern: it has no *, ? or [; name single streams in option streams")
+    return value
+
+
+def per_stream(
+    parse_value: Callable[[str], T], description: str, otherwise: T, numbers: bool = True
+) -> Callable[[str], PerStream[T]]:
+    """Return a parser for one value for all streams, or a JSON object of values by stream or pattern.
+
+    parse_value: parser of one value; description: of valid values, for messages; otherwise: for streams that the JSON
+    does not name; numbers: whether values in JSON may be numbers.
+    """
+
+    def member(stream: str, json_value: object) -> T:
+        if isinstance(json_value, bool) or not isinstance(json_value, str | int if numbers else str):
+            raise ValueError(f"of {stream!r} must be {description}")
+        try:
+            return parse_value(str(json_value))
+        except ValueError as error:
+            raise ValueError(f"of {stream!r} {error}") from None
+
+    def parse(value: str) -> PerStream[T]:
+        if not value.lstrip().startswith("{"):
+            return PerStream(parse_value(value), {})
+        try:
+            named = json.loads(value, object_pairs_hook=_unique_names)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"is not JSON ({error})") from None
+        if not named:
+            raise ValueError("names no stream")
+        return PerStream(otherwise, {stream: member(stream, json_value) for stream, json_value in named.items()})
+
+    return parse
+
+
+def _unique_names(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return a JSON object as a dict. Raises ValueError for a name that occurs twice, which dict() would drop."""
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        raise ValueError("names a stream twice")
+    return named
+
+
+_SIZES = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
+
+
+def size(value: str) -> int:
+    """Parse `64mb`, `512kb`, `2gb` or a number of bytes into bytes. As in Redis, 1 kb is 1,024 bytes."""
+    match = re.fullmatch(r"([0-9]{1,15}) *(b|kb|mb|gb|)", value.strip().lower())
+    if match is None or int(match[1]) == 0:
+        raise ValueError("must be a size above 0, such as 64mb, 512kb, 2gb or a number of bytes")
+    return int(match[1]) * _SIZES[match[2]]
+
+
+def positions(otherwise: str, *words: str, missing_seq: int = 0) -> Callable[[str], PerStream[str]]:
+    """Return a parser for one of these words (earliest, latest), an entry ID, or JSON of these by stream or pattern.
+
+    A position is `$` (latest) or an entry ID as text. otherwise: for streams that the JSON does not name; missing_seq:
+    sequence number of an ID without one.
+    """
+    positions_by_word = {word: {"latest": "$", "earliest": "0"}[word] for word in words}
+    description = f"{', '.join(words)} or an id"
+
+    def position(text: str) -> str:
+        plain = text.strip()
+        if plain in positions_by_word:
+            return positions_by_word[plain]
+        try:
+            return str(StreamId.parse(plain, missing_seq))
+        except InvalidStreamId as error:
+            raise ValueError(f"must be {description}, or JSON of these by stream ({error})") from None
+
+    return per_stream(position, description, otherwise, numbers=False)

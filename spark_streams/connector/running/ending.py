@@ -1,0 +1,133 @@
+"""Wait for a query's end, or end it between two batches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_streams.connector.running.stopping import Stop
+from spark_streams.connector.spark.connect import is_of_connect
+
+_POLL = 0.2  # seconds
+_SHORT_POLL = 0.005  # seconds
+_TRIGGER_DELAY = 2.0  # seconds: the next trigger starts within this time after a batch, if one is due
+_STOP_TASKS = 2.0  # seconds for Spark to stop the tasks of a batch
+
+
+def wait_for_end(query: StreamingQuery, stop: Stop, on_poll: Callable[[], None] = lambda: None) -> bool:
+    """Wait until the query has ended or a stop is requested. Return whether it has ended.
+
+    The query's name and checkpoint are free then: another run may start. on_poll: called repeatedly while the query
+    runs. Raises the error that ended the query (StreamingQueryException).
+    """
+    # Over Spark Connect, one call waits for the end, because the server logs every call. It runs in another thread, so
+    # that a signal is handled at once also while the client tries to reach the server.
+    has_ended = _BackgroundCall(query.awaitTermination).has_ended if is_of_connect(query) else query.awaitTermination
+    with stop.checked():
+        while not has_ended(_POLL):  # type: ignore[arg-type]  # it takes fractions of a second
+            on_poll()
+            if stop.is_requested:
+                return False
+    if not is_of_connect(query):
+        # A call with a timeout returns true already while Spark still releases the query's name (S89).
+        query.awaitTermination()
+    return True
+
+
+class _BackgroundCall(threading.Thread):
+    """A call in another thread, because it may take long."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._call()
+        except Exception as error:  # noqa: BLE001 - has_ended raises it
+            self._error = error
+
+    def has_ended(self, seconds: float) -> bool:
+        """Wait for the end, at most this long. Return whether the call has ended. Raises the error of the call."""
+        self.join(seconds)
+        if self._error is not None:
+            raise self._error
+        return not self.is_alive()
+
+
+def end_between_batches(query: StreamingQuery, patience: float, stop: Stop) -> bool:
+    """Let the batch in flight finish, then end the query. Return whether the batch was finished.
+
+    patience: after this many seconds the batch is cut; the next run runs it again. Raises an error that has ended the
+    query before (StreamingQueryException). Raises KeyboardInterrupt, with the query still running, if the program is to
+    end at once.
+    """
+    with stop.checked():
+        return _end_between_batches(query, patience, stop.check)
+
+
+def _end_between_batches(query: StreamingQuery, patience: float, check: Callable[[], None]) -> bool:
+    deadline = time.monotonic() + patience
+    before = _last_progress(query)
+    in_flight = False
+    while query.isActive and query.status["isTriggerActive"] and _last_progress(query) == before:
+        in_flight = True
+        if time.monotonic() > deadline:
+            cut(query)
+            return False
+        check()
+        time.sleep(_SHORT_POLL)
+    if in_flight or _last_progress(query) != before:
+        _wait_for_next_trigger(query, deadline, check)
+    stopping = _BackgroundCall(query.stop)  # waits for a batch that has just begun
+    while not stopping.has_ended(_POLL):
+        check()
+    error = query.exception()
+    if error is not None:
+        raise error
+    return True
+
+
+def cut(query: StreamingQuery) -> None:
+    """End the query in the middle of a batch, which the next run runs again.
+
+    Spark stops the tasks of the batch. It cannot stop a function of foreachBatch, which ends with the program.
+    """
+    ending = threading.Thread(target=query.stop, daemon=True)
+    ending.start()
+    ending.join(_STOP_TASKS)
+
+
+def _wait_for_next_trigger(query: StreamingQuery, deadline: float, check: Callable[[], None]) -> None:
+    """Wait for the trigger after the batch. It acknowledges the entries of the batch (docs/internals/facts.md, S4).
+
+    It follows at once, or only after the time that this function waits. A batch reports its progress before its trigger
+    is over, and the status is unchanged until then. So the same status belongs to the next batch only after another
+    status, or if it stays.
+    """
+    moment = time.monotonic() + _TRIGGER_DELAY
+    is_over = False
+    while query.isActive and time.monotonic() < deadline:
+        status = query.status
+        is_active, message = status["isTriggerActive"], str(status["message"])
+        if message.startswith("Waiting for data"):
+            return
+        is_batch = is_active and message == "Processing new data"
+        if is_batch and is_over:
+            return
+        is_over = is_over or not is_batch
+        if time.monotonic() > moment and (is_batch or not is_active):
+            return
+        check()
+        time.sleep(_SHORT_POLL)
+
+
+def _last_progress(query: StreamingQuery) -> object:
+    """Return a value that changes with each completed batch."""
+    progress = query.lastProgress
+    return None if progress is None else (progress.batchId, progress.timestamp)

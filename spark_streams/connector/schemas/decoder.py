@@ -1,0 +1,108 @@
+"""Bytes in, a Python value or a reason out: without Spark, except for the types that values are fitted to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from spark_streams.connector.errors import RStreamError
+from spark_streams.connector.schemas.framing import ids_of, unframe
+from spark_streams.connector.schemas.payload_format import JSON, PROTOBUF, Login, PayloadFormat
+from spark_streams.connector.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UNKNOWN_SCHEMA, UnreadableError
+from spark_streams.connector.schemas.registry import MOST_KEPT, Registry, Schema
+
+Read = Callable[[bytes], Any]
+
+
+class Reader(Protocol):
+    """A format with the reader's schema."""
+
+    def reading(self, writer: Any, indexes: tuple[int, ...]) -> Read:
+        """Return the function that reads values of the writer's schema."""
+
+
+class Decoder:
+    """Decodes values of one form. Schemas are parsed once."""
+
+    def __init__(self, form: PayloadFormat, registry: Registry | None = None) -> None:
+        """registry: its client, shared by the decoders of a process. Raises errors of the format's package if the
+        schema is not valid.
+        """
+        self._form, self._registry = form, registry
+        self._given = Schema(form.schema, form.format.upper()) if form.schema else None
+        self._reader = reader_of(form, self._given)
+        self._reads: dict[tuple[int, tuple[int, ...]], Read | UnreadableError] = {}
+
+    def prepare(self, values: Iterable[bytes | str | None]) -> None:
+        """Ask the registry at once for the schemas that these values name. Raises RegistryError."""
+        if self._form.framed and self._registry is not None:
+            self._registry.prepare(ids_of(values))
+
+    def decode(self, value: bytes) -> Any:
+        """Return the value. Raises UnreadableError with the reason, RegistryError if the registry cannot be asked."""
+        schema_id, body = 0, value
+        indexes: tuple[int, ...] = ()
+        if self._form.framed:
+            schema_id, indexes, body = unframe(value, self._form.format == PROTOBUF)
+        if self._registry is None:
+            schema_id = 0  # all values have the schema that was given
+        read = self._reads.get((schema_id, indexes)) or self._new_read(schema_id, indexes)
+        if isinstance(read, UnreadableError):
+            raise read
+        try:
+            return read(body)
+        except (RStreamError, UnreadableError):
+            raise
+        except Exception:  # noqa: BLE001 - the libraries raise many errors for wrong bytes
+            raise UnreadableError(BAD_VALUE) from None
+
+    def _new_read(self, schema_id: int, indexes: tuple[int, ...]) -> Read | UnreadableError:
+        writer: Schema | None = self._given
+        if self._registry is not None:
+            writer = self._registry.schema(schema_id)
+            if writer is None:  # the registry remembers it, for a while
+                return UnreadableError(UNKNOWN_SCHEMA)
+        read: Read | UnreadableError
+        try:
+            if writer is not None and writer.kind != self._form.format.upper():
+                raise UnreadableError(OTHER_SCHEMA)
+            read = self._reader.reading(writer, indexes)
+        except RStreamError:
+            raise
+        except UnreadableError as error:
+            read = error
+        except Exception:  # noqa: BLE001 - a registry may hold what a library does not accept
+            read = UnreadableError(OTHER_SCHEMA)
+        if len(self._reads) >= MOST_KEPT:
+            self._reads.clear()
+        self._reads[schema_id, indexes] = read
+        return read
+
+
+def reader_of(form: PayloadFormat, given: Schema | None) -> Reader:
+    """Return the reader of a format. Raises UnsupportedError if its package is missing."""
+    if form.format == PROTOBUF:
+        from spark_streams.connector.schemas.protobuf import ProtobufReader
+
+        return ProtobufReader(form.descriptors, form.message)
+    if form.format == JSON:
+        from spark_streams.connector.schemas.json_schema.text import JsonReader
+
+        return JsonReader(given)
+    from spark_streams.connector.schemas.avro import AvroReader
+
+    return AvroReader(given)
+
+
+@functools.cache
+def registry_of(url: str, login: Login, serialized: bool) -> Registry:
+    """Return this process' client of a registry."""
+    return Registry(url, login, serialized)
+
+
+@functools.cache
+def decoder_of(form: PayloadFormat) -> Decoder:
+    """Return this process' decoder of a form."""
+    registry = registry_of(form.registry, form.login, form.format == PROTOBUF) if form.registry else None
+    return Decoder(form, registry)

@@ -1,0 +1,36 @@
+"""Why a value could not be decoded: names that stay the same, for conditions and dead letters."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from spark_streams.base.extras import lacks
+from spark_streams.connector.errors import UnsupportedError
+
+BAD_FRAMING = "bad-framing"  # the magic byte, the ID or the message indexes are not there
+UNKNOWN_SCHEMA = "unknown-schema"  # the registry has no schema of this ID
+OTHER_SCHEMA = "other-schema"  # the value's schema cannot be read as the reader's, or is of another format or message
+BAD_VALUE = "bad-value"  # the bytes are no value of the schema, or the value does not fit the struct
+
+
+class UnreadableError(Exception):
+    """A value cannot be decoded. reason: one of the names above."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def library(name: str) -> Any:
+    """Return a package of the extra `schemas`, which has no types here. Raises UnsupportedError."""
+    package = name.partition(".")[0]
+    try:
+        found = find_spec(name) is not None
+    except ModuleNotFoundError:  # the package above it
+        found = False
+    if not found:
+        package = {"google": "protobuf", "re2": "google-re2"}.get(package, package)
+        raise UnsupportedError(f"{lacks('decode', package)}, here and where tasks run")
+    return import_module(name)

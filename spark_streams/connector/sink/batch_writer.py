@@ -1,0 +1,139 @@
+"""Batch writer that Spark drives: one job. Retried and speculative tasks write their rows once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from spark_streams.connector.errors import InvalidOptionError, SchemaError, UnsupportedError
+from spark_streams.connector.micro_batch import MicroBatchName
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.sink.encode.destination import Destination
+from spark_streams.connector.sink.encode.fields import check_writable
+from spark_streams.connector.sink.ledger.balance import Total
+from spark_streams.connector.sink.ledger.batch import Batch
+from spark_streams.connector.sink.ledger.batch_commit import close_batch, void_batch
+from spark_streams.connector.sink.ledger.runs import begin_job, begin_run, connect_once
+from spark_streams.connector.sink.send.feedback import are_dead_letters
+from spark_streams.connector.sink.send.write import SinkTask, append
+from spark_streams.connector.spark.arrow_schema import arrow_schema
+from spark_streams.connector.spark.same_version import SameVersion
+from spark_streams.connector.spark.task_context import micro_batch, partition
+from spark_streams.connector.spark.worker import freeze_imported_modules
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """Message of a task to the driver. rows: number of the task's rows; batch: the batch that they belong to; totals:
+    its rows by stream, empty without a ledger."""
+
+    rows: int
+    batch: Batch
+    totals: dict[bytes, Total]
+
+
+class BatchWriter(SameVersion, DataSourceArrowWriter):
+    """format("rstream") for write, mode append.
+
+    Spark creates one on the driver for each job, and passes it to the tasks and to the commit. A job within
+    foreachBatch is a job like any other, unless option `transaction` names the write. A named write belongs to its
+    micro-batch: if the micro-batch is replayed, the sink recognises its rows.
+    """
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool, is_micro_batch: bool = False) -> None:
+        """is_micro_batch: the job writes a complete micro-batch. Raises UnsupportedError for mode overwrite, or if the
+        server may evict the ledger; SchemaError, InvalidOptionError, ShardsError, ServerError."""
+        to = Destination.from_options(options)
+        if overwrite:
+            raise UnsupportedError(
+                f"{to.shown} cannot be overwritten: the sink only appends to streams. Use mode('append'), or output "
+                "mode append"
+            )
+        for field in schema:
+            if field.dataType.typeName() == "variant":
+                raise SchemaError(
+                    f"column {field.name!r} is a VARIANT, which the sink cannot write. Write to_json({field.name}) "
+                    "instead"
+                )
+        try:
+            columns = arrow_schema(schema)
+        except PySparkTypeError as error:
+            raise SchemaError(f"a column cannot be written as a field: {error}. Cast it to a string") from None
+        to.check(columns)
+        check_writable(columns, apart=to.columns)
+        self._options = options
+        self._letters = are_dead_letters(schema)
+        self._pace = secrets.token_hex(8)
+        self._once = options.delivery == "exactly-once"
+        self._run = self._job = None
+        if self._once and (is_micro_batch or options.transaction is not None):
+            self._run = begin_run(options.address, to.make_ready)
+        elif self._once:
+            self._job = begin_job(options.address, to.make_ready)
+        else:
+            connect_once(options.address, is_micro_batch, to.make_ready)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        name = self._options.transaction
+        if name is None:
+            return self.write_part_of(self._job or Batch.of_job(""), iterator)
+        return self.write_part_of(self.batch_of(self._micro_batch(name), name), iterator)
+
+    def _micro_batch(self, name: str) -> MicroBatchName:
+        """Return the micro-batch that the named write belongs to. Raises InvalidOptionError."""
+        spark_batch, query, number = micro_batch(), self._options.transaction_query, self._options.transaction_batch
+        option_batch = None if query is None or number is None else MicroBatchName(query, number)
+        if spark_batch is not None and option_batch is not None and spark_batch[:2] != option_batch[:2]:
+            raise InvalidOptionError(
+                f"options transactionQuery and transactionBatch name batch {option_batch.number} of query "
+                f"{option_batch.query}, but Spark runs this write in batch {spark_batch.number} of query "
+                f"{spark_batch.query}. Drop both options, or use the options that spark_streams.transaction returns "
+                "within this batch"
+            )
+        batch = spark_batch or option_batch
+        if batch is None:
+            raise InvalidOptionError(
+                f"option transaction={name!r} is only for writes within foreachBatch, and Spark reports no micro-batch "
+                "for this write. Outside foreachBatch, drop the option. Spark Connect never reports the micro-batch: "
+                f"there, pass the options that spark_streams.transaction({name!r}, rows, number, checkpoint) returns "
+                "(rstream help options#transaction)"
+            )
+        return batch
+
+    def batch_of(self, name: MicroBatchName, transaction: str | None = None) -> Batch:
+        """Return the batch that this execution writes."""
+        return Batch.of_query(name, self._run or "", transaction)
+
+    def write_part_of(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write this task's rows as a part of the batch."""
+        freeze_imported_modules()
+        place = partition()
+        task = SinkTask(batch, place) if self._once and place is not None else None
+        query = micro_batch() or batch.micro_batch
+        result = append(iterator, self._options, task, self._pace, query, self._letters)
+        return Written(result.rows, batch, result.totals)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Close the batch in the ledger when all tasks have succeeded. If a micro-batch was written without the ledger,
+        void what the ledger holds of it."""
+        totals: dict[bytes, Total] = {}
+        batch = self._job
+        for message in messages:
+            if isinstance(message, Written):
+                batch = message.batch
+                for stream, total in message.totals.items():
+                    totals[stream] = totals.get(stream, Total()) + total
+        if batch is not None and self._once:
+            close_batch(self._options.address, batch, totals, self._options.wait_replicas)
+        elif batch is not None and not batch.expires:
+            void_batch(self._options.address, batch)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Do nothing: entries cannot be removed. The marks stay for the next run of the batch; those of a job
+        expire."""

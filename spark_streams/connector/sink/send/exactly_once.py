@@ -1,0 +1,276 @@
+"""Exactly once: each chunk is one transaction with its mark in the ledger.
+
+Batch, run, partition, attempt and mark are explained in ledger.py.
+
+Another run. If the driver was killed, the next driver runs the batch again, perhaps with rows in other partitions. Its
+tasks read which rows the killed run has written. A task *claims* such a row in its own mark instead of writing it. The
+key `claims`, which it WATCHes, lets only one task claim each row.
+
+Retry. A task that finds marks of its own partition when it begins is a retry. It compares each chunk with them, and
+writes the rows that they do not name. If it ends without having received all rows that they name, its rows are not
+those of the earlier attempt, and it fails.
+
+Lost reply. If the connection breaks after EXEC was sent, the task connects again, WATCHes and reads its own marks. If
+the chunk's mark exists, the server has executed the chunk. If not, the task sends the rows again under the same mark
+name. If the server executes the old EXEC only then, the mark that it writes breaks the new WATCH. If the server reaches
+the old EXEC after the new one, the old WATCH is broken.
+
+Another attempt at the same time (speculation). Both WATCH the marks of their partition. The one whose EXEC comes second
+gets nil, compares, and sends only the rows that the other one's marks do not name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from spark_streams.connector.sink.encode.chunks import Chunk
+from spark_streams.connector.sink.encode.fingerprint import Hashes, Multiset
+from spark_streams.connector.sink.encode.row_errors import first_refused, id_refused, split_after_generated_ids
+from spark_streams.connector.sink.ledger import refusals
+from spark_streams.connector.sink.ledger.balance import Total
+from spark_streams.connector.sink.ledger.join import open_views
+from spark_streams.connector.sink.ledger.ledger import Command, expiry, pack_mark
+from spark_streams.connector.sink.ledger.ledger_view import LedgerView, LedgerViews, StreamRows
+from spark_streams.connector.sink.send.chunk_states import Event
+from spark_streams.connector.sink.send.delivery import Comparison, Delivery, ReplyResult, Request, UnwrittenRows, Write
+from spark_streams.connector.wire.connection.connection import Connection, Reply, pack
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.multi_exec import Outcome, transact
+from spark_streams.connector.wire.replies.replies import find_errors, parse_replies
+from spark_streams.connector.wire.replies.reply_errors import is_no_such_key
+from spark_streams.connector.wire.replies.xinfo import read_stream_state
+
+_NOTHING: Hashes = np.empty(0, np.uint64)
+_OK = b"+OK\r\n"
+_QUEUED = b"+QUEUED\r\n"
+
+
+class ExactlyOnce(Delivery):
+    """With a ledger."""
+
+    frame = (pack("MULTI"), pack("EXEC"))
+
+    def __init__(self, views: LedgerViews) -> None:
+        self._views = views
+        self._numbered = 0
+        self._server: Server | None = None  # the last server that had all executed chunks
+
+    # -- rows are received --------------------------------------------------------------------------------------
+
+    def has_unread_ledger(self, chunk: Chunk) -> bool:
+        """Whether the chunk has rows for a stream whose ledger this task has not read yet."""
+        return not all(view.opened for view in self._views.views_of(chunk.stream_names))
+
+    def read_ledgers(self, chunk: Chunk, server: Server) -> None:
+        """Read the ledgers of the chunk's streams. Raises LedgerError, ServerError."""
+        open_views(server, self._views, self._views.views_of(chunk.stream_names))
+        self._server = self._server or server
+
+    def accept(self, chunk: Chunk) -> Iterable[Write]:
+        """Count the rows, and return the writes of the chunk."""
+        shares = self._views.shares(chunk)
+        for share in shares:
+            share.view.count(share.hashes)
+        return self._writes(chunk, shares)
+
+    def _writes(self, chunk: Chunk, shares: Sequence[StreamRows]) -> list[Write]:
+        """Return the chunk, or pieces of it if its rows have explicit IDs."""
+        if not shares:
+            return []
+        pieces = [(chunk, shares)]
+        if chunk.ids is not None:
+            pieces = [(piece, self._views.shares(piece)) for piece in split_after_generated_ids(chunk)]
+        first, self._numbered = self._numbered + 1, self._numbered + len(pieces)
+        return [
+            Write(piece, self._views.attempt + b"%d" % number, of_piece)
+            for number, (piece, of_piece) in enumerate(pieces, first)
+        ]
+
+    def require_all_matched(self, server: Server) -> None:
+        """When all rows are received, require that they include all rows that earlier attempts have written. Raises
+        LedgerError, unless the source reports that entries of the batch were lost."""
+        batch = self._views.batch
+        for view in self._views.all():
+            if view.done or not view.unmatched.size:
+                continue
+            if not batch.read_kind(server.execute(*batch.kind_command)).lossy:
+                raise refusals.other_attempt(batch, view.shown, self._views.partition, view.unmatched.size)
+            view.unmatched = Multiset()
+
+    def totals(self) -> dict[bytes, Total]:
+        """Return by stream the rows received and the sum of their fingerprints."""
+        return {view.stream: Total(view.rows, view.total) for view in self._views.all()}
+
+    # -- a chunk is written -------------------------------------------------------------------------------------
+
+    def choose_path(self, write: Write) -> Event:
+        """Return NO_OTHER_WRITER if no other attempt or run has written rows to the chunk's streams, MUST_COMPARE if
+        the rows are to be compared with the ledger first, NONE_MISSING if the batch is complete."""
+        if all(share.view.done for share in write.shares):
+            return Event.NONE_MISSING
+        is_free = write.chunk.ids is None and all(share.view.is_untouched for share in write.shares)
+        return Event.NO_OTHER_WRITER if is_free else Event.MUST_COMPARE
+
+    def request(self, write: Write, extra: Sequence[bytes]) -> Request:
+        """Return the checks, the rows' XADDs, further commands, and the commands that write the mark."""
+        to_send = write.rest.to_send
+        checks = b"".join([pack(*command) for command in _checks(write)])
+        extra = [*extra, *[pack(*command) for command in self._ledger_commands(write)]]
+        return Request(checks, to_send.requests.slice(0, len(to_send)), extra, len(to_send) + len(extra))
+
+    def expected(self, write: Write) -> bytes:
+        """Return the replies to the checks if the ledger has not changed."""
+        return _OK + b"".join([share.view.expected() for share in write.shares])
+
+    def _ledger_commands(self, write: Write) -> list[Command]:
+        """Return the commands that record the chunk in the ledger: rows to send as written, other rows as claimed."""
+        commands: list[Command] = []
+        for view, written, claims in _rows_of_mark(write.rest):
+            written_key, claims_key = view.keys.part("written"), view.keys.part("claims")
+            keys = [view.marks, written_key]
+            commands.append(("HSET", view.marks, write.mark_name, pack_mark(written, claims)))
+            commands.append(("INCRBY", written_key, len(written)))
+            if len(claims):
+                keys.append(claims_key)
+                commands.append(("APPEND", claims_key, claims.astype("<u8").tobytes()))
+            if not view.own_marks or len(claims):  # the first mark or claim: list the keys in `parts`
+                commands.append(("SADD", view.keys.parts, *[key[len(view.keys.head) + 1 :] for key in keys]))
+                keys.append(view.keys.parts)
+            if self._views.batch.expires:
+                commands += expiry(self._views.batch, *keys, *view.prolong())
+        return commands
+
+    def read_replies(self, write: Write, replies: bytes) -> ReplyResult:
+        """Return what the replies to MULTI … EXEC say."""
+        if _went_well(write.count, replies):
+            return ReplyResult(Event.EXECUTED)
+        outcome = Outcome.read(parse_replies(replies))
+        if outcome.refusal is not None:
+            return ReplyResult(Event.REFUSED_FOR_NOW, temporary_refusal=outcome.refusal)
+        if outcome.results is None:
+            return ReplyResult(Event.CHANGED)
+        refused = dict(find_errors(outcome.results))
+        return ReplyResult(Event.ROWS_REFUSED if refused else Event.EXECUTED, refused=refused)
+
+    def on_executed(self, write: Write) -> None:
+        """Add the chunk's mark to the views."""
+        for view, _, claims in _rows_of_mark(write.rest):
+            view.add_own_mark(write.mark_name, claims)
+        for view, hashes in write.rest.matched:
+            view.mark_executed(write.mark_name, hashes)
+
+    # -- rows may be written already ----------------------------------------------------------------------------
+
+    def compare(self, server: Server, write: Write) -> Comparison:
+        """WATCH and read the ledger, and find the missing rows. Raises LedgerError, EntryIdError, ServerError."""
+        node = server.connection_for(write.stream)
+        tops = self._read(node, write)
+        rest = self._rest(write)
+        if not rest.marked:
+            node.execute("UNWATCH")
+            return Comparison(Event.NONE_MISSING, rest)
+        if rest.to_send.ids is not None:
+            for stream, start, stop in rest.to_send.segments:
+                top = read_stream_state(server, stream, tops[stream]).last
+                place = first_refused(rest.to_send.ids.values.slice(start, stop - start), top)
+                if place is not None:
+                    raise id_refused(server, rest.to_send, start + place)
+        return Comparison(Event.ROWS_MISSING, rest, watched=node)
+
+    def _read(self, server: Connection, write: Write) -> Mapping[bytes, Reply]:
+        """WATCH the chunk's ledgers, and update the views. If its rows have IDs, WATCH the streams, too, and return the
+        XINFO STREAM of each: IDs must be above its last one."""
+        explicit = write.chunk.stream_names if write.chunk.ids is not None else []
+        checks = _checks(write, *explicit)
+        described = [("XINFO", "STREAM", stream) for stream in explicit]
+        replies = server.execute_all([*checks, *described], is_no_such_key)
+        _, *answers = replies[: len(checks)]
+        for share, head, length in zip(write.shares, answers[0::2], answers[1::2], strict=True):
+            share.view.refresh(server, head, length)
+        return dict(zip(explicit, replies[len(checks) :], strict=True))
+
+    def _rest(self, write: Write) -> UnwrittenRows:
+        """Return the rows that are missing by the views."""
+        chunk = write.chunk
+        is_missing, claimed = np.zeros(len(chunk), np.bool_), np.zeros(len(chunk), np.bool_)
+        matched: list[tuple[LedgerView, Hashes]] = []
+        for share in write.shares:
+            view, hashes = share.view, share.hashes
+            recovered = view.recovered.get(write.mark_name)
+            if recovered is not None:
+                # The reply to EXEC was lost, but EXEC was executed: the mark names the rows that this chunk wrote. Its
+                # other rows are those that other attempts wrote.
+                matched.append((view, hashes[~Multiset.from_hashes(recovered).matching(hashes)]))
+            elif not view.done:
+                is_matched = view.unmatched.matching(hashes)
+                matched.append((view, hashes[is_matched]))
+                is_missing[share.places] = ~is_matched
+                claimed[share.places.start + np.flatnonzero(~is_matched)] = view.unclaimed.matching(hashes[~is_matched])
+        marked, claims = chunk.filter(is_missing), claimed[is_missing]
+        return UnwrittenRows(marked.filter(~claims), self._views.shares(marked), claims, matched)
+
+    def correct_mark(self, server: Server, write: Write) -> None:
+        """Remove rows that the server has refused from the mark: a refusal does not undo the rest of a transaction. May
+        be run again: a corrected mark is not changed."""
+        assert write.result is not None
+        sent = len(write.rest.to_send)
+        is_refused = np.zeros(sent, np.bool_)
+        is_refused[[place for place in write.result.refused if place < sent]] = True
+        corrections: list[Command] = []
+        before = 0
+        for view, written, claims in _rows_of_mark(write.rest):
+            refused = is_refused[before : before + len(written)]
+            before += len(written)
+            mark = server.execute("HGET", view.marks, write.mark_name)
+            if refused.any() and mark == pack_mark(written, claims):
+                corrections.append(("HSET", view.marks, write.mark_name, pack_mark(written[~refused], claims)))
+                corrections.append(("DECRBY", view.keys.part("written"), int(refused.sum())))
+        if corrections:
+            transact(server, corrections)
+
+    # -- durability ---------------------------------------------------------------------------------------------
+
+    def require_written(self, server: Server) -> None:
+        """If the connection is new, require that the server has all own marks: a replica that lagged behind may have
+        become the master. Raises LedgerError: then the task must be tried again."""
+        if self._server is None or server is self._server:
+            return
+        views = [view for view in self._views.all() if view.own_marks and not view.done]
+        names = server.execute_all([("HKEYS", view.marks) for view in views])
+        for view, server_marks in zip(views, names, strict=True):
+            if lost := view.own_marks.difference(server_marks):
+                raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(lost))
+        self._server = server
+
+    def prepare_wait(self, server: Server) -> list[bytes]:
+        """Write over each connection, by INCRBY 0: WAIT covers only the writes of its own connection. Return the
+        streams to wait for."""
+        unfinished = [view for view in self._views.all() if not view.done]
+        for node, node_views in server.parts(unfinished, lambda view: view.stream):
+            node.execute("INCRBY", node_views[0].keys.part("written"), 0)
+        return [view.stream for view in self._views.all()]
+
+
+def _checks(write: Write, *keys: bytes) -> list[Command]:
+    """Return WATCH, and the commands whose replies `expected` predicts. keys: other keys to WATCH."""
+    checks_of_views = [share.view.checks() for share in write.shares]
+    watched = [key for keys, _ in checks_of_views for key in keys]
+    return [("WATCH", *watched, *keys), *[check for _, checks in checks_of_views for check in checks]]
+
+
+def _rows_of_mark(rest: UnwrittenRows) -> Iterator[tuple[LedgerView, Hashes, Hashes]]:
+    """Yield for each stream (view, fingerprints of the rows to send, fingerprints of the rows to claim)."""
+    for share in rest.marked:
+        if rest.claimed is None:
+            yield share.view, share.hashes, _NOTHING
+        else:
+            claimed = rest.claimed[share.places]
+            yield share.view, share.hashes[~claimed], share.hashes[claimed]
+
+
+def _went_well(commands: int, replies: bytes) -> bool:
+    """Whether this many commands were queued, and EXEC has executed them without an error."""
+    head = len(_OK) + len(_QUEUED) * commands
+    return replies.startswith(b"*%d\r\n" % commands, head) and replies.find(b"\n-", head) < 0

@@ -1,0 +1,198 @@
+"""Trim streams with each chunk: by length, ID, age or memory, or only entries that all groups have acknowledged.
+
+    maxlen             XTRIM MAXLEN: keeps this many entries
+    minId, retention   XTRIM MINID: removes entries below this ID, or older by the server's clock
+    retentionBytes     XTRIM MAXLEN: keeps as many entries as fit (entry_sizes.py); combines with the others
+    trim=acked         the same thresholds, but only entries that were delivered to every group and acknowledged;
+                       without a threshold, all of those. A stream without groups is not trimmed.
+
+Since Redis 8.2, XTRIM … ACKED removes acknowledged entries also behind an entry that is still pending. Other servers
+get MINID with the lowest ID that a group still needs (connector/retention/readers.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_streams.base.ids import MAX_ID, StreamId
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.retention.readers import Readers, RetentionState
+from spark_streams.connector.sink.encode.chunks import Chunk
+from spark_streams.connector.sink.trim.entry_sizes import EntrySizes
+from spark_streams.connector.wire.connection.connection import pack
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.replies import milliseconds
+from spark_streams.connector.wire.replies.reply_errors import is_syntax_error
+from spark_streams.connector.wire.session import Session
+
+
+@dataclass(frozen=True)
+class RetentionLimits:
+    """Limits of what stays in a stream. retention: milliseconds; max_bytes: of memory; None: no limit."""
+
+    maxlen: int | None = None
+    min_id: str | None = None
+    retention: int | None = None
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Trimming:
+    """How streams are trimmed. acked: only what every group has acknowledged; approximate: whole nodes (`~`)."""
+
+    acked: bool
+    limits: RetentionLimits
+    approximate: bool
+
+    @classmethod
+    def from_options(cls, options: SinkOptions) -> Trimming:
+        """Return the trimming that a sink's options ask for."""
+        limits = RetentionLimits(options.maxlen, options.min_id, options.retention, options.retention_bytes)
+        return cls(options.trim == "acked", limits, options.approximate)
+
+    def commands(self, stream: bytes, now: int, max_entries: int | None) -> list[bytes]:
+        """Return the packed XTRIMs that are sent with a chunk. now: Unix ms of the server; max_entries: number of
+        entries that fit into max_bytes, None: not known."""
+        if self.acked:
+            return []
+        return [pack(*self.words(stream, *threshold)) for threshold in self.thresholds(now, max_entries)]
+
+    def thresholds(self, now: int, max_entries: int | None = None) -> list[tuple[str, str]]:
+        """Return all thresholds that apply: (MAXLEN or MINID, its argument). now, max_entries: as for `commands`."""
+        thresholds = []
+        lengths = [length for length in (self.limits.maxlen, max_entries) if length is not None]
+        if lengths:
+            thresholds.append(("MAXLEN", str(min(lengths))))
+        if self.limits.min_id is not None:
+            thresholds.append(("MINID", self.limits.min_id))
+        if self.limits.retention is not None:
+            thresholds.append(("MINID", f"{max(now - self.limits.retention, 0)}-0"))
+        return thresholds
+
+    def words(self, stream: bytes, kind: str, threshold: str, limit: int | None = None) -> list[str | bytes]:
+        """Return the arguments of an XTRIM. limit: the most entries that it may remove, if it removes whole nodes."""
+        words: list[str | bytes] = ["XTRIM", stream, kind, "~" if self.approximate else "=", threshold]
+        return [*words, "LIMIT", str(limit)] if limit is not None and self.approximate else words
+
+
+class Trimmer:
+    """Trims the streams of one task. The task asks for the server's time once, and then follows its own clock."""
+
+    def __init__(self, session: Session, options: SinkOptions) -> None:
+        self._session = session
+        self._trimming = Trimming.from_options(options)
+        # A connection of its own: replies may be outstanding on the task's. A chunk was sent, so the address is right.
+        self._trim_session = Session(session.address, is_known=True)
+        self._acked: AckedTrimmer | None = None
+        self._sizes = None if options.retention_bytes is None else EntrySizes(options.retention_bytes)
+        self._clock_offset: int | None = None  # the server's clock minus our monotonic one, milliseconds
+
+    def commands(self, chunk: Chunk) -> list[bytes]:
+        """Return the packed XTRIMs that are sent with a chunk."""
+        now = self._now()  # also for trim_after: at the first call no reply is outstanding
+        return [
+            trim
+            for stream in chunk.stream_names
+            for trim in self._trimming.commands(stream, now, self._max_entries(stream))
+        ]
+
+    def trim_after(self, chunk: Chunk) -> None:
+        """Trim after the replies to a chunk: for trim=acked, and if the size of entries was not known before."""
+        due = [] if self._sizes is None else self._sizes.count(chunk)
+        acked = self._trimming.acked
+        if due or acked:
+            now = self._now()
+            self._trim_session.run(lambda server: self._trim(server, due, chunk.stream_names if acked else [], now))
+
+    def _trim(self, server: Server, due: Sequence[bytes], acked: Sequence[bytes], now: int) -> None:
+        if due and self._sizes is not None:
+            self._sizes.ask(server, due)
+            commands = [
+                self._trimming.words(stream, *threshold)
+                for stream in ([] if acked else due)
+                for threshold in self._trimming.thresholds(now, self._max_entries(stream))
+            ]
+            server.execute_all(commands)
+        if acked:
+            max_entries = {stream: self._max_entries(stream) for stream in acked}
+            self._acked_on(server).trim(acked, now, max_entries)
+
+    def _max_entries(self, stream: bytes) -> int | None:
+        return None if self._sizes is None else self._sizes.max_entries(stream)
+
+    def close(self) -> None:
+        """Close the connection that trim=acked uses."""
+        self._trim_session.close()
+
+    def _acked_on(self, server: Server) -> AckedTrimmer:
+        """Return the trimmer of this server. Another connection may lead to another server, so it gets a new one."""
+        if self._acked is None or self._acked.server is not server:
+            self._acked = AckedTrimmer(server, self._trimming)
+        return self._acked
+
+    def _now(self) -> int:
+        if self._trimming.limits.retention is None:
+            return 0
+        if self._clock_offset is None:
+            self._clock_offset = self._session.run(clock) - _monotonic_ms()
+        return _monotonic_ms() + self._clock_offset
+
+
+def clock(server: Server) -> int:
+    """Return the server's time in Unix ms; in a cluster, the earliest of all nodes, to trim no entry early."""
+    return min(milliseconds(node.execute("TIME")) for node in server.nodes())
+
+
+class AckedTrimmer:
+    """trim=acked on one server. The first XTRIM … ACKED shows whether the server knows ACKED."""
+
+    def __init__(self, server: Server, trimming: Trimming) -> None:
+        self.server = server
+        self._trimming = trimming
+        self._readers = Readers()
+        self._knows_acked = True  # until the server says that it does not
+
+    def trim(self, streams: Sequence[bytes], now: int, max_entries: Mapping[bytes, int | None] | None = None) -> int:
+        """Trim the streams. Return the number of removed entries. max_entries: per stream, as in Trimming. Raises
+        ServerReplyError and its subclasses."""
+        return sum(
+            self._trim(stream, state, *threshold)
+            for stream, state in self._readers.fetch(self.server, streams).items()
+            if state.groups
+            for threshold in self._thresholds(now, (max_entries or {}).get(stream))
+        )
+
+    def _thresholds(self, now: int, max_entries: int | None) -> list[tuple[str, str]]:
+        """Return the thresholds. Without one, all acknowledged entries are removed; if one is not known yet, none."""
+        thresholds = self._trimming.thresholds(now, max_entries)
+        return thresholds if thresholds or self._trimming.limits.max_bytes is not None else [("MINID", str(MAX_ID))]
+
+    def _trim(self, stream: bytes, state: RetentionState, kind: str, threshold: str) -> int:
+        if self._knows_acked:
+            words = [*self._trimming.words(stream, kind, threshold), "ACKED"]
+            [reply] = self.server.execute_all([words], is_syntax_error)
+            if not is_syntax_error(reply):
+                return int(reply)
+            self._knows_acked = False
+        return self._trim_up_to(stream, state.needed, kind, threshold)
+
+    def _trim_up_to(self, stream: bytes, needed: StreamId, kind: str, threshold: str) -> int:
+        execute = self.server.execute
+        if kind == "MINID":
+            lower = min(needed, StreamId.parse(threshold))
+            return int(execute(*self._trimming.words(stream, "MINID", str(lower))))
+        excess = execute("XLEN", stream) - int(threshold)
+        if excess <= 0:
+            return 0
+        if self._trimming.approximate:
+            return int(execute(*self._trimming.words(stream, "MINID", str(needed), limit=excess)))
+        # Exactly: the ID below which this many entries lie.
+        entries = execute("XRANGE", stream, "-", "+", "COUNT", excess)
+        last = StreamId.parse(entries[-1][0]) if entries else needed
+        return int(execute("XTRIM", stream, "MINID", "=", str(min(needed, last.next()))))
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

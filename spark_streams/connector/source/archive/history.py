@@ -1,0 +1,302 @@
+"""What a new query reads from the archive before it reads its streams, and where its batches end.
+
+    archive  ████████████████████ · █ ·                  entries that the job `archive` has written
+    stream                        █ · █ █                entries that the stream has
+             after            border   until
+    archive  ████████████████████ · █ · ████████████     the stream was created again, or restored to an older state
+    stream                        █ · █
+             after            border until  archived
+
+Up to `border` the stream has no entry, so all entries there come from the archive, in batches by ID. Above it a few
+entries may be missing (XTRIM … ACKED): they are the last batch. `until` is the last ID that the stream has given after
+the query's group was created. From then on no entry that the group needs is trimmed, so the group delivers the others.
+If the archive has higher IDs, the stream has lost these entries: they come from the archive, in batches by ID, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.base.ids import MAX_ID, MIN_ID, InvalidStreamId, StreamId
+from spark_streams.base.pattern import matches
+from spark_streams.base.untyped import Json
+from spark_streams.connector.errors import ArchiveError, GroupExistsError, OffsetError
+from spark_streams.connector.keys import is_product_key
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.archive.batch_limit import BatchLimit
+from spark_streams.connector.source.archive.files import Archive
+from spark_streams.connector.source.archive.highest import highest_ids
+from spark_streams.connector.source.archive.page import id_parts
+from spark_streams.connector.source.archive.rows import KEYS, first_row_group, in_order
+from spark_streams.connector.source.batch.plan import fetch_heads
+from spark_streams.connector.source.commit_mark import Mark
+from spark_streams.connector.source.group.account import count_read
+from spark_streams.connector.source.group.admin import GroupChange, change_groups
+from spark_streams.connector.source.group.start import fetch_marks
+from spark_streams.connector.source.group.state import GroupState, fetch_state, missing
+from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.source.quota import BatchQuota
+from spark_streams.connector.source.range import Range
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.xinfo import StreamState
+
+
+class Cut(NamedTuple):
+    """Place between two archived entries, which are in the order of their IDs, and of their streams if the IDs are
+    equal. It is behind the entries up to `id`; at `id` itself only behind those of streams up to `stream`, None: all.
+    """
+
+    id: StreamId
+    stream: str | None = None
+
+    def last_id_of(self, stream: str) -> StreamId:
+        """Return the last ID of a stream that is before the cut."""
+        is_before = self.stream is None or stream <= self.stream
+        return self.id if is_before or self.id == MIN_ID else self.id.previous()
+
+
+BEGIN, END = Cut(MIN_ID), Cut(MAX_ID)
+_PAGE = 1_000  # entries
+
+
+class Bounds(NamedTuple):
+    """Bounds of one stream's history, as drawn above. archived: below `until` if the archive has no higher ID."""
+
+    after: StreamId
+    border: StreamId
+    until: StreamId
+    archived: StreamId = MIN_ID
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the archive has entries above the last ID that the stream has given."""
+        return self.archived > self.until
+
+    def to_json(self) -> list[str]:
+        """Return the JSON form."""
+        return [str(entry_id) for entry_id in (self if self.is_behind else self[:3])]
+
+
+@dataclass(frozen=True)
+class History:
+    """How far a query has read the archive. read: before this cut, END: everything; bounds: by stream, None: the query
+    has not begun."""
+
+    read: Cut = BEGIN
+    bounds: Mapping[str, Bounds] | None = None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Json]) -> History:
+        """Parse the part `history` of an offset. Raises OffsetError."""
+        try:
+            if not value:
+                return cls()
+            bounds = {stream: Bounds(*map(StreamId.parse, ids)) for stream, ids in value["streams"].items()}
+            return cls(Cut(StreamId.parse(value["read"]), value.get("stream")), bounds)
+        except (KeyError, AttributeError, TypeError, InvalidStreamId) as error:
+            raise OffsetError(f"the history {value!r} of the checkpoint's offset cannot be read: {error}") from None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON form; empty if the query has not begun."""
+        if self.bounds is None:
+            return {}
+        streams = {stream: bounds.to_json() for stream, bounds in sorted(self.bounds.items())}
+        read = {"read": str(self.read.id)} | ({} if self.read.stream is None else {"stream": self.read.stream})
+        return {**read, "streams": streams}
+
+    @property
+    def joined(self) -> list[str]:
+        """The streams that had entries, and so the group, when the query began."""
+        return [stream for stream, ids in (self.bounds or {}).items() if ids.until > MIN_ID]
+
+    def trimmed(self, after: Cut, last: Cut) -> list[Range]:
+        """Return the ranges between two cuts of which only the archive has entries."""
+        return [
+            part
+            for stream, ids in (self.bounds or {}).items()
+            for begin, end in ((ids.after, ids.border), (max(ids.after, ids.until), ids.archived))
+            for part in _range(stream, max(after.last_id_of(stream), begin), min(last.last_id_of(stream), end))
+        ]
+
+    def removed(self) -> list[Range]:
+        """Return the ranges of which the streams may lack a few entries."""
+        return [
+            part
+            for stream, ids in (self.bounds or {}).items()
+            for part in _range(stream, max(ids.after, ids.border), ids.until)
+        ]
+
+    def lost(self) -> list[Range]:
+        """Return the ranges above the last ID of streams that are behind the archive."""
+        return [
+            part
+            for stream, ids in (self.bounds or {}).items()
+            for part in _range(stream, max(ids.after, ids.until), ids.archived)
+        ]
+
+
+def _range(stream: str, after: StreamId, last: StreamId) -> list[Range]:
+    return [Range(stream, after, last, 1)] if after < last else []
+
+
+def begin_history(
+    server: Server, member: Membership, archive: Archive, options: SourceOptions, begin: Offset
+) -> History:
+    """Return the history of a query whose groups exist now. begin: its first offset.
+
+    Raises GroupExistsError if the streams have entries between the start and a group's position: neither the archive
+    nor the group would give them to the query. Raises GroupMissingError, ArchiveError, ServerError.
+    """
+    states, groups = fetch_state(server, member, member.streams)
+    require_present(server, member, groups)
+    starts = {stream: options.starting_offsets.value_for(stream) for stream in groups}
+    afters = {stream: StreamId.parse(start) for stream, start in starts.items() if start != "$"}
+    _begin_groups(server, member, begin, afters, states, groups)
+    # The archive is read between the two: what it has above the second is not what the stream has given meanwhile.
+    heads = fetch_heads(server, list(afters), must_exist=False)
+    archived = _archived(archive, options, {stream: head.generated for stream, head in heads.items()})
+    heads = fetch_heads(server, list(afters), must_exist=False)
+    bounds = {}
+    for stream, after in afters.items():
+        head = heads[stream]
+        border = head.generated if head.first is None else head.first.previous()
+        bounds[stream] = Bounds(after, border, head.generated, archived.get(stream, MIN_ID))
+    for stream, after in _archived_only(server, options, archived.keys() - groups.keys()).items():
+        bounds[stream] = Bounds(after, MIN_ID, MIN_ID, archived[stream])
+    return History(BEGIN, bounds)
+
+
+def _archived(archive: Archive, options: SourceOptions, generated: Mapping[str, StreamId]) -> dict[str, StreamId]:
+    pattern = options.streams_pattern
+    if pattern is None:
+        return highest_ids(archive, generated)
+    return highest_ids(archive, generated, lambda name: not is_product_key(name) and matches(pattern, name))
+
+
+def _archived_only(server: Server, options: SourceOptions, streams: Iterable[str]) -> dict[str, StreamId]:
+    """Return where to begin on streams that match the pattern, and of which only the archive has entries. The query
+    does not read a stream that holds dead letters."""
+    starts = {stream: options.starting_offsets.value_for(stream) for stream in sorted(streams)}
+    heads = fetch_heads(server, list(starts), must_exist=False)
+    return {
+        stream: StreamId.parse(start)
+        for stream, start in starts.items()
+        if start != "$" and heads[stream].first is None
+    }
+
+
+def _begin_groups(
+    server: Server,
+    member: Membership,
+    begin: Offset,
+    afters: Mapping[str, StreamId],
+    heads: Mapping[str, StreamState],
+    groups: Mapping[str, GroupState | None],
+) -> None:
+    """Raise GroupExistsError if a group has passed an entry that its stream still has. Otherwise write the marks of a
+    query that has committed nothing.
+
+    Such a mark proves that the entries which are pending for the query's consumer were reserved by a run of this query
+    that was killed before its first offset was logged: this run reads them."""
+    saved = fetch_marks(server, member, list(afters))
+    positions, begun = {}, set[str]()
+    for stream, group in groups.items():
+        mark = saved.get(stream)
+        assert group is not None
+        if mark is not None and mark.is_begin and stream in begin.at:
+            begun.add(stream)
+        positions[stream] = begin[stream] if stream in begun else group.last_delivered
+    passed = [stream for stream, after in afters.items() if after < positions[stream]]
+    commands = [
+        ("XRANGE", stream, bytes(afters[stream].next()), bytes(positions[stream]), "COUNT", 1) for stream in passed
+    ]
+    for stream, reply in zip(passed, server.execute_all(commands), strict=True):
+        if reply:
+            raise GroupExistsError(
+                f"group {member.group!r} of stream {stream!r} exists and has passed entry {reply[0][0].decode()}, "
+                "which the stream still has. A query with archivePath and without a checkpoint reads from "
+                "startingOffsets on. Start it with its checkpoint, set onNewCheckpoint=restart, or give it a group of "
+                "its own"
+            )
+    marks = {
+        stream: Mark.at_begin(position, count_read(server, stream, heads[stream], position))
+        for stream, position in positions.items()
+        if stream not in begun
+    }
+    joined = {stream: GroupChange(consumer=True, mark=mark) for stream, mark in marks.items()}
+    change_groups(server, member, joined)
+
+
+def require_unread(server: Server, archive: Archive, history: History) -> None:
+    """Raise ArchiveError if a stream that was behind the archive has got an entry whose ID the query has read from the
+    archive: it may be the same entry or another one."""
+    for part in history.lost():
+        first, last = bytes(part.after.next()), bytes(part.last)
+        while page := server.execute("XRANGE", part.stream, first, last, "COUNT", _PAGE):
+            ids = pa.array([entry[0] for entry in page], pa.binary())
+            covered = replace(part, last=StreamId.parse(page[-1][0]))
+            for keys in in_order(archive, [replace(covered, after=StreamId.parse(page[0][0]).previous())], {}, KEYS):
+                common = keys["id"].filter(pc.is_in(keys["id"].cast(pa.binary()), ids))
+                if len(common):
+                    raise ArchiveError(
+                        f"stream {part.stream!r} got entry {common[0]} after the query began, and the query has read "
+                        f"an entry with this ID from the archive at {archive.path!r}. It cannot tell whether both are "
+                        "the same. Do not add archived entries to a stream that is behind its archive. Start with a "
+                        "new checkpoint and a new group: entries that the stream has then are read from the stream"
+                    )
+            if covered.last >= part.last:
+                break
+            first = bytes(covered.last.next())
+
+
+def require_present(server: Server, member: Membership, groups: Mapping[str, GroupState | None]) -> None:
+    """Raise GroupMissingError for the first of these groups that is missing."""
+    for stream, group in groups.items():
+        if group is None:
+            raise missing(server, member, stream, stream_too=False)
+
+
+def next_history(archive: Archive, history: History, ends: Iterator[Cut]) -> History | None:
+    """Return the history after the next batch; None: all of it is read. ends: of the batches after `read`."""
+    end = next(ends, None)
+    if end is not None:
+        return replace(history, read=end)
+    removed = history.removed()
+    if history.read == END or not removed:
+        return None
+    has_files = archive.files(min(part.after for part in removed), max(part.last for part in removed))
+    return replace(history, read=END) if has_files else None
+
+
+def batch_ends(archive: Archive, ranges: Sequence[Range], quota: BatchQuota) -> Iterator[Cut]:
+    """Yield where batches that the quota admits end. Entries of several streams are taken in the order of their IDs,
+    and of the streams' names if IDs are equal: no two batches end at the same place. Raises ArchiveError."""
+    last = Cut(max((part.last for part in ranges), default=MIN_ID))
+    limit = BatchLimit.from_quota(archive, ranges, quota)
+    if limit is None:
+        if first_row_group(archive, ranges) is not None:
+            yield last
+        return
+    taken, end = Counter[str](), None
+    for keys in in_order(archive, ranges, {}, KEYS):
+        streams, (ms, seq) = keys["stream"].cast(pa.string()), id_parts(keys["id"])
+        begin = 0
+        while begin < keys.num_rows:
+            count = limit.fitting(streams[begin:], taken)
+            if not count:
+                assert end is not None
+                yield end
+                taken = Counter()
+                continue
+            taken += Counter(streams[begin : begin + count].to_pylist())
+            begin += count
+            end = Cut(StreamId(int(ms[begin - 1]), int(seq[begin - 1])), streams[begin - 1].as_py())
+    if end is not None:
+        yield last

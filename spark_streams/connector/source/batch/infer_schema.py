@@ -1,0 +1,204 @@
+"""Infer columns and types from a sample of entries. Pure: values in, types and their misfits out.
+
+A field gets the narrowest of these types that reads each of its values without loss:
+
+    long        whole numbers of 64 bits
+    double      numbers with a point or an exponent, of at most 17 digits; whole numbers, nan and infinity among them
+    boolean     true and false; 0 and 1 beside them
+    date        2026-11-20
+    timestamp   2026-11-20T09:30 or finer, down to microseconds, with a zone or without one (UTC); dates and whole
+                milliseconds (12 or 13 digits) among them
+    string      everything else: leading zeros (007), larger numbers, a mixture
+    binary      values that are not UTF-8
+
+If there is none but string, the type that reads most of the values is taken, if these are a large enough share. The
+others are its misfits: the source reads none of them as a value of this type. A type that would read one of them, but
+as another value (007 as 7), is not taken. Missing values (the empty text, null values) do not count.
+
+Decimal fractions become double; declare DECIMAL if they must be exact. A time in milliseconds is a whole number.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_streams.connector.source.rows.cast import cast_values
+from spark_streams.connector.source.rows.columns import METADATA
+
+SHARE = 0.8  # of the values, which a type must fit
+
+_LONG = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_MILLISECONDS = re.compile("[1-9][0-9]{11,12}")
+_DOUBLE = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
+_NO_NUMBER = re.compile(r"nan|[+-]?inf(inity)?", re.IGNORECASE)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIMESTAMP = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
+)
+_MAX_DIGITS = 17  # that a double distinguishes
+_EXACT = 1 << 53  # whole numbers beyond are not all doubles
+
+_log = logging.getLogger("spark_streams.connector.source")
+
+
+@dataclass(frozen=True)
+class _Type:
+    """A type, the narrowest first. kinds: kinds of the values that it reads without loss."""
+
+    name: str
+    arrow: pa.DataType
+    kinds: frozenset[str]
+
+
+_TYPES: tuple[_Type, ...] = (
+    _Type("long", pa.int64(), frozenset({"milliseconds", "short", "long"})),
+    _Type("double", pa.float64(), frozenset({"milliseconds", "short", "double", "no number"})),
+    _Type("boolean", pa.bool_(), frozenset({"boolean"})),
+    _Type("date", pa.date32(), frozenset({"date"})),
+    _Type("timestamp", pa.timestamp("us"), frozenset({"date", "timestamp", "milliseconds"})),
+)
+
+
+@dataclass(frozen=True)
+class InferredColumn:
+    """name: of the field; kind: name of its type; values: how many were sampled, without missing ones; misfits: the
+    values among them that do not fit, each with its count, the most frequent first."""
+
+    name: str
+    kind: str
+    values: int = 0
+    misfits: tuple[tuple[bytes, int], ...] = ()
+
+    @property
+    def comment(self) -> str | None:
+        """A sentence on the values that do not fit; None if all do."""
+        if not self.misfits:
+            return None
+        misfit_count = sum(count for _value, count in self.misfits)
+        shown = ", ".join(_shown(value) for value, _count in self.misfits[:3])
+        rest = f" and {len(self.misfits) - 3:,} more" if len(self.misfits) > 3 else ""
+        fitting = 100 * (self.values - misfit_count) / self.values
+        return f"{math.floor(fitting * 10) / 10:g} % of {self.values:,} values fit; not: {shown}{rest}"
+
+
+class _Values:
+    """The sampled values of a field. entries: how many entries have the field."""
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.counts: Counter[bytes] = Counter()
+
+
+def infer(
+    entries: Iterable[Sequence[bytes]],
+    skip: Iterable[str] = (),
+    null_values: Collection[bytes] = (),
+    share: float = SHARE,
+) -> list[InferredColumn]:
+    """Return the column of each field, in the order of first appearance. entries: [name, value, name, value …].
+
+    skip: names of columns that are not read from fields, besides the metadata columns; null_values: texts of option
+    nullValue; share: of the values, which a type other than string must fit.
+    A field that cannot be a column beside the others is left out, with a warning: field names come from producers.
+    """
+    sampled: dict[bytes, _Values] = {}
+    for entry in entries:
+        for field, value in zip(entry[0::2], entry[1::2], strict=True):
+            values = sampled.setdefault(field, _Values())
+            values.entries += 1
+            if value not in null_values:
+                values.counts[value] += 1
+    taken = METADATA | set(skip)
+    fields = [field for field in sampled if _is_text(field) and field.decode() not in taken]
+    frequent: dict[str, bytes] = {}  # of names that differ in case only, the most frequent one
+    for field in sorted(fields, key=lambda field: -sampled[field].entries):
+        frequent.setdefault(field.decode().lower(), field)
+    columns = []
+    for field in fields:
+        preferred = frequent[field.decode().lower()]
+        if preferred == field:
+            columns.append(_column(field.decode(), sampled[field].counts, share))
+        else:
+            _log.warning(
+                "inferSchema leaves out field %r: it differs from %r in case only. Pass a schema to read both.",
+                field.decode()[:100], preferred.decode()[:100],
+            )  # fmt: skip
+    return columns
+
+
+def _is_text(field: bytes) -> bool:
+    try:
+        field.decode()
+    except UnicodeDecodeError:
+        _log.warning("inferSchema leaves out field %r: its name is not UTF-8, so it cannot be a column.", field[:100])
+        return False
+    return True
+
+
+def kind_of(value: bytes) -> str:
+    """Return the kind of a value: a type above, `short` for a whole number that a double holds exactly, `milliseconds`
+    for one that may be a time, or `no number` for nan and infinity."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return "binary"
+    if _MILLISECONDS.fullmatch(text):
+        return "milliseconds"
+    if _LONG.fullmatch(text) and -(2**63) <= int(text) < 2**63:
+        return "short" if abs(int(text)) <= _EXACT else "long"
+    if _DOUBLE.fullmatch(text):
+        digits = re.split("[eE]", text)[0].replace(".", "").lstrip("-0")
+        return "double" if len(digits) <= _MAX_DIGITS and math.isfinite(float(text)) else "string"
+    if text.lower() in ("true", "false"):
+        return "boolean"
+    if _NO_NUMBER.fullmatch(text):
+        return "no number"
+    for kind, form in (("date", _DATE), ("timestamp", _TIMESTAMP)):
+        if form.fullmatch(text):
+            try:
+                moment = datetime.datetime.fromisoformat(text)
+                (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).astimezone(datetime.UTC)
+            except (ValueError, OverflowError):
+                return "string"
+            return kind
+    return "string"
+
+
+def _column(name: str, counts: Counter[bytes], share: float) -> InferredColumn:
+    """Choose the type of a column. counts: its values, each with its number."""
+    present = Counter({value: count for value, count in counts.items() if value})
+    kinds = {value: kind_of(value) for value in present}
+    total = present.total()
+    counts_of_kinds: Counter[str] = Counter()
+    for value, count in present.items():
+        counts_of_kinds[kinds[value]] += count
+    # Of types that fit equally many values, max returns the first, which is the narrowest.
+    kind = max(_TYPES, key=lambda kind: sum(counts_of_kinds[name] for name in kind.kinds))
+    fitting = {name: counts_of_kinds[name] for name in kind.kinds if counts_of_kinds[name]}
+    if fitting and fitting.keys() != {"no number"} and sum(fitting.values()) >= share * total:
+        misfits = [(value, count) for value, count in present.most_common() if kinds[value] not in kind.kinds]
+        if kind.name == "boolean":  # 0 and 1 mean false and true in such a column
+            misfits = [(value, count) for value, count in misfits if value.strip() not in (b"0", b"1")]
+        if _are_refused([value for value, _count in misfits], kind.arrow):
+            return InferredColumn(name, kind.name, total, tuple(misfits))
+    return InferredColumn(name, "binary" if "binary" in kinds.values() else "string", total)
+
+
+def _are_refused(values: Sequence[bytes], to: pa.DataType) -> bool:
+    """Return whether the source reads none of these values as one of this type."""
+    column, _unfit = cast_values(pa.array(values, pa.binary()), to)
+    return bool(column.null_count == len(values))
+
+
+def _shown(value: bytes) -> str:
+    """Return a value for a comment: in quotes, printable, and short."""
+    text = value[:41].decode("utf-8", "backslashreplace")
+    return repr(text if len(value) <= 40 else f"{text[:40]}…")

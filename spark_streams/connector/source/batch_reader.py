@@ -1,0 +1,207 @@
+"""Reader of spark.read: plans ranges on the driver and reads them in tasks, without a consumer group.
+
+Spark 4.3 keeps one plan per loaded DataFrame (S22): each use reads the same entries, and entries that a pushed filter
+leaves out are missing from every other use of that DataFrame, too. So filters are pushed only if the user sets
+`pushFilters`. PushingBatchReader is a class of its own, because Spark refuses a reader that implements pushFilters if
+the session disables filter pushdown (S16).
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_streams.connector.deadletter.envelope import MARK, text
+from spark_streams.connector.errors import SchemaError
+from spark_streams.connector.options.source_options import BatchSourceOptions
+from spark_streams.connector.source.archive.files import Archive
+from spark_streams.connector.source.archive.rows import rows_beside, rows_of
+from spark_streams.connector.source.archive.seen import NO_GROUP, SeenIds
+from spark_streams.connector.source.archive.table_plan import plan_with_archive
+from spark_streams.connector.source.archive.tasks import history_tasks
+from spark_streams.connector.source.batch.infer_schema import InferredColumn, infer
+from spark_streams.connector.source.batch.plan import plan_tasks
+from spark_streams.connector.source.batch.pushdown import narrowing_of
+from spark_streams.connector.source.batch.sample import sample
+from spark_streams.connector.source.batch.stream_bounds import Narrowing
+from spark_streams.connector.source.limits import LIMITS, Limits
+from spark_streams.connector.source.partitioning import Task
+from spark_streams.connector.source.rows.column_report import READ_MODES, ColumnReport, ColumnTally, ColumnWarnings
+from spark_streams.connector.source.rows.columns import Columns
+from spark_streams.connector.source.task.fetcher import Fetcher
+from spark_streams.connector.spark.filters import DataSourceReader
+from spark_streams.connector.spark.row_form import rows_for_spark
+from spark_streams.connector.spark.same_version import SameVersion
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.entries.entry_page import EntryPage
+from spark_streams.connector.wire.session import Session
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter  # not in Spark 4.0
+
+_TYPES: dict[str, DataType] = {
+    "long": LongType(),
+    "double": DoubleType(),
+    "boolean": BooleanType(),
+    "date": DateType(),
+    "timestamp": TimestampType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+}
+
+
+def infer_schema(options: BatchSourceOptions) -> StructType:
+    """Infer columns from the fields of a sample of the streams, without metadata columns. Values that do not fit their
+    column are named in its comment. Raises SchemaError."""
+    with Session(options.address, "inferring a schema") as session:
+        entries = session.run(lambda server: sample(server, options))
+    skip = [options.column_name_of_corrupt_record, text(MARK)]
+    columns = infer(entries, skip, options.null_value)
+    if not columns:
+        raise SchemaError(
+            f"inferSchema found entries at {options.address}, but no field that can be a column. Pass a schema, such "
+            "as _fields MAP<STRING, STRING>"
+        )
+    return StructType([_struct_field(column) for column in columns])
+
+
+def _struct_field(column: InferredColumn) -> StructField:
+    """Return the column, with its misfits as its comment."""
+    comment = column.comment
+    return StructField(column.name, _TYPES[column.kind], metadata=None if comment is None else {"comment": comment})
+
+
+@functools.lru_cache(maxsize=8)
+def _warnings(_read: str) -> ColumnWarnings:
+    """Return the warnings of one read in this process, which runs many tasks."""
+    return ColumnWarnings(READ_MODES)
+
+
+class TaskPartition(InputPartition):
+    """Part that one task reads. task: None if there is nothing to read; read: name of the read; is_first: this task
+    reports columns that no entry has a field for; is_history: its entries are in the archive only."""
+
+    def __init__(self, task: Task | None, read: str, is_first: bool, is_history: bool) -> None:
+        super().__init__(task)
+        self.is_history = is_history
+        self.task = task
+        self.read = read
+        self.is_first = is_first
+
+
+class BatchReader(SameVersion, DataSourceReader):
+    """format("rstream") for spark.read. Raises SchemaError for a column that needs a consumer group.
+
+    form: Arrow schema of the rows, None: that of the columns. Sail takes no other time zone, and no other field names.
+    """
+
+    form: pa.Schema | None = None
+
+    def __init__(self, options: BatchSourceOptions, columns: Columns, limits: Limits = LIMITS) -> None:
+        if columns.wants_deliveries:
+            raise SchemaError(
+                "column '_deliveries' needs a consumer group, and spark.read has none. Remove the column, or use "
+                "readStream"
+            )
+        if columns.wants_attempt:
+            raise SchemaError(
+                "column '_attempt' needs a query with retryDelay, and spark.read retries no entry. Remove the column, "
+                "or use readStream"
+            )
+        self._options = options
+        self._columns = columns
+        self._limits = limits
+        self._narrowing = Narrowing()
+        self._archive = None if options.archive_path is None else Archive(options.archive_path)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks. An end of `latest` is fixed here, so a task that runs again reads the same entries."""
+        with Session(self._options.address, "planning a read") as session:
+            tasks, history = session.run(self._plan)
+        # Without a task Spark would create a partition of another class.
+        read = secrets.token_hex(6)
+        planned: list[Task | None] = [*history, *tasks] or [None]
+        return [TaskPartition(task, read, n == 0, n < len(history)) for n, task in enumerate(planned)]
+
+    def _plan(self, server: Server) -> tuple[list[Task], list[Task]]:
+        """Return the tasks of the streams, and those of the archive only."""
+        if self._archive is None:
+            return plan_tasks(server, self._options, self._narrowing, self._limits), []
+        tasks, ranges = plan_with_archive(server, self._options, self._narrowing, self._limits)
+        # The files are listed after the streams were asked: entries that were trimmed before are in them.
+        return tasks, history_tasks(self._archive, ranges, self._options.min_partitions or 1)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return rows_for_spark(self._batches(partition), self._options.arrow_batches)
+
+    def _batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the task's rows, those of a stream in its order. Raises ServerError, DecodeError in mode FAILFAST."""
+        assert isinstance(partition, TaskPartition)
+        if partition.task is None:
+            return
+        tally = ColumnTally(self._columns)
+
+        def warn(report: ColumnReport, _is_complete: bool) -> None:
+            report = report if partition.is_first else replace(report, absent=())
+            _warnings(partition.read).warn(report, report.entries, "that a task has read")
+
+        with tally.reporting(warn):
+            for entries, rows, streams in self._pages(partition.task, partition.is_history):
+                decoded = self._columns.batch(entries, rows, streams)
+                tally.add(entries, rows, streams, decoded)
+                yield decoded.batch if self.form is None else decoded.batch.cast(self.form)
+
+    def _pages(self, task: Task, is_history: bool) -> Iterator[tuple[EntryPage, int, str | pa.Array]]:
+        """Yield pages with their number of rows and the stream of all rows, or of each."""
+        if is_history:
+            assert self._archive is not None
+            for streams, entries in rows_of(self._archive, task.ranges):
+                yield entries, entries.count, streams
+            return
+        seen = SeenIds()
+        # The driver was connected, so the address is right: an unreachable server is waited for.
+        with Session(self._options.address, "reading", is_known=True) as session:
+            fetcher = Fetcher(session, NO_GROUP, task.parts, deliveries=False, limits=self._limits)
+            for page in fetcher.pages():
+                if page.rows:
+                    if self._archive is not None:
+                        seen.add(page)
+                    yield page.entries, page.rows, page.streams
+        if self._archive is not None:
+            for streams, entries in rows_beside(self._archive, task.ranges, seen.by_stream()):
+                yield entries, entries.count, streams
+
+
+class PushingBatchReader(BatchReader):
+    """BatchReader that reads only entries which filters on stream, ID and timestamp admit."""
+
+    def __init__(self, options: BatchSourceOptions, columns: Columns, schema: StructType) -> None:
+        super().__init__(options, columns)
+        prefix = "_" if columns.declared else ""
+        names = {f"{prefix}{name}": name for name in ("stream", "id", "timestamp")}
+        # Columns with a collation compare texts in another way.
+        plain = {f.name for f in schema.fields if not isinstance(f.dataType, StringType) or f.dataType == StringType()}
+        self._metadata = {column: name for column, name in names.items() if column in plain}
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Narrow the read, and return all filters: Spark applies them, too."""
+        self._narrowing = narrowing_of(filters, self._metadata)
+        return filters

@@ -1,0 +1,293 @@
+"""Compare the checkpoint with the server, one stream at a time. Pure.
+
+The rule: if the query is alone in its group, the checkpoint decides; if other consumers read from the group, too, the
+group decides. `compare` returns at most one finding, and `repaired` where the query goes on (failOnDataLoss=false).
+
+The account of a stream:
+
+    entries added = entries read by the query + entries that the stream holds above + entries that are lost
+
+For a query that is alone this is exact, and entries that XDEL has removed from the middle count when it has read past
+them. In a shared group only the server counts what others have read (entries-read), and some servers never count lost
+entries (`missed`), so the number is a lower bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.connector.source.commit_mark import Mark
+from spark_streams.connector.source.group.findings import Finding, GroupUse, Kind, Start
+from spark_streams.connector.source.group.state import GroupState, Look
+from spark_streams.connector.source.offset import StreamOffset
+from spark_streams.connector.wire.replies.xinfo import StreamState
+
+
+@dataclass(frozen=True)
+class PendingAbove:
+    """Entries that are pending above the position, up to the group's: for the query (reserved ahead, or left by a
+    crash), or for nobody (released). last: the last one of them."""
+
+    count: int = 0
+    last: StreamId = MIN_ID
+
+
+NOTHING_ABOVE = PendingAbove()
+
+
+def lost_above(head: StreamState, position: StreamId, read: int | None) -> int | None:
+    """Return how many entries above a position have left the stream; read: entries ever added up to the position.
+
+    None: unknown until the position is at the end of the stream. Negative: entries below it are missing, too."""
+    added = head.added
+    if read is None or added is None:
+        return None
+    if head.length == 0 or (head.first is not None and head.first > position):
+        return added - read - head.length
+    if position >= head.top:
+        return added - read
+    return 0 if head.deleted <= position else None
+
+
+def is_ahead(at: StreamOffset, head: StreamState) -> bool:
+    """Whether the query begins above all entries of the stream so far. Entries that are added below are not for it."""
+    return at.number == 0 and at.position > head.last
+
+
+def at_position(at: StreamOffset, group: GroupState) -> GroupState:
+    """Return the group as if it had delivered up to the query's position."""
+    return group._replace(last_delivered=at.position, entries_read=at.read, lag=None)
+
+
+def use_of(at: StreamOffset, look: Look) -> GroupUse:
+    """Return whether the query is alone in the group, now and at the last offset."""
+    others = look.group is not None and bool(look.group.others)
+    return GroupUse.SHARED if others or at.read is None else GroupUse.ALONE
+
+
+def is_older(at: StreamOffset, mark: Mark | None) -> bool:
+    """Whether the commit mark knows a batch that the checkpoint does not have."""
+    if mark is None or mark.is_seek:
+        return False
+    return mark.number > at.number or (mark.number == at.number > 0 and mark.token != at.token)
+
+
+def is_behind(mark: Mark | None, at: StreamOffset) -> bool:
+    """Whether the commit mark does not know the stream's last batch yet, or no longer."""
+    return at.number > 0 and (mark is None or mark.number < at.number)
+
+
+def moved_since_checkpoint(at: StreamOffset, look: Look, is_logged: bool = True) -> StreamOffset | None:
+    """Return where the query goes on if its group was moved since the checkpoint: the commit mark says so. An operator
+    has moved it with `rstream groups seek`, or a run has, and was killed before Spark logged the new position. None: it
+    was not moved. The mark is then replaced by that of the last batch, at the new position. So it is if an operator has
+    moved the group to where the checkpoint is: after the next batch, the mark would move the query back. is_logged:
+    Spark has logged an offset; as long as it has not, only the mark knows where the operator has moved the group."""
+    mark, group = look.mark, look.group
+    if mark is None or group is None:
+        return None
+    if mark.id == at.position:
+        return at if mark.is_seek and is_logged else None
+    is_of_last_batch = mark.number == at.number and (mark.token == at.token or not at.number)
+    if not (mark.is_seek or is_of_last_batch):
+        return None
+    is_there = group.last_delivered == mark.id and not group.others
+    moved = at.moved(mark.id, group.entries_read if is_there else None)
+    return moved if mark.is_seek else moved._replace(added=min(at.added, look.head.added or 0))
+
+
+def compare(
+    stream: str, at: StreamOffset, look: Look, above: PendingAbove, closed: int | None = None
+) -> Finding | None:
+    """Return what is wrong with a stream. closed: entries that were lost while the query was alone, if others have
+    joined since and the number is known."""
+    found = _Comparison(at, look, above, closed).outcome()
+    if found is None:
+        return None
+    kind, lost = found
+    group, mark = look.group, look.mark
+    others = () if group is None else group.others
+    use = use_of(at, look)
+    return Finding(
+        kind,
+        stream,
+        use,
+        at.position,
+        None if group is None else group.last_delivered,
+        None if mark is None else mark.id,
+        lost,
+        kind is Kind.ENTRIES_LOST and (use is GroupUse.ALONE or bool(closed)),
+        others[0].name if others else "",
+    )
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    at: StreamOffset
+    look: Look
+    above: PendingAbove
+    closed: int | None
+
+    def outcome(self) -> tuple[Kind, int] | None:
+        """Return the kind of the finding and the number of lost entries (at least)."""
+        at, head, group = self.at, self.look.head, self.look.group
+        unread = 1 if at.read is None else max(0, at.added - at.read)
+        if not head.exists:
+            return Kind.STREAM_MISSING, unread
+        added = head.added or 0
+        if is_ahead(at, head):
+            return None if group is not None else (Kind.GROUP_MISSING, 0)
+        is_other = head.last < at.position or added < at.added
+        if group is None:
+            lost = lost_above(head, at.position, at.read) or 0
+            return (Kind.STREAM_REPLACED, unread) if is_other or lost < 0 else (Kind.GROUP_MISSING, 0)
+        if is_older(at, self.look.mark):
+            skipped = 1 if use_of(at, self.look) is GroupUse.SHARED else 0  # alone: it reads them again
+            return Kind.CHECKPOINT_OLDER, skipped
+        if is_other:
+            return Kind.SERVER_RESTORED, max(at.added - added, 1)
+        delivered = group.last_delivered
+        if use_of(at, self.look) is GroupUse.SHARED:
+            if delivered < at.position:
+                return Kind.GROUP_BELOW, 0
+            if not group.has_consumer and delivered > at.position:
+                return Kind.GROUP_ABOVE, 1  # created again, or our consumer was deleted, with what it had pending
+            if self.closed:
+                return Kind.ENTRIES_LOST, self.closed
+            return self._lost_in_shared_group()
+        if delivered < at.position:
+            lost = lost_above(head, at.position, at.read) or 0
+            return (Kind.SERVER_RESTORED, 1) if lost < 0 else (Kind.GROUP_BELOW, 0)
+        if delivered > at.position and self.above.last < delivered:
+            return Kind.GROUP_ABOVE, 0
+        assert at.read is not None
+        return self._lost(delivered, at.read + self.above.count)
+
+    def _lost(self, position: StreamId, read: int | None) -> tuple[Kind, int] | None:
+        lost = lost_above(self.look.head, position, read) or 0
+        if lost < 0:
+            return Kind.SERVER_RESTORED, 1
+        return (Kind.ENTRIES_LOST, lost) if lost else None
+
+    def _lost_in_shared_group(self) -> tuple[Kind, int] | None:
+        """By the server's counter, or by ours if nobody has read since the checkpoint. An XDEL above the group is
+        certain, and its number unknown."""
+        group, head = self.look.group, self.look.head
+        assert group is not None
+        lost = lost_above(head, group.last_delivered, read_in_shared_group(self.at, self.look))
+        if lost is None:
+            return (Kind.ENTRIES_LOST, 1) if head.deleted > group.last_delivered else None
+        return (Kind.ENTRIES_LOST, lost) if lost > 0 else None
+
+
+def read_in_shared_group(at: StreamOffset, look: Look) -> int | None:
+    """Return how many entries were ever added up to the group's position: by our own count if nobody has read since
+    the checkpoint."""
+    group = look.group
+    assert group is not None
+    if at.read is not None and group.last_delivered == at.position:
+        return at.read
+    return None if group.entries_read is None else group.entries_read + at.missed
+
+
+def has_forgotten(at: StreamOffset, look: Look) -> bool:
+    """Whether the server no longer knows how many entries a shared group has read: it counts fewer than it did (a
+    failover of Redis 7.0, FACTS R90)."""
+    group = look.group
+    if group is None or group.entries_read is None or group.last_delivered < at.position:
+        return False
+    is_shared = use_of(at, look) is GroupUse.SHARED
+    return is_shared and group.entries_read + at.missed < (at.group_read if at.read is None else at.read)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What a lenient query does about a finding. at: where it goes on; command: CREATE or SETID, "": the group stays;
+    makes_stream: the look has shown that the stream is missing; creates_consumer: in an existing group;
+    reported_deletion: the highest XDEL that is reported and that `at` does not count."""
+
+    at: StreamOffset
+    command: str = ""
+    makes_stream: bool = False
+    creates_consumer: bool = False
+    reported_deletion: StreamId = MIN_ID
+
+    @property
+    def start(self) -> Start:
+        """Position of the group."""
+        return Start(self.at.position, self.at.read)
+
+    @property
+    def sets_mark(self) -> bool:
+        """Whether the commit mark is set to the new position."""
+        return bool(self.command) or self.creates_consumer
+
+
+def repaired(finding: Finding, at: StreamOffset, look: Look, logged: StreamOffset) -> Repair:
+    """Apply the rule. at: where the query was; logged: the same of the checkpoint, without corrections of this run."""
+    head, group, kind = look.head, look.group, finding.kind
+    is_alone = finding.group_use is GroupUse.ALONE
+    added = head.added or 0
+    if kind is Kind.ENTRIES_LOST and finding.is_exact and not is_alone and at.read is not None:
+        return Repair(at._replace(read=min(at.read + finding.lost, added)), reported_deletion=head.deleted)
+    if kind is Kind.ENTRIES_LOST:
+        return _without_lost(finding.lost, at, look, is_alone)
+    if kind in (Kind.STREAM_MISSING, Kind.STREAM_REPLACED):
+        return Repair(at.moved(MIN_ID, 0)._replace(added=added), "CREATE", not head.exists)
+    if kind is Kind.GROUP_MISSING:
+        return Repair(at, "CREATE")
+    assert group is not None
+    if kind is Kind.SERVER_RESTORED:
+        position = min(at.position if is_alone else group.last_delivered, head.last)
+        read = added if is_alone and position == head.last else None
+        corrected = at.moved(position, read)._replace(added=added)
+        return Repair(corrected, "SETID" if is_alone or group.last_delivered > head.last else "", creates_consumer=True)
+    if is_alone:  # losses above the position are counted anew
+        read = logged.read if at.number and logged.position == at.position else at.read
+        more = min(lost_above(head, at.position, read) or 0, 0)  # negative: losses above the position were counted
+        return Repair(at._replace(read=None if read is None else read + more), "SETID")
+    if kind is Kind.CHECKPOINT_OLDER:
+        assert look.mark is not None
+        mark = look.mark
+        return Repair(StreamOffset(mark.id, mark.number, mark.token, None, added, at.missed))
+    return Repair(at.moved(group.last_delivered, None, at.missed), creates_consumer=True)
+
+
+def _without_lost(lost: int, at: StreamOffset, look: Look, is_alone: bool) -> Repair:
+    """Return where a query goes on that counts lost entries."""
+    head, group = look.head, look.group
+    assert group is not None
+    added = head.added or 0
+    is_at_position = group.last_delivered == at.position
+    if not is_alone and lost_above(head, group.last_delivered, read_in_shared_group(at, look)) is None:
+        return Repair(at, reported_deletion=head.deleted)
+    if at.read is not None and (is_alone or is_at_position):
+        return Repair(at._replace(read=min(at.read + lost, added)))
+    return Repair(at._replace(missed=at.missed + lost))
+
+
+def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> bool | None:
+    """Whether the group of a query that is alone may be set to the checkpoint above it: all entries up to there exist,
+    or have left in their order. None: entries are missing (the server was restored). has_entry: the stream holds the
+    entry at the position."""
+    first = head.first or MIN_ID
+    if not has_entry and head.length and first <= at.position > head.deleted:
+        return None
+    return has_entry or first > at.position or head.length == 0
+
+
+def at_end(at: StreamOffset, look: Look) -> StreamOffset:
+    """Return the same with numbers that the server knows now: at the end of the stream, the number of entries read is
+    the number of entries added; and what the server has corrected in its own counter."""
+    head, group = look.head, look.group
+    if group is None or head.added is None or is_ahead(at, head):
+        return at
+    is_alone = not group.others and not group.released
+    is_at_end = at.position == group.last_delivered and (at.position >= head.top or head.length == 0)
+    if at.read is None and is_alone and is_at_end:
+        return at._replace(read=head.added)
+    if group.entries_read is not None and at.read is None:
+        more = min(lost_above(head, group.last_delivered, group.entries_read + at.missed) or 0, 0)
+        return at._replace(missed=at.missed + more) if more else at
+    return at

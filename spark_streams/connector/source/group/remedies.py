@@ -1,0 +1,289 @@
+"""What the query does about each finding: one table, its words, and the one function that reports.
+
+docs/reference/data-loss.md is printed from the table (`python -m tools.reference`).
+
+A row is of one kind of finding. It says what a strict and a lenient query do, alone in the group or not. Each message
+has the positions of group, checkpoint and commit mark, and the commands that an operator may run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.connector.errors import DataLossError, GroupMissingError, StreamStateError
+from spark_streams.connector.keys import key_beside
+from spark_streams.connector.operator_commands import create_command, pending_command, seek_command
+from spark_streams.connector.source.group.findings import Finding, GroupUse, Kind
+from spark_streams.connector.source.membership import Membership
+
+_log = logging.getLogger("spark_streams.connector.source")
+
+
+class MessageContext(NamedTuple):
+    """Words of a message. address: of the server; forgets: whether it loses its streams when its process ends."""
+
+    member: Membership
+    address: str
+    forgets: bool = False
+
+
+# What is wrong, for the error and the log.
+PROBLEMS: Mapping[Kind, str] = {
+    Kind.STREAM_MISSING: "stream {stream!r} at {address} is missing, and so is its group {group!r}",
+    Kind.STREAM_REPLACED: (
+        "stream {stream!r} at {address} is missing, and so is its group {group!r}. Another stream was created under "
+        "its name. The query has read up to {above}"
+    ),
+    Kind.GROUP_MISSING: "stream {stream!r} at {address} no longer has group {group!r}. The checkpoint is at {above}",
+    Kind.GROUP_BELOW: "group {group!r} of stream {stream!r} is at {position}, below the checkpoint's {above}",
+    Kind.GROUP_ABOVE: (
+        "group {group!r} of stream {stream!r} is at {position}, above the checkpoint's {above}, and the entries in "
+        "between are not pending for consumer {consumer!r}"
+    ),
+    Kind.CHECKPOINT_OLDER: (
+        "the checkpoint is at {above} of stream {stream!r}, and consumer {consumer!r} of group {group!r} has committed "
+        "a later batch, up to {mark}: this is an older copy of the checkpoint, its last files are missing, or another "
+        "checkpoint was used with this group. The group is at {position}"
+    ),
+    Kind.SERVER_RESTORED: (
+        "stream {stream!r}: the server has lost {lost} that it had. It has returned to an older state, or the stream "
+        "was created again. The checkpoint is at {above}, group {group!r} at {position}"
+    ),
+    Kind.ENTRIES_LOST: (
+        "stream {stream!r}: {lost}{where}{detail} {were} trimmed or deleted before group {group!r} read them, "
+        "or another client has acknowledged or claimed them. The group is at {position}"
+    ),
+    Kind.NOTES_LOST: (
+        "stream {stream!r} at {address}: key {notes!r} was deleted while a batch was read, or the server has returned "
+        "to a state before that batch. It had the entries that do not fit the schema"
+    ),
+}
+_RESTORE = "Restore it from a backup, or set failOnDataLoss=false to go on without what it held{forgets}"
+_RESTORE_REPLACED = (
+    "Copy the entries of the new stream first, because a restore replaces them. Then restore the old stream from a "
+    "backup. Or set failOnDataLoss=false to read what the new stream holds{forgets}"
+)
+_RESTORE_NEWER = (
+    "Restore a backup that reaches {above}, which replaces entries that were added since. Or set failOnDataLoss=false "
+    "to go on with the entries that are there{forgets}"
+)
+_CREATE = "Create the group at the checkpoint ({create}), or set failOnDataLoss=false: the query then creates it there"
+_SHARED_CREATE = (
+    "Stop the other consumers of the group and create it at the checkpoint ({create}). Start this query before them. "
+    "Or set failOnDataLoss=false: the query then creates it there"
+)
+_ALONE_BELOW = (
+    "The query has read the entries in between. Set the group to the checkpoint ({seek}), or set failOnDataLoss=false: "
+    "the query then sets it there"
+)
+_SHARED_BELOW = (
+    "Other consumers use this group, so it is not set forward automatically. Either start {other} and wait until it "
+    "has reached {above} (it processes these entries again). Or, if it has finished them, set the group to the "
+    "checkpoint ({seek})"
+)
+_ALONE_ABOVE = (
+    "To read the entries in between, set the group back ({seek}), or set failOnDataLoss=false: the query then sets it "
+    "back. To go on without them, run: {skip}"
+)
+_SHARED_ABOVE = (
+    "To read the entries in between again, stop the other consumers, set the group back ({seek}), and start this query "
+    "before them. To go on without these entries, set failOnDataLoss=false"
+)
+_USE_LATER = (
+    "Start the query with the checkpoint that was used last. To read the entries in between again with this one, set "
+    "the group back ({seek})"
+)
+_KEEP_LONGER = (
+    "Keep the stream longer than the lag of its slowest group, or set failOnDataLoss=false to go on without them"
+)
+_WITHOUT_NOTES = (
+    "The entries of the batch are still pending. To list them, run {pending}. To acknowledge them without dead "
+    "letters, set failOnDataLoss=false for one run"
+)
+
+
+# For a stream of a pattern.
+_LEAVES = "counts the entries that it had not read, and stops reading the stream"
+
+
+class Remedy(NamedTuple):
+    """What a query does about a finding: a row of docs/reference/data-loss.md. error, alone_advice, shared_advice,
+    short: if it is strict; alone, shared: what a lenient query does. The advices are templates."""
+
+    kind: Kind
+    error: type[StreamStateError]
+    alone_advice: str
+    shared_advice: str
+    short: str
+    alone: str
+    shared: str
+
+    def advice(self, use: GroupUse) -> str:
+        """Return what the error advises."""
+        return self.alone_advice if use is GroupUse.ALONE else self.shared_advice
+
+    def does(self, use: GroupUse) -> str:
+        """Return what a lenient query does."""
+        return self.alone if use is GroupUse.ALONE else self.shared
+
+
+ROWS = (
+    Remedy(
+        Kind.STREAM_MISSING, DataLossError, _RESTORE, _RESTORE, "Restore the stream from a backup, or accept the loss",
+        "counts the entries that it had not read, and creates stream and group again",
+        "counts the entries that it had not read, and creates stream and group again",
+    ),
+    Remedy(
+        Kind.STREAM_REPLACED, DataLossError, _RESTORE_REPLACED, _RESTORE_REPLACED,
+        "Restore the stream from a backup, or accept the loss",
+        "counts the entries that it had not read, and reads what the stream holds now",
+        "counts the entries that it had not read, and reads what the stream holds now",
+    ),
+    Remedy(
+        Kind.GROUP_MISSING, GroupMissingError, _CREATE, _SHARED_CREATE, "Create the group at the checkpoint",
+        "creates the group at the checkpoint", "creates the group at the checkpoint",
+    ),
+    Remedy(
+        Kind.GROUP_BELOW, StreamStateError, _ALONE_BELOW, _SHARED_BELOW, "Set the group to the checkpoint",
+        "sets the group to the checkpoint", "goes on at the group's position, and reads entries again",
+    ),
+    Remedy(
+        Kind.GROUP_ABOVE, DataLossError, _ALONE_ABOVE, _SHARED_ABOVE, "Set the group back, or accept the loss",
+        "sets the group back to the checkpoint, and reads the entries", "counts a loss, and goes on at the group's "
+        "position",
+    ),
+    Remedy(
+        Kind.CHECKPOINT_OLDER, DataLossError, _USE_LATER, _USE_LATER,
+        "Start it with the checkpoint that was used last, or set the group back",
+        "sets the group back to the checkpoint, and reads the entries again",
+        "counts a loss, and goes on at the commit mark",
+    ),
+    Remedy(
+        Kind.SERVER_RESTORED, DataLossError, _RESTORE_NEWER, _RESTORE_NEWER,
+        "Restore a newer backup, or accept the loss",
+        "counts the missing entries, and goes on with those that are there",
+        "counts the missing entries, and goes on at the group's position",
+    ),
+    Remedy(
+        Kind.ENTRIES_LOST, DataLossError, _KEEP_LONGER, _KEEP_LONGER, "Keep the stream longer, or accept the loss",
+        "counts them, and goes on", "counts at least so many, and goes on",
+    ),
+    Remedy(
+        Kind.NOTES_LOST, DataLossError, _WITHOUT_NOTES, _WITHOUT_NOTES, "List the pending entries, or accept the loss",
+        "counts one entry, because their number is not known, and acknowledges the batch",
+        "counts one entry, because their number is not known, and acknowledges the batch",
+    ),
+)  # fmt: skip
+
+REMEDIES: Mapping[Kind, Remedy] = {row.kind: row for row in ROWS}
+
+
+@dataclass
+class DataLoss:
+    """Losses of one run. allowed: failOnDataLoss=false; counts: lost entries, per stream, which the progress shows.
+
+    If a connection breaks, a step of the run is tried again, and may find the same again. What a step has lost of a
+    stream is the most that one attempt has reported. Within an attempt, reports add up."""
+
+    allowed: bool
+    place: MessageContext
+    counts: Counter[str] = field(default_factory=Counter)
+    _of_step: Counter[str] = field(default_factory=Counter)  # lost entries that the present step has counted
+    _of_attempt: Counter[str] = field(default_factory=Counter)  # those that its present attempt has reported
+    _logged: set[tuple[Kind, str, StreamId, str]] = field(default_factory=set)  # findings of the step without a number
+
+    def refuse(self, findings: Sequence[Finding]) -> None:
+        """Raise the error of the first finding that is not harmless if the query is strict."""
+        for finding in findings:
+            if not (self.allowed or finding.is_harmless):
+                raise error_of(finding, self.place)
+
+    def report(self, *findings: Finding) -> None:
+        """Raise the error of the first finding that is not harmless if the query is strict. Otherwise log and count
+        them."""
+        self.refuse(findings)
+        for finding in findings:
+            stream, name = finding.stream, (finding.kind, finding.stream, finding.above, finding.detail)
+            self._of_attempt[stream] += finding.lost
+            more = self._of_attempt[stream] - self._of_step[stream]
+            if more > 0:
+                self._of_step[stream] += more
+                self.count(replace(finding, lost=more))
+            elif not finding.lost and name not in self._logged:
+                self._logged.add(name)
+                self.count(finding)
+
+    def attempt_began(self) -> None:
+        """A step of the run begins, or is tried again."""
+        self._of_attempt.clear()
+
+    def step_ended(self) -> None:
+        """Forget what a step of the run has reported: the run knows its corrections."""
+        self._of_step.clear()
+        self._of_attempt.clear()
+        self._logged.clear()
+
+    def count(self, finding: Finding) -> None:
+        """Log a finding, and count what is lost."""
+        does = _LEAVES if finding.is_left else REMEDIES[finding.kind].does(finding.group_use)
+        line = f"{problem_of(finding, self.place)}. The query {does}"
+        if not finding.lost:
+            _log.log(logging.INFO if finding.is_harmless else logging.WARNING, "%s", line)
+            return
+        self.counts[finding.stream] += finding.lost
+        least = "" if finding.is_exact else "at least "
+        _log.warning("%s. Lost entries of stream %r that are counted: %s%d", line, finding.stream, least, finding.lost)
+
+
+def error_of(finding: Finding, place: MessageContext) -> StreamStateError:
+    """Return the error for a finding."""
+    row = REMEDIES[finding.kind]
+    advice = row.advice(finding.group_use).format_map(_words(finding, place))
+    return row.error(f"{problem_of(finding, place)}. {advice}")
+
+
+def problem_of(finding: Finding, place: MessageContext) -> str:
+    """Return what is wrong."""
+    return PROBLEMS[finding.kind].format_map(_words(finding, place))
+
+
+def _words(finding: Finding, place: MessageContext) -> dict[str, object]:
+    member, stream = place.member, finding.stream
+    position = finding.above if finding.position is None else finding.position
+    entries = "1 entry" if finding.lost == 1 else f"{finding.lost} entries"
+    return {
+        "stream": stream,
+        "group": member.group,
+        "consumer": member.consumer,
+        "other": repr(finding.other) if finding.other else "the other consumer",
+        "address": place.address,
+        "forgets": " (embedded: forgets its streams when it ends)" if place.forgets else "",
+        "above": finding.above,
+        "position": "its last position" if finding.position is None else finding.position,
+        "mark": finding.mark,
+        "where": "" if finding.detail and finding.above == MIN_ID else f" above {finding.above}",
+        "detail": f" {finding.detail}" if finding.detail else "",
+        "lost": entries if finding.is_exact else f"at least {entries}",
+        "were": "was" if finding.lost == 1 else "were",
+        "seek": seek_command(stream, member.group, finding.above, member.consumer),
+        "skip": seek_command(stream, member.group, position, member.consumer),
+        "pending": pending_command(stream, member.group),
+        "notes": key_beside(stream, "notes", member.group, member.consumer).decode("utf-8", "replace"),
+        "create": create_command(stream, member.group, finding.above),
+    }
+
+
+def table() -> str:
+    """Return the table of docs/reference/data-loss.md, in Markdown."""
+    columns = "| what the query finds | `true`: stops with | `false`, alone in the group | `false`, shared group |"
+    lines = [
+        f"| {row.kind.value} | `{row.error.condition}`. {row.short} | {row.alone} "
+        f"| {'the same' if row.shared == row.alone else row.shared} |"
+        for row in ROWS
+    ]
+    return "\n".join([columns, "|---|---|---|---|", *lines])

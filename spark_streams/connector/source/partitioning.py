@@ -1,0 +1,149 @@
+"""Divide the parts of a batch into tasks, and a limit between streams. Pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.source.limits import LIMITS, Limits
+from spark_streams.connector.source.part import By, Part, by_stream
+from spark_streams.connector.source.range import Range
+
+_Plain = tuple[Any, ...]  # a pickled part: its fields and those of its range, with the IDs as plain tuples
+_SPREAD = 4  # tasks over which a batch is spread, if each has at least Limits.smallest_task entries
+_SPREAD_ORDERED = 32  # the same if ordered, because tasks differ more in size
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one task reads, the parts of a stream in its order."""
+
+    parts: tuple[Part, ...]
+
+    def __reduce__(self) -> tuple[Callable[[list[_Plain]], Task], tuple[list[_Plain]]]:
+        """Plain tuples are pickled in a third of the time: the driver pickles a batch before its first task starts."""
+        return _task_of, ([_plain(part.range, part.by) for part in self.parts],)
+
+    @property
+    def ranges(self) -> list[Range]:
+        """The ranges of all parts."""
+        return [part.range for part in self.parts]
+
+    @property
+    def count(self) -> int:
+        """Entries of all parts."""
+        return sum(part.count for part in self.parts)
+
+
+def _plain(entries: Range, by: By) -> _Plain:
+    return entries.stream, tuple(entries.after), tuple(entries.last), entries.count, entries.until, by
+
+
+def _task_of(parts: list[_Plain]) -> Task:
+    return Task(
+        tuple(
+            Part(Range(stream, StreamId(*after), StreamId(*last), count, until), by)
+            for stream, after, last, count, until, by in parts
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A batch as tasks. narrowed: the batch is a piece of a failed batch, or there are such pieces (poison_batch);
+    lossy: it has fewer entries than its offset says; noted: streams with entries that an earlier run of the batch has
+    noted (task.notes)."""
+
+    tasks: list[Task]
+    narrowed: bool
+    lossy: bool = False
+    noted: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_tasks(
+        cls, tasks: list[Task], narrowed: bool, lossy: bool = False, noted: frozenset[str] = frozenset()
+    ) -> Plan:
+        """Return a plan that has at least one task if it is narrowed: a task reports this to the sink."""
+        return cls(tasks if tasks or not narrowed else [Task(())], narrowed, lossy, noted)
+
+
+def divide_into_tasks(
+    parts: Iterable[Part], entries_per_task: int, ordered: bool = False, limits: Limits = LIMITS
+) -> list[Task]:
+    """Return tasks of about `entries_per_task` entries, from parts in the order of their streams.
+
+    Touching ranges of a stream are joined. Small ranges, also of different streams, share a task. A range is never cut,
+    because the IDs inside it are unknown. A batch that fits into one task is spread over several if it is large enough.
+    ordered: all parts of a stream are in one task, and few streams share a task, because a task cannot be cut.
+    """
+    filled = [part for part in parts if part.count]
+    total = sum(part.count for part in filled)
+    size = task_size(total, entries_per_task, limits, _SPREAD_ORDERED if ordered else _SPREAD)
+    groups = _by_stream(filled) if ordered else [[part] for part in _joined(filled, size)]
+    of_tasks: list[list[Part]] = []
+    remaining = 0
+    for group in groups:
+        count = sum(part.count for part in group)
+        if of_tasks and count <= remaining:
+            of_tasks[-1] += group
+            remaining -= count
+        else:
+            of_tasks.append(group)
+            remaining = size - count
+    return [Task(tuple(group)) for group in of_tasks]
+
+
+def task_size(entries: int, entries_per_task: int, limits: Limits = LIMITS, spread_over: int = _SPREAD) -> int:
+    """Return the maximum number of entries of a task of a batch of `entries`. A batch that fits into one task is spread
+    over several."""
+    spread = -(-entries // spread_over)
+    return min(entries_per_task, max(limits.smallest_task, spread))
+
+
+def _by_stream(parts: Iterable[Part]) -> list[list[Part]]:
+    """Return the parts of each stream, joined if they touch."""
+    return [_joined(of_stream, None) for of_stream in by_stream(parts).values()]
+
+
+def _joined(parts: Iterable[Part], size: int | None) -> list[Part]:
+    """Join touching ranges that are read in the same way, up to `size` entries; None: unlimited."""
+    joined: list[Part] = []
+    for part in parts:
+        together = _together(joined[-1], part) if joined else None
+        if together is not None and (size is None or together.count <= size):
+            joined[-1] = together
+        else:
+            joined.append(part)
+    return joined
+
+
+def _together(one: Part, above: Part) -> Part | None:
+    """Return two parts as one; None: they do not touch, or they are read in different ways."""
+    below, upper = one.range, above.range
+    if (below.stream, below.last, below.until) != (upper.stream, upper.after, upper.until):
+        return None
+    ranges = Range(below.stream, below.after, upper.last, below.count + upper.count, below.until)
+    if isinstance(one.by, bytes) and isinstance(above.by, bytes):
+        return Part(ranges, one.by + above.by)
+    return Part(ranges, one.by) if one.by == above.by else None
+
+
+def share(limit: int, backlog: Mapping[str, int], turn: int = 0) -> dict[str, int]:
+    """Divide `limit` entries between streams.
+
+    No stream gets more than its backlog. Small backlogs are taken completely, and the rest is divided equally. If there
+    are more streams than entries, streams take turns (turn: counts triggers), so that no stream starves.
+    """
+    names = sorted(stream for stream, waiting in backlog.items() if waiting > 0)
+    if limit < len(names):
+        return {names[(turn * limit + number) % len(names)]: 1 for number in range(limit)}
+    smallest_first = sorted(names, key=lambda stream: (backlog[stream], stream))
+    shares: dict[str, int] = {}
+    remaining = limit
+    for position, stream in enumerate(smallest_first):
+        streams_left = len(smallest_first) - position
+        shares[stream] = min(backlog[stream], -(-remaining // streams_left))
+        remaining -= shares[stream]
+    return shares

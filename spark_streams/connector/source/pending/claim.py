@@ -1,0 +1,273 @@
+"""Claims: taking over pending entries of dead consumers of the group, and released entries (XPENDING … IDLE, XCLAIM).
+
+    → WATCH lease   GET lease   XPENDING … IDLE     a page of one consumer, which is no running query
+    → MULTI   XCLAIM … JUSTID   EXEC                nil: a query has begun as this consumer
+
+Claimed entries become pending for the query's own consumer. Those at or below its position are old entries, like
+entries that another client hands over: the next batch takes them. Those above it are taken like reserved entries. So a
+run that dies between a claim and its offset loses no entry and reads none twice. Only a report is missing then: of
+entries that were deleted before the claim, which XCLAIM drops.
+
+Released entries (XNACK, Redis 8.8) belong to no consumer: every query of the group takes them at once, with or without
+claimIdle. XNACK FATAL marks an entry that must not be read again. It becomes a dead letter, or stays pending if the
+query has no dead-letter stream.
+
+An entry that was delivered `maxDeliveries` times, by the server's counter, is dead. A claim counts as a delivery,
+unless it takes entries from another query: queries that die of an outage would pass an entry on until it is dead.
+source.pending.poison_state finds entries that kill queries. Reading counts no delivery (FACTS R8).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.connector.counters import CLAIMED
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.commit_mark import committed_key
+from spark_streams.connector.source.group.account import count_missing
+from spark_streams.connector.source.group.consumer_lease import lease_key
+from spark_streams.connector.source.group.findings import Finding, Kind
+from spark_streams.connector.source.group.remedies import DataLoss
+from spark_streams.connector.source.group.state import GroupState, OtherConsumer, read_group_now
+from spark_streams.connector.source.group.stream_set import StreamSet
+from spark_streams.connector.source.limits import Limits
+from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.pending.dead_entries import DeadEntries, DeadLetters
+from spark_streams.connector.source.pending_list import pending_ids, pending_page
+from spark_streams.connector.source.quota import BatchQuota
+from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.run_counters import RunCounters
+from spark_streams.connector.wire.connection.connection import Argument
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.entries.pending_page import PendingPage, arguments_of, texts_of
+from spark_streams.connector.wire.replies.multi_exec import transact
+from spark_streams.connector.wire.replies.released import FATAL, RELEASED_IDLE, released_in
+
+_log = logging.getLogger("spark_streams.connector.source")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Holder of entries to claim. consumer: its name, None: the entries were released; idle: milliseconds since the
+    last delivery of an entry, at least; counts: whether a claim counts as a delivery."""
+
+    consumer: str | None
+    idle: int
+    counts: bool = True
+
+    def xpending(self, member: Membership, stream: str, start: StreamId, count: int) -> tuple[Argument, ...]:
+        """Return the XPENDING that lists its next entries."""
+        name = () if self.consumer is None else (self.consumer,)
+        return ("XPENDING", stream, member.group, "IDLE", self.idle, bytes(start), "+", count, *name)
+
+
+class Claims:
+    """The claims of one query. dead_letters: of entries that were delivered too often or are fatal."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        stream_set: StreamSet,
+        losses: DataLoss,
+        counters: RunCounters,
+        dead_letters: DeadLetters,
+        limits: Limits,
+    ) -> None:
+        self._idle = options.claim_idle
+        self._max_deliveries = options.max_deliveries
+        self._stream_set = stream_set
+        self._losses = losses
+        self._counters = counters
+        self._dead_letters = None if options.dead_letter_stream is None else dead_letters
+        self._limits = limits
+        self._reported_fatal: set[tuple[str, StreamId, int]] = set()
+
+    @property
+    def _member(self) -> Membership:
+        return self._stream_set.member
+
+    def holders(self, server: Server, groups: Mapping[str, GroupState]) -> dict[str, list[Holder]]:
+        """Return the holders of entries to claim, per stream, released entries first. Raises ServerError."""
+        released = [stream for stream, group in groups.items() if group.released]
+        holders = {stream: [Holder(None, RELEASED_IDLE)] for stream in self._with_released(server, released)}
+        if self._idle is not None:
+            for stream, name in self._dead_consumers(server, groups):
+                key = committed_key(stream, self._member.group, name)
+                is_query = server.execute("GET", key) is not None
+                holders.setdefault(stream, []).append(Holder(name, self._idle, counts=not is_query))
+        return holders
+
+    def _with_released(self, server: Server, streams: Sequence[str]) -> list[str]:
+        """Return those of these streams whose group has released entries."""
+        summaries = server.execute_all([("XPENDING", stream, self._member.group) for stream in streams])
+        return [stream for stream, summary in zip(streams, summaries, strict=True) if released_in(summary)]
+
+    def _dead_consumers(self, server: Server, groups: Mapping[str, GroupState]) -> list[tuple[str, str]]:
+        """Return consumers with pending entries that are no running query, each with its stream."""
+        candidates: list[tuple[str, OtherConsumer]] = [
+            (stream, other) for stream, group in groups.items() for other in group.others if other.pending
+        ]
+        if not candidates:
+            return []
+        alive = self._stream_set.live(server, [(stream, other.name) for stream, other in candidates])
+        return [(stream, other.name) for stream, other in candidates if (stream, other.name) not in alive]
+
+    def claim(self, server: Server, holders: Mapping[str, Sequence[Holder]], quota: BatchQuota) -> list[str]:
+        """Claim what the quota admits. Return the streams of which something was claimed."""
+        claimed: list[str] = []
+        for stream, stream_holders in holders.items():
+            before = self._count_pending(server, stream)
+            requested_ids: list[bytes] = []
+            requested = 0
+            for holder in stream_holders:
+                ids, count = self._claim_from(server, stream, holder, quota.without({stream: requested}))
+                requested_ids += ids
+                requested += count
+            if not requested:
+                continue
+            # Other clients may have acknowledged or claimed some meanwhile, so the pending list decides.
+            gained = self._count_pending(server, stream) - before
+            if gained < requested:
+                deleted = self._count_deleted(server, stream, requested_ids)
+                if deleted:
+                    first = StreamId.parse(texts_of(requested_ids[0])[0].as_py())
+                    finding = Finding(Kind.ENTRIES_LOST, stream, above=first.previous(), lost=deleted)
+                    detail = f"that other consumers of group {self._member.group!r} had left pending or released"
+                    self._losses.report(replace(finding, detail=detail))
+            if gained > 0:
+                self._counters.entries(CLAIMED)[stream] += gained
+                claimed.append(stream)
+                quota = quota.without({stream: gained})
+        return claimed
+
+    def _claim_from(self, server: Server, stream: str, holder: Holder, quota: BatchQuota) -> tuple[list[bytes], int]:
+        """Claim from one holder, page by page. Return the IDs of the requested entries (as `PendingPage.ids`), and
+        their number."""
+        member, limits = self._member, self._limits
+        ids: list[bytes] = []
+        limit = quota.limit_of(stream)
+        requested, start = 0, MIN_ID
+        while limit is None or requested < limit:
+            page_size = limits.claim_page if limit is None else min(limits.claim_page, limit - requested)
+            if self._runs_again(server, stream, holder):
+                break
+            page = pending_page(server, stream, holder.xpending(member, stream, start, page_size))
+            dead_groups, living = _separate_dead(stream, holder, page, self._max_deliveries)
+            # Also without a command: EXEC ends the watch.
+            if transact(server.connection_for(stream), _claims(member, stream, holder, living)) is None:
+                break  # a query has begun as this consumer
+            if page.last is None:
+                break
+            if living.count:
+                ids.append(living.ids)
+                requested += living.count
+            for dead in dead_groups:
+                if self._dead_letters is None:
+                    self._warn_of_fatal(dead)
+                else:
+                    self._dead_letters.write(server, dead)
+            if page.count < page_size or page.last == MAX_ID:
+                break
+            start = page.last.next()
+        return ids, requested
+
+    def _runs_again(self, server: Server, stream: str, holder: Holder) -> bool:
+        """Whether a running query is the holder by now. Otherwise watch its lease: if a query takes it, no transaction
+        claims anything."""
+        if holder.consumer is None:
+            return False
+        node = server.connection_for(stream)
+        node.execute("WATCH", lease_key(stream, self._member.group, holder.consumer))
+        runs = bool(self._stream_set.live(server, [(stream, holder.consumer)]))
+        if runs:
+            node.execute("UNWATCH")
+        return runs
+
+    def _warn_of_fatal(self, dead: DeadEntries) -> None:
+        """Log once that fatal entries stay pending because the query has no dead-letter stream."""
+        stream, ids = dead.stream, dead.ids
+        warning_key = (stream, ids[0], len(ids))
+        if warning_key in self._reported_fatal:
+            return
+        self._reported_fatal.add(warning_key)
+        group = self._member.group
+        _log.warning(
+            "stream %r: %d entries of group %r, from %s on, are marked as fatal (XNACK FATAL), and this query has no "
+            "deadLetterStream. They stay pending and are not read. To list them: rstream pending %s --group %s "
+            "--entries 20. To move them to dead letters, set deadLetterStream and maxDeliveries",
+            stream, len(ids), group, ids[0], stream, group,
+        )  # fmt: skip
+
+    def _count_pending(self, server: Server, stream: str) -> int:
+        """Return how many entries are pending for the query. Raises GroupMissingError, DataLossError."""
+        return read_group_now(server, self._member, stream).ours
+
+    def _count_deleted(self, server: Server, stream: str, requested_ids: Sequence[bytes]) -> int:
+        """Return how many entries that a claim requested are no longer in the stream: XCLAIM drops those from the
+        pending list. Other clients have acknowledged or claimed the other missing ones."""
+        ids = texts_of(b"".join(requested_ids))
+        first, last = StreamId.parse(ids[0].as_py()), StreamId.parse(ids[-1].as_py())
+        between = Range(stream, min(first, last).previous(), max(first, last))
+        size = self._limits.claim_page
+        held = pending_ids(server, self._member, [between], size, limits=self._limits)
+        held_ids = texts_of(b"".join([ids for _, ids in held]))
+        missing = ids.filter(pc.invert(pc.is_in(ids, value_set=held_ids))).to_pylist()
+        return count_missing(server, stream, missing)
+
+
+def released_above(
+    server: Server, member: Membership, stream: str, position: StreamId, end: StreamId, size: int
+) -> tuple[int, StreamId]:
+    """Return how many entries with position < ID ≤ end are released, and the last one of them (0-0: there are none).
+    size: of one page."""
+    holder, count, last, start = Holder(None, RELEASED_IDLE), 0, MIN_ID, position
+    while start < end:
+        page = pending_page(server, stream, holder.xpending(member, stream, start.next(), size))
+        ids = [found for found in page.parsed_ids() if found <= end] if page.count else []
+        count += len(ids)
+        last = max([last, *ids])
+        if len(ids) < size:
+            break
+        start = ids[-1]
+    return count, last
+
+
+def _separate_dead(
+    stream: str, holder: Holder, page: PendingPage, max_deliveries: int | None
+) -> tuple[list[DeadEntries], PendingPage]:
+    """Return the entries of a page that are fatal or were delivered too often, and the page without them. Pure."""
+    fatal = page.deliveries == FATAL
+    is_dead = fatal if max_deliveries is None else page.deliveries >= max_deliveries
+    if not holder.counts or not is_dead.any():
+        return [], page
+    ids = page.parsed_ids()
+    fatal_entries, exhausted_entries = [
+        DeadEntries(stream, holder.consumer, [ids[row] for row in rows], page.deliveries[rows].tolist())
+        for rows in (np.flatnonzero(fatal), np.flatnonzero(is_dead & ~fatal))
+    ]
+    fatal_entries = replace(fatal_entries, reason="fatal", message="marked as fatal (XNACK FATAL)")
+    living = b"".join(arguments_of(page.ids).filter(pa.array(~is_dead)).to_pylist())
+    dead_groups = [dead for dead in (fatal_entries, exhausted_entries) if dead.ids]
+    return dead_groups, replace(
+        page, count=int((~is_dead).sum()), ids=living, deliveries=page.deliveries[~is_dead], idle=page.idle[~is_dead]
+    )
+
+
+def _claims(member: Membership, stream: str, holder: Holder, page: PendingPage) -> list[tuple[Argument, ...]]:
+    """Return the XCLAIMs of the entries of a page for the query's consumer, without the entries in their replies. The
+    server checks the idle time again. JUSTID counts no delivery (FACTS R8), so RETRYCOUNT does."""
+    head = ("XCLAIM", stream, member.group, member.consumer, holder.idle)
+    ids = texts_of(page.ids)
+    if not holder.counts:
+        return [(*head, *ids.to_pylist(), "JUSTID")] if page.count else []
+    return [
+        (*head, *ids.filter(pa.array(page.deliveries == count)).to_pylist(), "RETRYCOUNT", count + 1, "JUSTID")
+        for count in np.unique(page.deliveries).tolist()
+    ]

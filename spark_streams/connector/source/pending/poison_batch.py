@@ -1,0 +1,335 @@
+"""Cutting a batch that kills its query into pieces, until the entry that kills is alone and becomes a dead letter.
+
+Spark replays a failed batch with the same offsets until it succeeds. So the driver counts on the server how many runs
+have planned a batch without committing it. If there are too many (`maxDeliveries`), it divides the batch's entries into
+ranges (sixteenths, or single entries of up to 128), and notes these pieces in the record. The batch is committed empty,
+and the pieces are the query's next batches. A piece that dies is cut in turn. poison_state decides which piece is read
+next and when a single entry becomes a dead letter, and why a good entry does not. Other entries are read meanwhile.
+
+Nothing is moved: the entries of a piece stay pending for the query's consumer. A batch is only acknowledged if the
+record says that its entries were read (`has_read`), so a lost record means that entries are read again, and never that
+they are acknowledged unread. Other entries below the query's position are read around the pieces.
+
+killed after               the next run
+SET of the attempt         counts it as a death, also if no task has read
+SET of the pieces          plans the batch empty again
+commit log of that batch   leaves its entries pending (`has_read`)
+SET of an entry's end      gives it up again; a second dead letter is not written
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.base.printable import printable
+from spark_streams.connector.source.group.findings import Finding, Kind
+from spark_streams.connector.source.group.remedies import DataLoss
+from spark_streams.connector.source.limits import Limits
+from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.source.part import Part, entries_per_stream, pending_parts
+from spark_streams.connector.source.pending.dead_entries import DeadEntries, DeadLetters
+from spark_streams.connector.source.pending.poison_record import (
+    CachedPoisonState,
+    PoisonRecord,
+    QueryFailure,
+    attempt_key_of,
+    delete_failure,
+    delete_record,
+    fetch_failure,
+    is_done_in_sink,
+)
+from spark_streams.connector.source.pending.poison_state import PIECES, Piece, PoisonState, Ranges
+from spark_streams.connector.source.pending_list import pending_ids, pending_ranges
+from spark_streams.connector.source.range import Range
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.entries.pending_page import texts_of
+
+_log = logging.getLogger("spark_streams.connector.source")
+
+_PAGE = 10_000  # IDs per round trip
+
+
+class PoisonBatch:
+    """One query's attempts at its batches.
+
+    max_deaths: runs that an unchanged batch may kill, None: unlimited; run_name: of this run; dead_letters: of
+    entries that are given up; losses: reports entries that are missing from pieces. Methods take the run's copy of the
+    state and return the new one.
+    """
+
+    def __init__(
+        self,
+        max_deaths: int | None,
+        member: Membership,
+        run_name: str,
+        dead_letters: DeadLetters,
+        losses: DataLoss,
+        limits: Limits,
+    ) -> None:
+        self._max_deaths = max_deaths
+        self._member = member
+        self._dead_letters = dead_letters
+        self._losses = losses
+        self._limits = limits
+        self._run = run_name
+
+    # -- a batch is planned --------------------------------------------------------------------------------------
+
+    def attempt(
+        self, server: Server, begin: Offset, end: Offset, cache: CachedPoisonState, missing_groups: Sequence[str] = ()
+    ) -> tuple[bool, CachedPoisonState]:
+        """Count this run's attempt at a batch. If too many runs have died of it and the sink has not completed it, set
+        its entries aside. Return whether they were set aside.
+
+        missing_groups: streams of the batch whose group, and with it the pending entries, no longer exists.
+
+        After an exception, call it again. Raises GroupMissingError, ServerError, DataLossError.
+        """
+        record = PoisonRecord(server, cache, end, begin)
+        if not end.held:
+            return False, record.cache  # the batch only corrects a position (trigger.trigger)
+        state = record.state.for_batch(end.token)
+        died = state.runs - (state.run == self._run)  # this run counts once, also if the connection broke before
+        if self._max_deaths is None:
+            if end.record and not state.narrowed:  # the option was removed: the record must still say that it was read
+                record.save(replace(state, runs=died + 1, run=self._run))
+            return state.narrowed, record.cache
+        if state.narrowed:
+            return True, record.cache
+        remaining = end.without(missing_groups)
+        name = state.piece_of(end.old)
+        state = replace(state, runs=died + 1, run=self._run)
+        may_go_on = died < state.allowed_deaths(self._max_deaths, is_unchanged=name is None)
+        if not died or may_go_on or is_done_in_sink(server, end):
+            record.save(state, *([] if died else [attempt_key_of(end)]))
+            return False, record.cache
+        pending = pending_ranges(server, self._member, remaining.all_ranges, _PAGE, limits=self._limits)
+        if not pending:
+            record.save(state)
+            return False, record.cache
+        self._set_aside(server, record, state, end, pending, remaining)
+        return True, record.cache
+
+    def _set_aside(
+        self,
+        server: Server,
+        record: PoisonRecord,
+        state: PoisonState,
+        end: Offset,
+        pending: Sequence[Range],
+        remaining: Offset,
+    ) -> None:
+        """Make pieces of all entries of a batch. remaining: its end, without missing groups."""
+        count = sum(entries.count for entries in pending)
+        self._report_missing(_entries_of(remaining) - entries_per_stream(pending))
+        name = state.piece_of(end.old)
+        failure = fetch_failure(server, end)
+        cause = failure if count == 1 else QueryFailure()
+        size = state.size_of_pieces(count, name is None, name)
+        parts = {stream: remaining.ranges(stream) for stream in remaining.taken_from}
+        new_pieces = self._divided(server, parts, size, end.token)
+        after = state.set_aside(new_pieces, name, cause.error, cause.message)
+        [first, *_] = pending
+        if count == 1:
+            [died] = [after.pieces[new].died for new in new_pieces]
+            _log.warning(
+                "stream %r: entry %s has killed the query, death %d of %d. It is read again after %d other batches",
+                first.stream, first.last, died, after.deaths, died,
+            )  # fmt: skip
+        else:
+            _log.warning(
+                "a batch of %d entries has killed the query %d times (stream %r, above %s). It is read as %d pieces of "
+                "up to %d entries",
+                count, state.runs - 1, first.stream, first.after, len(new_pieces), size,
+            )  # fmt: skip
+        record.save(after)
+        delete_failure(server, end)
+
+    def _divided(self, server: Server, parts: Ranges, size: int, origin: str) -> dict[str, dict[str, list[Range]]]:
+        """Return the pending entries of these ranges as pieces of `size` entries, of any stream, each under the name
+        of its first entry. origin: of the batch or the piece: entries of two streams may have the same ID."""
+        pieces: dict[str, dict[str, list[Range]]] = {}
+        capacity, name = 0, ""
+        for stream, ranges in sorted(parts.items()):
+            for part in ranges:
+                after = part.after
+                while found := self._next_page(server, replace(part, after=after), min(_PAGE, capacity or size)):
+                    entries, first = found
+                    if not capacity:
+                        name = f"{first.ms:020d}-{first.seq:020d}~{origin}.{len(pieces):04d}"
+                        pieces[name], capacity = {}, size
+                    capacity -= entries.count
+                    pieces[name].setdefault(stream, []).append(entries)
+                    after = entries.last
+        return pieces
+
+    def _next_page(self, server: Server, entries: Range, limit: int) -> tuple[Range, StreamId] | None:
+        """Return the first pending entries of a range, and the ID of the first one."""
+        at_most = {entries.stream: limit}
+        found = pending_ids(server, self._member, [entries], limit, at_most, self._limits)
+        return next(((page, StreamId.parse(ids.split(b"\r\n", 2)[1])) for page, ids in found), None)
+
+    def has_read(self, server: Server, end: Offset) -> bool:
+        """Whether the tasks of a batch were given its entries. If the record says that they were set aside, or must say
+        that they were read and is lost, they stay pending. A batch whose offset names no record may have one, too: if
+        maxDeliveries was set after it had killed the query."""
+        if not end.held:
+            return True
+        state = PoisonRecord(server, CachedPoisonState(), end).state
+        if state.token != end.token:
+            return not end.record
+        return not state.narrowed and (state.runs > 0 or not end.record)
+
+    # -- a batch is chosen ---------------------------------------------------------------------------------------
+
+    def begin(self, server: Server, begin: Offset) -> CachedPoisonState:
+        """Return the run's copy of the record, without what this run must not use of it. Its entries are then pending
+        entries like others: all of a record of an earlier checkpoint; pieces above the checkpoint, which are of a batch
+        that this copy of it does not have; pieces of streams that the checkpoint no longer has. Without maxDeliveries,
+        no piece is read as a batch, but the sink may still have rows of it."""
+        if not begin.streams:
+            return CachedPoisonState(PoisonState())
+        record = PoisonRecord(server, CachedPoisonState(), begin)
+        last = record.state
+        if record.cache.key is None:
+            return record.cache
+        if not begin.token:
+            delete_record(server, begin)
+            return CachedPoisonState(PoisonState())
+        state = last.without_streams(last.streams - begin.at.keys())
+        for name, piece in [*state.pieces.items(), *state.away.items()]:
+            state = state.without(name) if _is_above(piece, begin) else state
+        state = state.released() if self._max_deaths is None else state
+        if state != last:
+            record.save(state)
+        return record.cache
+
+    def let_go(
+        self, server: Server, begin: Offset, cache: CachedPoisonState, read: Collection[str]
+    ) -> CachedPoisonState:
+        """Return the run's copy without maxDeliveries, after nothing is pending any more of what was set aside in these
+        streams. begin: acknowledged."""
+        if self._max_deaths is not None or not cache.streams & {*read}:
+            return cache
+        record = PoisonRecord(server, cache, begin)
+        record.save(record.state.without_streams(read))
+        return record.cache
+
+    def next_piece(
+        self, server: Server, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
+    ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
+        """Return the piece that is the next batch, with its pending entries, or nothing. streams: that are read; begin:
+        committed and acknowledged.
+
+        Raises ServerError, DataLossError.
+        """
+        if self._max_deaths is None or not begin.streams or not cache.may_hold:
+            return {}, [], cache
+        record = PoisonRecord(server, cache, begin)
+        state = record.state.after_commit(begin.token, record.state.piece_of(begin.old), begin.held > 0)
+        state = state.with_streams(streams)
+        for condemned in list(state.condemned()):
+            state = self._give_up(server, record, condemned, state)
+        while (large := state.piece_to_cut()) is not None:
+            origin = large.partition("~")[2]
+            parts = self._divided(server, state.pieces[large].ranges(), _sixteenth(state, large), origin)
+            state = state.cut(large, parts)
+        chosen: dict[str, tuple[Range, ...]] = {}
+        tasks: list[Part] = []
+        while not tasks and (name := state.next_piece()) is not None:
+            state, chosen, tasks = self._held(server, state, name)
+        return self._chosen(record, state, chosen, tasks)
+
+    def fallback_piece(
+        self, server: Server, begin: Offset, cache: CachedPoisonState
+    ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
+        """Return the piece that is the next batch if there is nothing else to read, or nothing."""
+        record = PoisonRecord(server, cache, begin)
+        name = record.state.fallback_piece()
+        if name is None:
+            return {}, [], cache
+        return self._chosen(record, *self._held(server, record.state, name))
+
+    @staticmethod
+    def _chosen(
+        record: PoisonRecord, state: PoisonState, chosen: dict[str, tuple[Range, ...]], tasks: list[Part]
+    ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
+        """Save the state after a piece was chosen, and return the piece."""
+        if state != record.state:
+            record.save(state)
+        return chosen if tasks else {}, tasks, record.cache
+
+    def _held(
+        self, server: Server, state: PoisonState, name: str
+    ) -> tuple[PoisonState, dict[str, tuple[Range, ...]], list[Part]]:
+        """Return a piece's ranges with the numbers that are pending now, and its entries; and the state without the
+        piece if nothing is pending. Missing entries are reported."""
+        ranges: dict[str, tuple[Range, ...]] = {}
+        tasks: list[Part] = []
+        for stream, parts in state.pieces[name].ranges().items():
+            counted = []
+            for part in parts:
+                found = pending_ranges(server, self._member, [part], self._limits.reserve_step, limits=self._limits)
+                counted.append(replace(part, count=sum(one.count for one in found)))
+                tasks += pending_parts(found)
+                self._report_missing(Counter({stream: part.count - counted[-1].count}), part.after)
+            ranges[stream] = tuple(counted)
+        piece = replace(state.pieces[name], parts={s: tuple(map(str, parts)) for s, parts in ranges.items()})
+        without = state.without(name)
+        return (replace(state, pieces={**state.pieces, name: piece}) if tasks else without), ranges, tasks
+
+    def share_of(self, backlog: int, limit: int | None) -> int:
+        """Return how many new entries of this backlog a batch may have while pieces wait for other batches."""
+        share = -(-backlog // PIECES)
+        return share if limit is None else min(share, limit)
+
+    def _give_up(self, server: Server, record: PoisonRecord, name: str, state: PoisonState) -> PoisonState:
+        """Make a dead letter of the entry that kills the query."""
+        state = state.give_up(name)
+        record.save(state)
+        piece = state.pieces[name]
+        consumer = self._member.consumer
+        for stream, parts in piece.ranges().items():
+            found = pending_ids(server, self._member, parts, _PAGE, limits=self._limits)
+            for entry_id in [text for _, ids in found for text in texts_of(ids).to_pylist()]:
+                reply = server.execute("XPENDING", stream, self._member.group, entry_id, entry_id, 1, consumer)
+                if not reply:
+                    continue  # another client has acknowledged it since
+                [[_, _, _, deliveries]] = reply
+                message = piece.message or "the query ended each time that it read this entry"
+                entry = StreamId.parse(entry_id)
+                _log.warning(
+                    "stream %r: entry %s kills the query and is given up: %s", stream, entry, printable(message)
+                )
+                dead = DeadEntries(stream, consumer, [entry], [deliveries], "query", "poison", piece.error, message)
+                self._dead_letters.write(server, dead)
+        return state.without(name)
+
+    # -- losses --------------------------------------------------------------------------------------------------
+
+    def _report_missing(self, lost: Mapping[str, int], above: StreamId = MIN_ID) -> None:
+        """Report entries above an ID that were set aside and are missing, per stream. Raises DataLossError."""
+        for stream, count in lost.items():
+            if count > 0:
+                finding = Finding(Kind.ENTRIES_LOST, stream, above=above, lost=count)
+                self._losses.report(replace(finding, detail="of a batch that killed the query"))
+
+
+def _is_above(piece: Piece, offset: Offset) -> bool:
+    """Whether a batch after this offset has read entries of the piece."""
+    ranges = piece.ranges().items()
+    return any(part.last > offset[stream] for stream, parts in ranges for part in parts if stream in offset.at)
+
+
+def _sixteenth(state: PoisonState, name: str) -> int:
+    return -(-state.pieces[name].count // PIECES)
+
+
+def _entries_of(end: Offset) -> Counter[str]:
+    """Return how many entries a batch has of each stream."""
+    return Counter({stream: sum(part.count for part in end.ranges(stream)) for stream in end.taken_from})

@@ -1,0 +1,267 @@
+"""The driver's side of a query, independent of Spark: the calls that Spark makes to a streaming source.
+
+A micro-batch is exactly the entries that are pending for the query's consumer in the ranges of its offset (see
+source.offset). With noAck it is the range itself. Spark calls `next(start)` only with a start that is in its commit log
+(docs/internals/facts.md, S4). So the query may acknowledge entries up to there.
+
+    next      a trigger makes a batch (triggering.py, trigger.trigger), or waits for entries (idle.py)
+    plan      the tasks of a batch (planning.py, replayed_batch.py)
+
+State in this process (steps.py) only saves work: the offset and the server have all that a restart needs.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from spark_streams.connector.counters import LOST
+from spark_streams.connector.errors import DataLossError, GroupMissingError, OffsetError
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.group.admin import streams_without_group
+from spark_streams.connector.source.group.opening import Opening
+from spark_streams.connector.source.group.remedies import DataLoss, MessageContext
+from spark_streams.connector.source.group.server_checks import require_entry_counts, require_no_eviction
+from spark_streams.connector.source.group.state import missing
+from spark_streams.connector.source.group.stream_set import StreamSet
+from spark_streams.connector.source.limits import LIMITS, Limits
+from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.offset import Offset, StreamOffset
+from spark_streams.connector.source.partitioning import Plan
+from spark_streams.connector.source.pending.claim import Claims
+from spark_streams.connector.source.pending.dead_entries import DeadLetters
+from spark_streams.connector.source.pending.poison_batch import PoisonBatch
+from spark_streams.connector.source.query.batch_pace import Pacing
+from spark_streams.connector.source.query.idle import Idle
+from spark_streams.connector.source.query.planning import CurrentBatch, Planning
+from spark_streams.connector.source.query.steps import Steps
+from spark_streams.connector.source.query.triggering import Triggering
+from spark_streams.connector.source.run_counters import RunCounters
+from spark_streams.connector.source.trigger.acknowledge import Acknowledging
+from spark_streams.connector.source.trigger.admission import Admission
+from spark_streams.connector.source.trigger.background import BackgroundWorker
+from spark_streams.connector.source.trigger.batch_contents import ContentsChooser
+from spark_streams.connector.source.trigger.bookmarked import Bookmarked
+from spark_streams.connector.source.trigger.delivered import Delivered
+from spark_streams.connector.source.trigger.observe import Observer
+from spark_streams.connector.source.trigger.remove import Removing
+from spark_streams.connector.source.trigger.run_state import RunState
+from spark_streams.connector.source.trigger.trigger import Trigger
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.left_master import RoleCheck
+from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
+from spark_streams.connector.wire.session import Session
+
+T = TypeVar("T")
+
+
+class MicroBatchStream:
+    """The batches of one query. One thread may use it. now: a monotonic clock, in seconds; worker: runs jobs while
+    tasks run; first_at_once: the first trigger does not wait for minEntriesPerTrigger."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        now: Callable[[], float] = time.monotonic,
+        worker: BackgroundWorker | None = None,
+        limits: Limits = LIMITS,
+        first_at_once: bool = False,
+    ) -> None:
+        self._options = options
+        self._limits = limits
+        self._server = Session(options.address, f"group {options.group!r}", greet=self._greet)
+        self.worker = worker or BackgroundWorker(options.address)
+        self.counters = RunCounters()
+        self.run_name = secrets.token_hex(6)
+        place = MessageContext(
+            Membership((), options.group, options.consumer), str(options.address), options.address.forgets
+        )
+        losses = self._losses = DataLoss(not options.fail_on_data_loss, place, self.counters.entries(LOST))
+        streams = self._streams = StreamSet(options, now, limits)
+        self._opening = Opening(options, streams)
+        removing = self._removing = Removing(options, streams.retries, now, limits)
+        dead_letters = DeadLetters(options, losses, self.counters, limits, removing.dead_lettered)
+        poison = PoisonBatch(options.max_deliveries, self.member, self.run_name, dead_letters, losses, limits)
+        role = Bookmarked(options, limits) if options.no_ack else Delivered(options, limits)
+        acks = Acknowledging(options, losses, self.counters, removing, poison, role)
+        claims = Claims(options, streams, losses, self.counters, dead_letters, limits)
+        contents = ContentsChooser(options, poison, role)
+        observer = Observer(role, streams, losses, acks)
+        trigger = Trigger(options, observer, contents, claims, acks, now)
+        self._triggering = Triggering(self._opening, streams, trigger, acks, self.worker)
+        self._idle = Idle(options.address, now, limits)
+        self._role = RoleCheck(now, limits.role_check)
+        self._is_idle = False
+        self._now = now
+        run = RunState(is_known=False, admission=Admission.of_options(options, first_at_once))
+        self._steps = Steps(self._server, losses, run)
+        self._planning = Planning(options, self._steps, streams, poison, losses, limits)
+        self._pacing = Pacing(options.target_batch_time, now)
+        self._heads: Mapping[str, StreamState] = {}  # of the last trigger, for reports
+        self._reported_heads: Mapping[str, StreamState] | None = None  # those of the last report
+        self._reported_ends: Mapping[str, object] = {}  # their JSON form
+
+    def _greet(self, server: Server) -> None:
+        """Refuse a server on which the query could lose entries without noticing."""
+        require_entry_counts(server)
+        require_no_eviction(server, self._options)
+
+    @property
+    def member(self) -> Membership:
+        """The group and consumer of the query."""
+        return self._streams.member
+
+    @property
+    def knows_fields(self) -> bool:
+        """Whether the query knows which declared columns no entry has. Then tasks need not find out."""
+        return self._steps.run.knows_fields
+
+    # -- calls of Spark ------------------------------------------------------------------------------------------
+
+    def trust_address(self) -> None:
+        """Wait for the server if it does not answer: it has answered an earlier run at this address."""
+        self._server.trust()
+
+    def first(self) -> Offset:
+        """Return the first offset of a query without a checkpoint. The group keeps it on the server: a second call
+        returns the same offset (S2)."""
+        return self._steps.take_again(lambda server, run: (self._first(server), run))
+
+    def until_now(self) -> None:
+        """End the run at the present last entries of the streams (AvailableNow)."""
+        self._steps.take(self._until_now)
+
+    def open_groups(self, begin: Offset, existing: Sequence[str], question: Callable[[Server, Membership], T]) -> T:
+        """Create the groups where the query begins, hold the lease, and ask a question, without reading an entry.
+
+        existing: streams that must have the group, unless losses are allowed. Raises GroupMissingError.
+        """
+        self._check_owner(begin)
+
+        def open_and_ask(server: Server) -> T:
+            for stream in () if self._losses.allowed else streams_without_group(server, self.member, existing):
+                raise missing(server, self.member, stream, stream_too=False)
+            self._triggering.opened(server, begin, RunState(is_known=False))
+            return question(server, self.member)
+
+        return self._steps.ask(open_and_ask)
+
+    def ask(self, question: Callable[[Server], T]) -> T:
+        """Ask the server a question, without reading an entry."""
+        return self._steps.ask(question)
+
+    def hold(self) -> None:
+        """Hold the lease without reading an entry, after `open_groups`."""
+        self._steps.ask(lambda server: self._streams.hold(server, ()))
+
+    def next(self, begin: Offset, limit: int | None) -> Offset | None:
+        """Reserve the next batch of at most `limit` entries, and return its end. None: there is nothing to read. What
+        ends at `begin` is acknowledged in the background, or now if nothing follows."""
+        self._check_owner(begin)
+        self._server.renew_login()
+        if self._role.is_due():
+            self._steps.ask(self._role.require_master)
+        self._pacing.called()
+        was_idle, self._is_idle = self._is_idle, False
+        if was_idle and self._idle.lasts(begin) and not self._steps.ask(self._streams.has_changed):
+            self._is_idle = True
+            return None
+        has_settled = self._steps.run.has_settled(begin)
+        limit = self._pacing.limit(begin.held, limit)
+        result = self._steps.take_again(lambda server, run: self._triggering.next(server, begin, limit, run))
+        self._heads = result.run.heads
+        if result.end is None:
+            if not was_idle:
+                self._idle.batch_ran()
+            if has_settled:  # otherwise this trigger has acknowledged a batch, and the next one must see the result
+                last = {stream: head.last for stream, head in self._heads.items()}
+                self._idle.begin(begin, last, self._seconds_until_due())
+                self._is_idle = True
+            return None
+        self._planning.current = CurrentBatch(result.end, result.parts, is_new=True)
+        self._pacing.planned(result.end.held)
+        return result.end
+
+    def plan(self, begin: Offset, end: Offset) -> Plan:
+        """Return the tasks of a batch. After a restart the pending list has the batch's entries (S5)."""
+        self._check_owner(begin)
+        self._check_owner(end)
+        if begin == end:
+            return Plan([], narrowed=False)
+        return self._planning.plan(begin, end)
+
+    def commit(self, end: Offset) -> None:
+        """Spark has committed a batch (S3). Acknowledge it if this run has planned it and `next` has not yet.
+
+        Nothing depends on this call. Spark calls it late, or never."""
+        self._check_owner(end)
+        if self._is_idle:
+            self._idle.batch_ran()
+        current = self._planning.current
+        is_ours = current is not None and current.end == end
+        if is_ours and not self._steps.run.has_settled(end):
+            try:
+                self._steps.take(lambda server, run: self._triggering.commit(server, end, run))
+            except (GroupMissingError, DataLossError):
+                # A stream or group has vanished. The next trigger reports the loss, and acknowledges the rest.
+                if not self._losses.allowed:
+                    raise
+
+    def reported(self) -> dict[str, object]:
+        """Return the ends of the streams, this run's counts of lost, claimed and dead-lettered entries, and of bad
+        values, and the limit of the last batch by its time."""
+        if self._reported_heads is not self._heads:  # Spark asks an idle query five times a second
+            ends = {stream: state.last for stream, state in self._heads.items()}
+            self._reported_heads = self._heads
+            at = {stream: StreamOffset(end) for stream, end in ends.items()}
+            self._reported_ends = Offset(self.member.group, self.member.consumer, at).to_json()
+        waiting = self._streams.retries.waiting()
+        waits = {"waiting": waiting} if waiting else {}
+        return {**self._reported_ends, **self.counters.to_json(), **waits, **self._pacing.to_json()}
+
+    def stop(self) -> None:
+        """Release the lease and close the connections."""
+        self.worker.close()
+        self._streams.release()
+        self._idle.close()
+        self._server.close()
+
+    def _seconds_until_due(self) -> float:
+        """Return how long an idle query need not ask the server if no stream gets an entry. 0: it asks each time."""
+        limits = self._limits
+        if self._steps.run.admission.until is not None or not limits.idle_check:
+            return 0.0
+        due = [
+            max(limits.idle_check, limits.idle_check_each * len(self._heads)),
+            self._steps.run.admission.seconds_until_due(self._now()),
+            self._streams.retries.seconds_until_due(),
+            self._removing.seconds_until_due(),
+        ]
+        if self._steps.run.others_have_pending:
+            due.append(limits.idle_check if self._options.claim_idle is None else self._options.claim_idle / 10_000)
+        return max(0.0, min(due))
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _first(self, server: Server) -> Offset:
+        positions = self._opening.first(server)
+        at = {stream: StreamOffset(position) for stream, position in positions.items()}
+        return Offset(self.member.group, self.member.consumer, at, left=frozenset(at))
+
+    def _until_now(self, server: Server, run: RunState) -> tuple[None, RunState]:
+        self._opening.find(server)  # Spark calls this before `first`
+        until = stream_states(server, self._streams.until_now(server))
+        return None, replace(run, admission=replace(run.admission, until=until))
+
+    def _check_owner(self, offset: Offset) -> None:
+        """Raise OffsetError if an offset belongs to another group or consumer: the query must not read or acknowledge
+        their pending entries."""
+        if (offset.group, offset.consumer) != (self.member.group, self.member.consumer):
+            raise OffsetError(
+                f"the checkpoint belongs to consumer {offset.consumer!r} of group {offset.group!r}, and the query is "
+                f"consumer {self.member.consumer!r} of group {self.member.group!r}: set these options back. "
+                "(With a new checkpoint the query begins where its group stands; a new group begins at startingOffsets)"
+            )

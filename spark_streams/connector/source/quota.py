@@ -1,0 +1,108 @@
+"""How many entries and bytes a batch may still take: of all streams together, and of each stream.
+
+Bytes are a soft limit: the average size of the next entries converts them into a number (source.sampled_size).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from spark_streams.connector.keys import origin_of
+from spark_streams.connector.options.per_stream import PerStream
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.partitioning import share
+
+
+@dataclass(frozen=True)
+class BatchQuota:
+    """What a batch may still take.
+
+    entries: of all streams, None: unlimited; of_stream: of each stream, from which `taken` is not subtracted yet;
+    size: bytes, None: unlimited, 0 or less: no further entry; sizes: average bytes of an entry of each stream, if bytes
+    are limited; taken: entries that the batch has of each stream. Entries that are returned for a retry have the limit
+    of their first stream, but count separately.
+    """
+
+    entries: int | None
+    of_stream: PerStream[int | None]
+    size: float | None
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_options(cls, options: SourceOptions) -> BatchQuota:
+        """Return the quota of a query's batch. Each trigger sets the number of entries of all streams."""
+        limits = options.max_entries_per_trigger
+        # Spark passes a single number for all streams to each trigger.
+        of_stream = limits if limits.named else PerStream[int | None](None, {})
+        return cls(None, of_stream, options.max_bytes_per_trigger)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the batch may take no further entry of any stream."""
+        return (self.entries is not None and self.entries <= 0) or (self.size is not None and self.size <= 0)
+
+    def without(self, taken: Mapping[str, int]) -> BatchQuota:
+        """Return the quota after this number of entries of each stream."""
+        if not taken:
+            return self
+        entries = None if self.entries is None else max(0, self.entries - sum(taken.values()))
+        size = self.size
+        if size is not None:
+            size -= sum(count * self.sizes[stream] for stream, count in taken.items())
+        return replace(self, entries=entries, size=size, taken=Counter(self.taken) + Counter(taken))
+
+    def with_entries(self, entries: int | None) -> BatchQuota:
+        """Return this quota with another number of entries of all streams."""
+        return replace(self, entries=entries)
+
+    def within_stream_limits(self, backlog: Mapping[str, int]) -> Mapping[str, int]:
+        """Return how many entries of each stream's backlog the limits of single streams admit."""
+        if self.of_stream.otherwise is None and not self.of_stream.named:
+            return backlog
+        admitted: dict[str, int] = {}
+        for stream, waiting in backlog.items():
+            limit = self._stream_limit(stream)
+            admitted[stream] = waiting if limit is None else min(waiting, limit)
+        return admitted
+
+    def _stream_limit(self, stream: str) -> int | None:
+        limit = self.of_stream.value_for(origin_of(stream))
+        return None if limit is None else max(0, limit - self.taken.get(stream, 0))
+
+    def limit_of(self, stream: str) -> int | None:
+        """Return how many entries of a single stream the batch may take; None: unlimited."""
+        limits = (self.entries, self._stream_limit(stream), self.fitting(stream))
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def fitting(self, stream: str) -> int | None:
+        """Return how many entries of a single stream have the remaining bytes; None: unlimited. One always fits if any
+        bytes remain, and the last one may exceed them."""
+        if self.size is None:
+            return None
+        return math.ceil(self.size / self.sizes[stream]) if self.size > 0 else 0
+
+    def divide(self, backlog: Mapping[str, int], turn: int) -> Mapping[str, int]:
+        """Return how many entries of each stream's backlog to take. turn: see `share`."""
+        admitted = self.within_stream_limits(backlog)
+        allowed = admitted if self.entries is None else share(self.entries, admitted, turn)
+        if self.size is None:
+            return allowed
+        return self._within_bytes({stream: count for stream, count in allowed.items() if count}, self.size, turn)
+
+    def _within_bytes(self, allowed: Mapping[str, int], remaining: float, turn: int) -> dict[str, int]:
+        """Return how many of these entries fit. Each stream has a share of the bytes, which its last entry may exceed.
+        If no bytes remain for the streams behind it, they wait: streams take turns at being first."""
+        needed = {stream: math.ceil(count * self.sizes[stream]) for stream, count in allowed.items()}
+        shares = share(math.ceil(remaining), needed, turn)
+        first = turn % max(1, len(shares))
+        fitting: dict[str, int] = {}
+        for stream in [*sorted(shares)[first:], *sorted(shares)[:first]]:
+            if remaining <= 0:
+                break
+            fitting[stream] = min(allowed[stream], max(1, math.ceil(shares[stream] / self.sizes[stream])))
+            remaining -= fitting[stream] * self.sizes[stream]
+        return fitting

@@ -1,0 +1,288 @@
+"""Read arrays, structs and maps from JSON text, level by level: the values at one path in all rows are one column.
+
+    array    a JSON array
+    struct   an object: fields by name; missing fields are null, others are ignored, the last field of a name is used
+    map      an object: its names are texts of the key's type; the last field of a name is used
+    scalar   a JSON string, number, true or false; its text is read as a field's text is (text_forms.py):
+             1.50 is as exact a decimal as "1.50", and "NaN" is a float
+    binary   a JSON string in base64
+    any      null is null
+
+A page is read at once if Arrow's reader is certain to return the same (arrow_json.py), and otherwise row by row. If a
+row's text is not JSON, or a part of it does not fit, the row is null. The sink writes the same form
+(connector/sink/encode/fields.py).
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.base.untyped import Json
+from spark_streams.connector.source.rows.arrow_json import raw_type, read_lines
+from spark_streams.connector.source.rows.bisect_cast import assemble, bisect_cast
+from spark_streams.connector.source.rows.deep_json import decode_deep
+from spark_streams.connector.source.rows.text_forms import may_be_plain, nulls_instead
+from spark_streams.connector.wire.entries.entry_page import last_of_each_name
+from spark_streams.connector.wire.entries.lines import Index, Mask
+
+_LONGEST_SHOWN = 80  # characters of a part in messages
+_MIN_SIZE = 50  # rows; reading fewer one by one is faster than further bisecting
+CastTexts = Callable[[pa.Array, pa.DataType], tuple[pa.Array, pa.Array | None]]
+
+# Objects become tuples of pairs. Numbers become their text, so that no digit is rounded.
+_decoder = json.JSONDecoder(object_pairs_hook=tuple, parse_float=str, parse_int=str, parse_constant=str)
+
+
+def _decode(text: str) -> Json:
+    """Return a value of any depth. Raises ValueError."""
+    try:
+        value: Json = _decoder.decode(text)
+        return value
+    except RecursionError:
+        return decode_deep(text, _decoder.raw_decode)
+
+
+def is_nested(to: pa.DataType) -> bool:
+    """Whether values of this type are written as JSON."""
+    return bool(pa.types.is_list(to) or pa.types.is_struct(to) or pa.types.is_map(to))
+
+
+def read_json(
+    text: pa.Array, to: pa.DataType, cast: CastTexts, null_values: Collection[bytes] = ()
+) -> tuple[pa.Array, pa.Array | None]:
+    """Return the column, and a boolean array of the rows whose text does not fit, or None.
+
+    cast: casts a column of texts; null_values: texts of parts that are null. Keys of maps are never null.
+    """
+    raw = None if may_be_plain(null_values) else raw_type(to)
+    if raw is None:
+        return _Reader(len(text), cast, null_values).read(text, to)
+    bad: Mask = np.zeros(len(text), np.bool_)
+    pieces: list[tuple[pa.Array, Index]] = []
+
+    def at_once(part: pa.Array, to: pa.DataType) -> pa.Array:
+        return _convert(read_lines(part, raw), to, cast, null_values)
+
+    def one_by_one(part: pa.Array, to: pa.DataType) -> pa.Array:
+        column, unfit = _Reader(len(part), cast, null_values).read(part, to)
+        unfits.append(unfit)
+        return column
+
+    unfits: list[pa.Array | None] = []
+    for column, rows in bisect_cast(at_once, one_by_one, _MIN_SIZE, text, np.arange(len(text)), to):
+        pieces.append((column, rows))
+        if unfits and (unfit := unfits.pop()) is not None:
+            bad[rows] = unfit.to_numpy(zero_copy_only=False)
+    return assemble(pieces, len(text), to), pa.array(bad) if bad.any() else None
+
+
+def _convert(column: pa.Array, to: pa.DataType, cast: CastTexts, null_values: Collection[bytes]) -> pa.Array:
+    """Convert a column of the raw type to the declared type. Raises pa.ArrowInvalid if a value does not fit."""
+    if pa.types.is_list(to):
+        items = _check_nulls(_convert(column.flatten(), to.value_type, cast, null_values), to.value_field)
+        sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+        return pa.ListArray.from_arrays(_bounds(sizes, column.is_null().to_numpy(zero_copy_only=False)), items, type=to)
+    if pa.types.is_struct(to):
+        is_present = column.is_valid()
+        parts = []
+        for index, field in enumerate(to):
+            part = _convert(column.field(index), field.type, cast, null_values)
+            _check_nulls(part.filter(is_present) if column.null_count else part, field)
+            parts.append(part)
+        return pa.StructArray.from_arrays(parts, fields=list(to), mask=pc.invert(is_present))
+    if null_values and pa.types.is_string(column.type):
+        column = nulls_instead(column, null_values)
+    if column.type == to:
+        return column
+    values, unfit = cast(column, to)
+    if unfit is not None:
+        raise pa.ArrowInvalid("a value does not fit")
+    return values
+
+
+def _check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Return the column. Raises pa.ArrowInvalid if it has a null and the field is not nullable."""
+    if column.null_count and not field.nullable:
+        raise pa.ArrowInvalid("a null in a field that is not nullable")
+    return column
+
+
+def members_that_do_not_fit(
+    texts: pa.Array, to: pa.DataType, cast: CastTexts, null_values: Collection[bytes] = ()
+) -> dict[int, tuple[str, str]]:
+    """Return the path and the text of the first part of each value that does not fit, by its row. A text that is not
+    JSON has none.
+
+    `.qty` is a field of a struct, `[]` an item of an array or a value of a map, `{}` a key of a map; "" is the value
+    itself. The text is for messages: the repr of a scalar, "an array", "an object" or "null".
+    """
+    reader = _Reader(len(texts), cast, null_values)
+    reader.read(texts, to)
+    return reader.members
+
+
+class _Reader:
+    """Reads one column row by row. bad: rows that do not fit, found so far; members: the path and the text of the first
+    part of each of these rows that does not fit."""
+
+    def __init__(self, rows: int, cast: CastTexts, null_values: Collection[bytes] = ()) -> None:
+        self._cast = cast
+        self._null_values = null_values
+        self._bad: Mask = np.zeros(rows, np.bool_)
+        self.members: dict[int, tuple[str, str]] = {}
+
+    def read(self, text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
+        values: list[Json] = []
+        for row, json_text in enumerate(text.to_pylist()):
+            try:
+                values.append(None if json_text is None else _decode(json_text))
+            except ValueError:
+                values.append(None)
+                self._bad[row] = True
+        column = self._column(values, np.arange(len(text)), to)
+        if not self._bad.any():
+            return column, None
+        positions = pa.array(np.arange(len(text)), mask=self._bad)
+        return column.take(positions), pa.array(self._bad)
+
+    def _refuse(self, row: int, path: str, value: Json) -> None:
+        """Mark a row as bad by one of its parts."""
+        self._bad[row] = True
+        if row not in self.members:
+            self.members[row] = path, _shown(value)
+
+    def _column(self, values: list[Json], rows: Index, to: pa.DataType, path: str = "") -> pa.Array:
+        """Return the column of the values at one path. rows: row of the page for each value."""
+        if pa.types.is_map(to):
+            return self._map(values, rows, to, path)
+        if pa.types.is_list(to):
+            return self._list(values, rows, to, path)
+        if pa.types.is_struct(to):
+            return self._struct(values, rows, to, path)
+        return self._scalars(self._missing_as_null(values), rows, to, path)
+
+    def _missing_as_null(self, values: list[Json]) -> list[Json]:
+        if not self._null_values:
+            return values
+        missing = {text.decode("utf-8", "replace") for text in self._null_values}
+        return [
+            None if isinstance(value, str | bool) and _NAMES.get(value, value) in missing else value for value in values
+        ]
+
+    def _require(self, kind: type, values: list[Json], rows: Index, path: str) -> list[Json]:
+        """Mark values of another kind as bad, and replace them by null."""
+        for index, value in enumerate(values):
+            if value is not None and not isinstance(value, kind):
+                self._refuse(int(rows[index]), path, value)
+                values[index] = None
+        return values
+
+    def _part(self, values: list[Json], rows: Index, field: pa.Field, path: str) -> pa.Array:
+        return self._without_nulls(self._column(values, rows, field.type, path), rows, field, path)
+
+    def _without_nulls(self, column: pa.Array, rows: Index, field: pa.Field, path: str) -> pa.Array:
+        """Return the column. Mark rows with a null as bad if the field is not nullable."""
+        if not field.nullable and column.null_count:
+            for row in rows[column.is_null().to_numpy(zero_copy_only=False)].tolist():
+                self._refuse(row, path, None)
+        return column
+
+    def _list(self, values: list[Json], rows: Index, to: pa.DataType, path: str) -> pa.Array:
+        values = self._require(list, values, rows, path)
+        sizes, offsets = _offsets(values)
+        items = [item for value in values if value is not None for item in value]
+        column = self._part(items, np.repeat(rows, sizes), to.value_field, f"{path}[]")
+        return pa.ListArray.from_arrays(offsets, column, type=to)
+
+    def _map(self, values: list[Json], rows: Index, to: pa.DataType, path: str) -> pa.Array:
+        values = self._require(tuple, values, rows, path)
+        sizes, _ = _offsets(values)
+        owners = np.repeat(np.arange(len(values)), sizes)  # index of the map of each pair
+        texts: list[Json] = [key for value in values for key, _ in value or ()]
+        of_keys = f"{path}{{}}"
+        keys = self._scalars(texts, rows[owners], to.key_type, of_keys)
+        keys = self._without_nulls(keys, rows[owners], to.key_field, of_keys)
+        if keys.null_count:  # Arrow accepts no null key, not even in a map that becomes null later
+            for index in np.unique(owners[keys.is_null().to_numpy(zero_copy_only=False)]).tolist():
+                values[index] = None
+            return self._map(values, rows, to, path)
+        items = [item for value in values for _, item in value or ()]
+        offsets = _bounds(sizes, np.zeros(len(values), np.bool_))
+        last = last_of_each_name(offsets, keys)
+        if last is not None:
+            offsets, positions = last
+            keys, owners = keys.take(positions), owners[positions.to_numpy()]
+            items = [items[position] for position in positions.to_pylist()]
+        is_null = np.array([value is None for value in values], np.bool_)
+        bounds = pa.array(offsets.to_numpy(), mask=np.append(is_null, False))
+        column = self._part(items, rows[owners], to.item_field, f"{path}[]")
+        return pa.MapArray.from_arrays(bounds, keys, column, type=to)
+
+    def _struct(self, values: list[Json], rows: Index, to: pa.DataType, path: str) -> pa.Array:
+        structs = [None if value is None else dict(value) for value in self._require(tuple, values, rows, path)]
+        is_present = np.array([struct is not None for struct in structs], np.bool_)
+        present = [struct for struct in structs if struct is not None]
+        parts = [
+            self._part([struct.get(field.name) for struct in present], rows[is_present], field, f"{path}.{field.name}")
+            for field in to
+        ]
+        if len(present) < len(structs):
+            positions = pa.array(np.cumsum(is_present) - 1, mask=~is_present)
+            parts = [part.take(positions) for part in parts]
+        return pa.StructArray.from_arrays(parts, fields=list(to), mask=pa.array(~is_present))
+
+    def _scalars(self, values: list[Json], rows: Index, to: pa.DataType, path: str) -> pa.Array:
+        named = [_NAMES[value] if isinstance(value, bool) else value for value in values]
+        texts = self._require(str, named, rows, path)
+        if pa.types.is_binary(to):
+            return pa.array([self._bytes(text, row, path) for text, row in zip(texts, rows, strict=True)], to)
+        column, unfit = self._cast(_strings(texts), to)
+        if unfit is not None:
+            for index in unfit.to_numpy(zero_copy_only=False).nonzero()[0].tolist():
+                self._refuse(int(rows[index]), path, texts[index])
+        return column
+
+    def _bytes(self, text: str | None, row: int, path: str) -> bytes | None:
+        try:
+            return None if text is None else binascii.a2b_base64(text, strict_mode=True)
+        except ValueError:
+            self._refuse(int(row), path, text)
+            return None
+
+
+_NAMES: dict[bool | str, str] = {True: "true", False: "false"}
+
+
+def _shown(value: Json) -> str:
+    """Return a part for messages: the repr of a scalar's text, and the kind of another value."""
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return repr(value) if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]!r}…"
+    return "an array" if isinstance(value, list) else "an object"
+
+
+def _offsets(values: Sequence[Json]) -> tuple[Index, pa.Array]:
+    """Return the number of items of each value, and the offsets of a list array, null if the value is null."""
+    sizes = np.array([0 if value is None else len(value) for value in values], np.int64)
+    return sizes, _bounds(sizes, np.array([value is None for value in values], np.bool_))
+
+
+def _bounds(sizes: Index, null: Mask) -> pa.Array:
+    bounds = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=bounds[1:])
+    return pa.array(bounds, mask=np.append(null, False))
+
+
+def _strings(texts: list[str | None]) -> pa.Array:
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:  # half of a surrogate pair: valid in JSON, but not in UTF-8
+        encoded = [None if text is None else text.encode("utf-16", "surrogatepass") for text in texts]
+        return pa.array([None if text is None else text.decode("utf-16", "replace") for text in encoded], pa.string())

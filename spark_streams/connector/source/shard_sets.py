@@ -1,0 +1,76 @@
+"""Replace the names of sharded streams in the options by the names of their shards, once, when a query or a read
+begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from spark_streams.connector.errors import ShardsError
+from spark_streams.connector.options.source_options import ReadOptions, SourceOptions
+from spark_streams.connector.shards.names import Shard
+from spark_streams.connector.shards.settling import (
+    ensure_shards,
+    fetch_shard_sets,
+    require_still_plain,
+    restore_shard_sets,
+)
+from spark_streams.connector.wire.connection.server import Server
+
+Options = TypeVar("Options", bound=ReadOptions)
+
+
+def with_shards(server: Server, options: Options, count: int | None = None) -> Options:
+    """Return the options with the names of shards in place of the streams that are sharded.
+
+    count: number of shards of each stream; missing shards are created. With failOnDataLoss=false lost shards are
+    created again, empty. Raises ShardsError.
+    """
+    streams = options.streams
+    if streams is None:
+        return options
+    if count is not None:
+        sets = {stream: ensure_shards(server, stream, count, None, options.accepts_loss) for stream in streams}
+    else:
+        sets = restore_shard_sets(server, streams, options.accepts_loss)
+    return options.in_shards({stream: shard_set.names for stream, shard_set in sets.items()}) if sets else options
+
+
+def resolve_shards(server: Server, streams: Sequence[str]) -> tuple[str, ...]:
+    """Return these streams with the names of shards in place of the sharded ones. Creates nothing. Raises
+    ShardsError."""
+    sets = fetch_shard_sets(server, streams)
+    return tuple(name for stream in streams for name in (sets[stream].names if stream in sets else (stream,)))
+
+
+def require_shards_of(checkpoint: Iterable[str], options: SourceOptions, sharded_options: SourceOptions) -> None:
+    """Compare the streams of a checkpoint with those that the query reads. sharded_options: with the names of shards.
+
+    Raises ShardsError if the checkpoint has shards of a stream that now has another number of shards, or none: no
+    shard is left out silently.
+    """
+    streams, read = options.streams or (), set(sharded_options.streams or ())
+    for name in checkpoint:
+        shard = Shard.parse(name)
+        if shard is None or shard.stream not in streams or name in read:
+            continue
+        shards = map(Shard.parse, sorted(read))
+        current = [other for other in shards if other is not None and other.stream == shard.stream]
+        if current:
+            raise ShardsError(
+                f"the checkpoint has {shard.count} shards of stream {shard.stream!r}, but at {options.address} the "
+                f"stream has {current[0].count}. It was deleted and created again. Start the query with a new "
+                "checkpoint and startingOffsets=earliest"
+            )
+        raise ShardsError(
+            f"the checkpoint has {shard.count} shards of stream {shard.stream!r}, but {options.address} has none of "
+            "them and no key that registers them. The server has lost them. If a query has created an empty stream "
+            f"of that name since (`redis-cli XLEN {shard.stream}` prints 0), delete it "
+            f"(`redis-cli DEL {shard.stream}`). Start the query with option shards={shard.count}: it then reports "
+            "how much is lost (failOnDataLoss)"
+        )
+
+
+def require_not_in_shards_since(server: Server, sharded_options: SourceOptions) -> None:
+    """Raise ShardsError if a sink has sharded a stream while the query created it as a plain one."""
+    require_still_plain(server, [stream for stream in sharded_options.streams or () if Shard.parse(stream) is None])

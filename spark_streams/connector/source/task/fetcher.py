@@ -1,0 +1,420 @@
+"""Read the parts of a task page by page. Many small ranges share a page; a large range takes many pages.
+
+The commands depend on how the entries of a range are found (source.part):
+- ALL: XRANGE, and every entry is ours;
+- PENDING: XRANGE, and XPENDING of the same range, whose IDs select our entries. A pending list takes the server less
+  time than entries, and does not count a delivery, as XREADGROUP would (FACTS R5, R8);
+- PENDING, with few entries of ours: XPENDING first, then XRANGE for each ID;
+- IDs: XRANGE for each ID.
+If delivery counts are needed, the pending entries of whole ranges are requested, too.
+
+The size of the last page's entries keeps the next page near Limits.page_bytes. Entries may suddenly be large: a reply
+above Limits.max_reply_bytes is abandoned together with its connection, so that neither side buffers it, and is
+requested again in small pieces. The next page is requested before the last one is yielded, so that server and reader
+work at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.errors import RStreamError, ServerReplyError, ServerUnreachableError
+from spark_streams.connector.keys import is_returned
+from spark_streams.connector.source.limits import LIMITS, Limits
+from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.part import ALL, Part
+from spark_streams.connector.source.pending_list import TIME, pack_pending, split_time
+from spark_streams.connector.source.range import Range
+from spark_streams.connector.wire.connection.connection import Connection, ReplyTooLargeError, pack
+from spark_streams.connector.wire.connection.named_errors import reading_error
+from spark_streams.connector.wire.connection.page_sizer import PageSizer
+from spark_streams.connector.wire.entries.decode import decode_entries, decode_replies
+from spark_streams.connector.wire.entries.entry_page import EntryPage
+from spark_streams.connector.wire.entries.filtered_page import FilteredPage
+from spark_streams.connector.wire.entries.lines import Index, Mask
+from spark_streams.connector.wire.entries.pending_page import (
+    NOTHING_PENDING,
+    PendingPage,
+    arguments_of,
+    decode_pending,
+    texts_of,
+)
+from spark_streams.connector.wire.replies.reply_errors import is_no_group
+from spark_streams.connector.wire.session import Session
+
+# -- range cursor ------------------------------------------------------------------------------------------------------
+# Position of a task in one range, and a request for the next page.
+
+
+MIN_JUDGED = 32  # entries that are needed to decide whether a range is sparse
+
+
+@dataclass
+class RangeCursor:
+    """Position in one range. is_all: all its entries are ours; after: all entries up to here are read; by_id: entries
+    are read one by one; ids: those to read, as packed arguments; ids_read: how many of these are read; ours: our
+    entries so far; ended: there are no more."""
+
+    range: Range
+    is_all: bool
+    after: StreamId
+    by_id: bool
+    ids: pa.Array | None = None
+    ids_read: int = 0
+    ours: int = 0
+    ended: bool = False
+
+    @classmethod
+    def at_begin(cls, part: Part) -> RangeCursor:
+        """Return a cursor at the begin of a part."""
+        ids = arguments_of(part.by) if isinstance(part.by, bytes) else None
+        return cls(part.range, part.by == ALL, part.range.after, by_id=ids is not None, ids=ids)
+
+    def page_size(self, limit: int) -> int:
+        """Return how many entries to request, at most `limit`."""
+        remaining = self.range.count - self.ours
+        if remaining <= 0:  # the count was an estimate
+            return limit
+        return min(limit, remaining if self.is_all else max(2 * remaining, 2 * MIN_JUDGED))
+
+    def advance(self, to: StreamId, ours: int) -> None:
+        """Move the cursor to `to`, with this number of further entries of ours."""
+        self.after = to
+        self.ours += ours
+        self.ended = not to < self.range.last
+
+
+@dataclass(frozen=True)
+class IdSelection:
+    """Entries that are read by ID. arguments: their packed IDs; deliveries: of each entry, None if unknown; up_to: all
+    our entries up to this ID are selected."""
+
+    arguments: pa.Array
+    deliveries: pa.Array | None
+    up_to: StreamId
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """Request for one page. counts: number of entries per cursor; selection: entries by ID, then of one cursor."""
+
+    cursors: list[RangeCursor]
+    counts: list[int]
+    selection: IdSelection | None = None
+
+    def max_reply_bytes(self, limit: int) -> int | None:
+        """Return the maximum size of the reply: `limit`, or None (unlimited) for a single entry."""
+        return None if sum(self.counts) == 1 else limit
+
+    def ended_ranges(self) -> list[tuple[Range, int]]:
+        """Return the ranges that are read to their end, with the number of our entries in each."""
+        return [(cursor.range, cursor.ours) for cursor in self.cursors if cursor.ended]
+
+    def streams(self, rows: Index) -> str | pa.Array:
+        """Return the stream of all rows, or an array with the stream of each row. rows: number of rows per cursor."""
+        if len(self.cursors) == 1:
+            return self.cursors[0].range.stream
+        names = pa.array([cursor.range.stream for cursor in self.cursors], pa.string())
+        return names.take(pa.array(np.repeat(np.arange(len(rows)), rows)))
+
+    def read_up_to(self, entries: EntryPage, rows: Index) -> list[StreamId]:
+        """Return per cursor the ID up to which the reply is complete: its last ID if it is full, or else the end of the
+        range."""
+        if len(rows) == 1:
+            last_id = entries.last_id
+            return [last_id if last_id is not None and rows[0] == self.counts[0] else self.cursors[0].range.last]
+        last = entries.ids().take(pa.array(np.maximum(np.cumsum(rows) - 1, 0))).to_pylist() if entries.count else []
+        ends = []
+        for index, cursor in enumerate(self.cursors):
+            end = cursor.range.last
+            is_full = rows[index] == self.counts[index] and last[index] != bytes(end)
+            ends.append(StreamId.parse(last[index]) if is_full else end)
+        return ends
+
+
+# -- ownership ---------------------------------------------------------------------------------------------------------
+# Compare the entries of ranges with pending lists of the same ranges: which rows are ours, and their delivery counts.
+#
+# Pure: pages in, positions and masks out.
+
+
+_SPARSE = 4  # if fewer than one in four entries of a range are ours, it is read entry by entry
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """ours: mask of our rows; deliveries: int64 per row, null if the entry is not pending."""
+
+    ours: Mask
+    deliveries: pa.Array
+
+
+def match_pending(request: PageRequest, entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]) -> Ownership:
+    """Compare the rows of each cursor with its pending page, and advance the cursors.
+
+    rows: number of rows per cursor; pages: by index of the cursor. A cursor without a page owns all its rows.
+    """
+    positions = _pending_positions(entries, rows, pages)
+    ends = request.read_up_to(entries, rows)
+    ours = np.ones(entries.count, np.bool_)
+    stop = 0
+    for index, (cursor, count) in enumerate(zip(request.cursors, rows.tolist(), strict=True)):
+        start, stop = stop, stop + count
+        page = pages.get(index)
+        if page is not None:
+            # Beyond the end of either reply it is unknown which entries are ours.
+            if page.last is not None and page.listed == request.counts[index]:
+                ends[index] = min(ends[index], page.last)
+            if cursor.is_all:
+                ours[start:stop] = _up_to(entries.ids().slice(start, count), ends[index])
+            else:
+                ours[start:stop] = positions.slice(start, count).is_valid().to_numpy(zero_copy_only=False)
+                cursor.by_id = count >= MIN_JUDGED and int(ours[start:stop].sum()) * _SPARSE < count
+        cursor.advance(ends[index], int(ours[start:stop].sum()))
+    deliveries = np.concatenate([np.empty(0, np.int64), *[page.deliveries for page in pages.values()]])
+    return Ownership(ours, pa.array(deliveries).take(positions))
+
+
+def _pending_positions(entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]) -> pa.Array:
+    """Return the position of each row among the pending entries of all pages, null if it is not pending."""
+    owners = np.repeat(np.arange(len(rows)), rows)
+    pending = np.repeat(np.array(list(pages), np.int64), [page.count for page in pages.values()])
+    texts = texts_of(b"".join([page.ids for page in pages.values()]))
+    return pc.index_in(_keys(owners, entries.ids()), value_set=_keys(pending, texts))
+
+
+def _keys(owners: Index, ids: pa.Array) -> pa.Array:
+    """Return keys of the cursor's index and the ID: two streams may have the same ID."""
+    return pc.binary_join_element_wise(pa.array(owners).cast(pa.string()).cast(pa.binary()), ids, b"/")
+
+
+def _up_to(ids: pa.Array, last: StreamId) -> Mask | bool:
+    """Return which of these ascending IDs are not above `last`."""
+    if len(ids) == 0 or StreamId.parse(ids[-1].as_py()) <= last:
+        return True
+    return np.array([StreamId.parse(entry) <= last for entry in ids.to_pylist()], np.bool_)
+
+
+# -- fetcher -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FetchedPage:
+    """The first `rows` rows of `entries`. streams: of all rows, or of each; deliveries: int64 per row, if needed;
+    ended: ranges of which this is the last page, with the number of our entries; received: all entries of the reply."""
+
+    entries: EntryPage
+    rows: int
+    streams: str | pa.Array
+    deliveries: pa.Array | None
+    ended: list[tuple[Range, int]]
+    received: int
+
+
+class Fetcher:
+    """Reads `parts` through `server`. group_may_be_missing: no entry is ours if a group is missing; otherwise that is
+    an error."""
+
+    def __init__(
+        self,
+        server: Session,
+        member: Membership,
+        parts: Sequence[Part],
+        deliveries: bool,
+        group_may_be_missing: bool = False,
+        limits: Limits = LIMITS,
+    ) -> None:
+        self._server = server
+        self._member = member
+        self._cursors = [RangeCursor.at_begin(part) for part in parts]
+        self._deliveries = deliveries
+        self._group_may_be_missing = group_may_be_missing
+        self._limits = limits
+        self._sizer = PageSizer(limits.first_page, limits.largest_page, limits.page_bytes)
+        self._connection: Connection | None = None  # to the server of the requested page
+
+    def pages(self) -> Iterator[FetchedPage]:
+        """Yield all entries. After a lost connection, entries that were not yielded yet are requested again.
+
+        Raises GroupMissingError, ServerError, RetriesExhaustedError.
+        """
+        request: PageRequest | None = None
+        while True:
+            try:
+                request = request or self._request_page()
+                if not request.cursors:
+                    return
+                assert self._connection is not None
+                reply = self._connection.receive(request.max_reply_bytes(self._limits.max_reply_bytes))
+                by_id = request.selection is not None
+                page = self._page_by_id(request, reply) if by_id else self._page(self._connection, request, reply)
+            except ReplyTooLargeError:
+                self._make_smaller(request)
+                request = None
+                continue
+            except RStreamError as error:
+                self._server.wait_before_retry(error)
+                request = None
+                continue
+            self._server.backoff.succeeded()
+            self._sizer.learn(page.received, len(reply))
+            self._cursors = [cursor for cursor in self._cursors if not cursor.ended]
+            request = None
+            try:
+                request = self._request_page()
+            except ServerUnreachableError:
+                pass  # requested again after this page
+            except ReplyTooLargeError:
+                self._make_smaller(None)
+            yield page
+
+    def _make_smaller(self, request: PageRequest | None) -> None:
+        """Close the connection with the rest of a reply that is too large, and make pages smaller. request: None if the
+        reply exceeded its limit before the request was complete."""
+        self._server.close()
+        self._sizer.too_large(None if request is None else sum(request.counts))
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def _request_page(self) -> PageRequest:
+        """Send the request for the next page: of the first cursors that have not ended, as many as fit.
+
+        A page has one part of a stream: the next part is requested when the end of this one is known. All cursors of a
+        page are of one server; in a cluster, cursors of other nodes wait for their own pages.
+        """
+        request = PageRequest([], [])
+        remaining = self._sizer.size
+        streams = set()
+        on_other_nodes = set()
+        connection: Connection | None = None
+        for cursor in self._cursors:
+            if remaining <= 0 or cursor.range.stream in streams or (cursor.by_id and request.cursors):
+                break
+            if request.cursors and is_returned(cursor.range.stream) != is_returned(request.cursors[0].range.stream):
+                break  # their entries have another shape
+            owner = self._server.connection_for(cursor.range.stream)
+            if cursor.range.stream in on_other_nodes or owner is not (connection := connection or owner):
+                on_other_nodes.add(cursor.range.stream)
+                continue
+            count = cursor.page_size(remaining)
+            if cursor.by_id:
+                return self._request_by_id(cursor, count)
+            request.cursors.append(cursor)
+            request.counts.append(count)
+            streams.add(cursor.range.stream)
+            remaining -= count
+        pairs = list(zip(request.cursors, request.counts, strict=True))
+        ranges = [
+            pack("XRANGE", cursor.range.stream, b"(" + bytes(cursor.after), bytes(cursor.range.last), "COUNT", count)
+            for cursor, count in pairs
+        ]
+        pending = [self._pack_pending(cursor, count) for cursor, count in pairs if self._needs_pending(cursor)]
+        max_bytes = request.max_reply_bytes(self._limits.max_reply_bytes)
+        self._connection = connection or self._connection
+        if connection is not None and pending:
+            connection.request_separately([b"".join(ranges), TIME + b"".join(pending)], max_bytes)
+        elif connection is not None:
+            connection.request(*ranges, max_bytes=max_bytes)
+        return request
+
+    def _request_by_id(self, cursor: RangeCursor, count: int) -> PageRequest:
+        selection = self._select_ids(cursor, count)
+        head = pack("XRANGE", cursor.range.stream, "-", "-").removesuffix(2 * b"$1\r\n-\r\n")
+        request = PageRequest([cursor], [len(selection.arguments)], selection)
+        commands = [head + entry + entry for entry in selection.arguments.to_pylist()]
+        self._connection = self._server.connection_for(cursor.range.stream)
+        self._connection.request(*commands, max_bytes=request.max_reply_bytes(self._limits.max_reply_bytes))
+        return request
+
+    def _select_ids(self, cursor: RangeCursor, count: int) -> IdSelection:
+        """Return the next IDs of ours: those of the range, or else the pending ones (one more round trip)."""
+        if cursor.ids is not None:
+            ids = cursor.ids.slice(cursor.ids_read, count)
+            if cursor.ids_read + count >= len(cursor.ids):
+                return IdSelection(ids, None, cursor.range.last)
+            return IdSelection(ids, None, StreamId.parse(texts_of(ids[-1].as_py())[0].as_py()))
+        connection = self._server.connection_for(cursor.range.stream)
+        connection.request(TIME, self._pack_pending(cursor, count))
+        page = self._decode_pending(connection, [cursor], connection.receive())[0]
+        up_to = page.last if page.last is not None and page.listed == count else cursor.range.last
+        return IdSelection(arguments_of(page.ids), pa.array(page.deliveries), up_to)
+
+    def _needs_pending(self, cursor: RangeCursor) -> bool:
+        return self._deliveries or not cursor.is_all
+
+    def _pack_pending(self, cursor: RangeCursor, count: int) -> bytes:
+        return pack_pending(self._member, replace(cursor.range, after=cursor.after), count)
+
+    # -- replies -----------------------------------------------------------------------------------------------
+
+    def _page_by_id(self, request: PageRequest, reply: memoryview) -> FetchedPage:
+        """Decode entries that were requested one by one."""
+        cursor, selection = request.cursors[0], request.selection
+        assert selection is not None
+        entries, deliveries = decode_entries(b"*0\r\n"), selection.deliveries
+        if request.counts[0]:
+            entries, counts = self._decode(request, reply, request.counts[0])
+            if deliveries is not None:
+                deliveries = deliveries.filter(pa.array(np.array(counts, np.bool_)))
+        if self._deliveries and deliveries is None:
+            deliveries = pa.nulls(entries.count, pa.int64())
+        cursor.ids_read += request.counts[0]
+        cursor.advance(selection.up_to, entries.count)
+        return FetchedPage(
+            entries, entries.count, cursor.range.stream, deliveries, request.ended_ranges(), entries.count
+        )
+
+    def _page(self, connection: Connection, request: PageRequest, reply: memoryview) -> FetchedPage:
+        """Decode entries that were requested by ranges, and compare them with the pending ones if needed."""
+        with_pending = any(map(self._needs_pending, request.cursors))
+        ranges, pending = connection.split_replies(reply) if with_pending else (reply, reply[:0])
+        entries, counts = self._decode(request, ranges, len(request.cursors))
+        rows = entries.rows_of(counts)
+        streams = request.streams(rows)
+        if not with_pending:
+            ends = request.read_up_to(entries, rows)
+            for cursor, end, count in zip(request.cursors, ends, rows.tolist(), strict=True):
+                cursor.advance(end, count)
+            return FetchedPage(entries, entries.count, streams, None, request.ended_ranges(), entries.count)
+        indexes = [index for index, cursor in enumerate(request.cursors) if self._needs_pending(cursor)]
+        pages = self._decode_pending(connection, [request.cursors[index] for index in indexes], pending)
+        ownership = match_pending(request, entries, rows, dict(zip(indexes, pages, strict=True)))
+        received, deliveries = entries.count, ownership.deliveries if self._deliveries else None
+        if not ownership.ours.all():
+            ours = np.flatnonzero(ownership.ours)
+            entries = FilteredPage(entries, ours)
+            streams = streams if isinstance(streams, str) else streams.take(pa.array(ours))
+            deliveries = None if deliveries is None else deliveries.take(pa.array(ours))
+        return FetchedPage(entries, entries.count, streams, deliveries, request.ended_ranges(), received)
+
+    def _decode(self, request: PageRequest, reply: memoryview, count: int) -> tuple[EntryPage, list[int]]:
+        try:
+            return decode_replies(reply, count)
+        except ServerReplyError as error:
+            names = ", ".join(repr(cursor.range.stream) for cursor in request.cursors[:3])
+            more = ", …" if len(request.cursors) > 3 else ""
+            where = f"XRANGE of {names}{more} at {self._server.address}"
+            raise reading_error(where, error, request.cursors[0].range.stream) from None
+
+    def _decode_pending(
+        self, connection: Connection, cursors: list[RangeCursor], replies: memoryview
+    ) -> list[PendingPage]:
+        """Return a pending page per cursor. replies: they begin with that to TIME. Raises the named error of the first
+        reply that is one."""
+        now, replies = split_time(connection, replies)
+        pages: list[PendingPage] = []
+        known = [is_no_group] if self._group_may_be_missing else []
+        for reply, cursor in zip(decode_pending(replies, len(cursors)), cursors, strict=True):
+            page = connection.answer(("XPENDING", cursor.range.stream, self._member.group), reply, *known)
+            if is_no_group(page):
+                pages.append(NOTHING_PENDING)
+            else:
+                # The entries of a whole range are ours, whenever they were delivered.
+                pages.append(page if cursor.is_all else page.delivered_until(cursor.range.until, now))
+        return pages

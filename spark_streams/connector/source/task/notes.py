@@ -1,0 +1,366 @@
+"""Notes of tasks for the driver: entries that do not fit the schema, and column reports.
+
+Tasks must not move the group or append to streams, because they may run twice (FACTS S7). So they write notes into a
+hash in the stream's slot, `rstream:notes:…`. Each entry has a field, named by the batch's token and the entry. A note
+lives until its entry has a dead letter, or was read again as good by the tasks of a replay (notes_of_replay). After the
+batch is committed, the driver converts the notes into dead letters. Each dead letter, its acknowledgement and the
+emptying of its note are one transaction. A task only adds notes (HSETNX). So a task that is suspended until the driver
+has posted its dead letter changes nothing. The next batch's notes replace the emptied ones.
+
+If a batch may have dead letters, the driver writes the field `batch` with the batch's number and token into each hash
+before any task runs (`open_notes`). If that field is missing when the batch is committed, or names an earlier batch,
+the hash was deleted in between, or the server has returned to an older state. Notes may be lost with it, and nothing
+else would show that. A commit mark of the batch says that its notes were taken, whatever has become of the hash since.
+
+A server that returns to an older state may have notes again whose dead letters it has lost. Their entries are pending
+again, too, and are acknowledged again as those of an earlier batch. So notes on such entries become dead letters again.
+
+Notes on columns (source.rows.column_report) are only statistics. All those of a batch are in the hash of its first
+stream, so that one command finds them. Numbers of missing entries are in a hash of their own (missing_entries).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from spark_streams.base.ids import StreamId
+from spark_streams.base.numbers import parse_number
+from spark_streams.connector.deadletter.retry.returned_entry import ReturnedEntry, attempts_in
+from spark_streams.connector.deadletter.write.failed_entry import FailedEntry, Note, now
+from spark_streams.connector.deadletter.write.post import post
+from spark_streams.connector.errors import DecodeError, InvalidOptionError
+from spark_streams.connector.keys import is_returned, key_beside, origin_of, retry_stream
+from spark_streams.connector.source.limits import LIMITS, Limits
+from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.source.part import ALL, Part, by_stream
+from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.rows.column_report import ColumnReport
+from spark_streams.connector.source.rows.malformed import Dead
+from spark_streams.connector.wire.connection.connection import pack
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.replies import parse_replies
+from spark_streams.connector.wire.replies.reply_errors import is_no_group
+
+LETTER, _COLUMNS = b"letter", b"columns"
+BATCH = b"batch"  # field with the number and the token of the batch whose notes the hash holds
+_NewNote = tuple[str, bytes, bytes]  # stream, field, value
+_Notes = dict[bytes, FailedEntry | ColumnReport]  # parsed notes by their fields
+
+
+def notes_key(stream: str, member: Membership) -> bytes:
+    """Return the key of the hash with the notes on one stream."""
+    return key_beside(stream, "notes", member.group, member.consumer)
+
+
+def prefix_of(token: str, kind: bytes) -> bytes:
+    """Return the begin of the fields of a kind of notes on a batch. The entry or range follows it."""
+    return b"%b %b " % (token.encode(), kind)
+
+
+@dataclass(frozen=True)
+class NoteWriter:
+    """Writes the notes of a task. token: of the batch; query, batch: Spark's IDs of query and batch."""
+
+    server: Server
+    member: Membership
+    token: str
+    query: str
+    batch: str
+    limits: Limits = LIMITS
+
+    def dead(self, streams: Sequence[str], dead: Dead) -> None:
+        """Note rows that do not fit. streams: of each row."""
+        ids, offsets, names, values = dead.entries()
+        bounds = offsets.to_pylist()
+        notes: list[_NewNote] = []
+        for row, (stream, entry, reason) in enumerate(zip(streams, ids.to_pylist(), dead.reasons, strict=True)):
+            row_fields = slice(bounds[row], bounds[row + 1])
+            pairs = zip(names[row_fields].to_pylist(), values[row_fields].to_pylist(), strict=True)
+            words = [self.query, self.batch, now(), reason, *[word for pair in pairs for word in pair]]
+            notes.append((stream, prefix_of(self.token, LETTER) + entry, pack(*words)))
+            if len(notes) == self.limits.note_page:
+                self._write(notes)
+                notes = []
+        self._write(notes)
+
+    def good(self, entries: Mapping[str, Sequence[bytes]]) -> None:
+        """Delete the notes on entries that fit now, by stream: an earlier run may have noted them."""
+        prefix = prefix_of(self.token, LETTER)
+        for stream, ids in entries.items():
+            delete_notes(self.server, notes_key(stream, self.member), [prefix + entry for entry in ids], self.limits)
+
+    def columns(self, notes_stream: str, task: Range, report: ColumnReport, is_complete: bool) -> None:
+        """Note the column report of a task. notes_stream: stream whose hash has the note; task: its first range;
+        is_complete: False if the task ended early; then a report of an earlier run of the task stays."""
+        name = b"%b/%b/%b" % (_quoted(task.stream), bytes(task.after), bytes(task.last))
+        field = prefix_of(self.token, _COLUMNS) + name
+        command = "HSET" if is_complete else "HSETNX"
+        self.server.execute(command, notes_key(notes_stream, self.member), field, report.to_json())
+
+    def _write(self, notes: Sequence[_NewNote]) -> None:
+        commands = [("HSETNX", notes_key(stream, self.member), field, value) for stream, field, value in notes]
+        self.server.execute_all(commands)
+
+
+def _quoted(name: str) -> bytes:
+    return quote(name, safe="").encode()
+
+
+@dataclass(frozen=True)
+class LetterDestination:
+    """Destination of entries that do not fit. dead_letters: the dead-letter stream, None: not set; retries: maximum
+    number of retries before an entry becomes a dead letter."""
+
+    dead_letters: str | None
+    retries: int = 0
+
+    def stream_for(self, stream: str, group: str, attempts: int) -> str | None:
+        """Return the destination of an entry of this stream after this number of attempts."""
+        return retry_stream(stream, group, attempts) if attempts <= self.retries else self.dead_letters
+
+
+@dataclass(frozen=True)
+class CollectedNotes:
+    """Entries per stream: posted as dead letters, and sent to a retry stream. columns: column reports of the tasks."""
+
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    retried: Counter[str] = field(default_factory=Counter)
+    columns: list[ColumnReport] = field(default_factory=list)
+
+
+def noted_streams(
+    server: Server, member: Membership, streams: Sequence[str], numbers: Mapping[str, int]
+) -> tuple[list[str], list[str]]:
+    """Return which of these streams have notes, and of which they are lost. numbers: of the committed batch, in the
+    streams whose notes were opened for it (`open_notes`). Raises ServerError."""
+    commands = [
+        ("HGET" if stream in numbers else "EXISTS", notes_key(stream, member), *([BATCH] if stream in numbers else []))
+        for stream in streams
+    ]
+    replies = dict(zip(streams, server.execute_all(commands), strict=True))
+    # If the field names a later batch, these notes were collected, and the checkpoint is an older one.
+    lost = [stream for stream in streams if stream in numbers and _number_in(replies[stream]) < numbers[stream]]
+    return [stream for stream, reply in replies.items() if reply or stream in numbers], lost
+
+
+def collect(
+    server: Server,
+    member: Membership,
+    streams: Sequence[str],
+    token: str,
+    destination: LetterDestination,
+    is_earlier: Callable[[str, StreamId], bool] = lambda stream, entry: False,
+    limits: Limits = LIMITS,
+) -> CollectedNotes:
+    """Collect the notes on these streams of the committed batch with this token, and empty or remove them. Notes of
+    other batches are removed. is_earlier: whether an entry of a stream is of an earlier batch and is acknowledged
+    again: a note on it becomes a dead letter.
+
+    Raises ServerError; InvalidOptionError if there are dead letters without a destination.
+    """
+    collected = CollectedNotes()
+    for stream in streams:
+        key = notes_key(stream, member)
+        for page in _pages(server, key, limits.note_page, token):
+            notes = {
+                field: _parse(member, stream, Note(key, field, value))
+                for field, value in page.items()
+                if value and _is_due(field, stream, token, is_earlier)
+            }
+            _process(server, member, stream, destination, notes, collected, limits)
+            without_letter = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
+            if without_letter:
+                server.execute("HDEL", key, *without_letter)
+    return collected  # the field `batch` stays, so that a second call finds it
+
+
+def _number_in(opened: bytes | None) -> int:
+    """Return the number of the batch that the field `batch` names; -1 if it names none."""
+    number = None if opened is None else parse_number(opened.partition(b".")[0])
+    return -1 if number is None else number
+
+
+def _is_due(field: bytes, stream: str, token: str, is_earlier: Callable[[str, StreamId], bool]) -> bool:
+    """Whether a note is of the batch with this token, or on an entry of an earlier one."""
+    of, kind, entry = field.split(b" ")
+    return of == token.encode() or (kind == LETTER and is_earlier(stream, StreamId.parse(entry)))
+
+
+def _process(
+    server: Server,
+    member: Membership,
+    stream: str,
+    destination: LetterDestination,
+    notes: _Notes,
+    collected: CollectedNotes,
+    limits: Limits,
+) -> None:
+    """Post the failed entries of a page of notes, and add the other notes to `collected`."""
+    failed = sorted(
+        (note for note in notes.values() if isinstance(note, FailedEntry)), key=lambda entry: StreamId.parse(entry.id)
+    )
+    origin = origin_of(stream)
+    collected.columns.extend(note for note in notes.values() if isinstance(note, ColumnReport))
+    for attempts in sorted({_attempts(entry) for entry in failed}):
+        entries = [entry for entry in failed if _attempts(entry) == attempts]
+        target = destination.stream_for(origin, member.group, attempts)
+        if target is None:
+            raise InvalidOptionError(
+                f"the last batch of stream {stream!r} is not finished. It has entries that do not fit, and the query "
+                "no longer has a dead-letter stream for them. Set mode=DEADLETTER and deadLetterStream again for one "
+                "run"
+            )
+        post(server, target, member.group, entries, limits.dead_letters)
+        counts = collected.dead_letters if target == destination.dead_letters else collected.retried
+        counts[origin] += len(entries)
+
+
+def _attempts(entry: FailedEntry) -> int:
+    """Return how many attempts at an entry have failed."""
+    return attempts_in(entry.envelope.get("deliveries", ""))
+
+
+def delete_notes(server: Server, key: bytes, fields: Sequence[bytes], limits: Limits = LIMITS) -> None:
+    """Delete these fields of a hash of notes, a page with each command. Raises ServerError."""
+    pages = [fields[first : first + limits.note_page] for first in range(0, len(fields), limits.note_page)]
+    server.execute_all([("HDEL", key, *page) for page in pages])
+
+
+def open_notes(server: Server, member: Membership, end: Offset) -> None:
+    """Allow the tasks of the batch that ends here to write notes. Raises ServerError."""
+    opened = {stream: f"{end.at[stream].number}.{end.token}" for stream in end.taken_from}
+    server.execute_all([("HSET", notes_key(stream, member), BATCH, name) for stream, name in opened.items()])
+
+
+def _pages(server: Server, key: bytes, size: int, token: str) -> Iterator[dict[bytes, bytes]]:
+    """Yield the notes page by page, until there are none: the caller empties or removes each one. Those of the batch
+    with this token that are empty stay, so that no late task writes them again."""
+    of_batch = token.encode() + b" "
+    has_notes = True
+    while has_notes:
+        has_notes = False
+        for fields in scan(server, key, size):
+            page = {
+                name: value
+                for name, value in fields.items()
+                if name != BATCH and (value or not name.startswith(of_batch))
+            }
+            if page:
+                has_notes = True
+                yield page
+
+
+def scan(server: Server, key: bytes, size: int, pattern: bytes = b"*") -> Iterator[dict[bytes, bytes]]:
+    """Yield the fields of a hash of notes, about `size` at a time. A field may be in several pages."""
+    cursor = None
+    while cursor != b"0":
+        cursor, flat = server.execute("HSCAN", key, cursor or b"0", "MATCH", pattern, "COUNT", size)
+        yield dict(zip(flat[0::2], flat[1::2], strict=True))
+
+
+def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport:
+    """Return the failed entry or the column report of a note."""
+    _, kind, entry = note.field.split(b" ")
+    if kind == _COLUMNS:
+        return ColumnReport.from_json(note.value)
+    query, batch, when, reason, *fields = parse_replies(note.value)[0]
+    returned = ReturnedEntry.parse(fields) if is_returned(stream) else None
+    return FailedEntry(
+        stream,
+        entry,
+        fields if returned is None else returned.fields,
+        {
+            "stream": stream,
+            "id": entry.decode(),
+            "group": member.group,
+            "consumer": member.consumer,
+            "query": query.decode(),
+            "batch": batch.decode(),
+            "stage": "read",
+            "reason": "decode",
+            "error": DecodeError.condition,
+            "message": reason.decode(),
+            "first-failed": when.decode(),
+            "last-failed": when.decode(),
+            **({} if returned is None else {**returned.to_envelope(), "deliveries": str(returned.attempts + 1)}),
+        },
+        note,
+    )
+
+
+# -- notes of replay ---------------------------------------------------------------------------------------------------
+# Notes of an earlier run's tasks, if their batch is replayed.
+#
+# The tasks of the replay may read all entries of the batch again, some, or none: a function of `foreachBatch` may skip
+# a batch that it has written. So a note on an entry stays until a task reads the entry again. A task that finds it bad
+# leaves the field as it is. A task that finds it good deletes the field (NoteWriter.good).
+#
+#     note           what the replay does with it
+#     dead letters   kept, unless another consumer has the entry now, or it was set aside for a batch of its own; of
+#                    another batch: kept if the entry is pending, and not of this one (a server in an older state)
+#     others         deleted: they describe what tasks have read, and no entry depends on them
+
+
+def keep_due_notes(
+    server: Server, member: Membership, end: Offset, parts: Sequence[Part], limits: Limits = LIMITS
+) -> frozenset[str]:
+    """Delete the notes of earlier runs that the replay of a batch makes void. Return the streams with notes on entries,
+    which tasks delete when they read the entry as good.
+
+    end, parts: of the batch. May be repeated. Raises ServerError.
+    """
+    of_stream = by_stream(parts)
+    exist = server.execute_all([("EXISTS", notes_key(stream, member)) for stream in end.streams])
+    noted = [stream for stream, exists in zip(end.streams, exist, strict=True) if exists]
+    return frozenset(
+        stream for stream in noted if _keep(server, member, stream, end.token, of_stream.get(stream, []), limits)
+    )
+
+
+def _keep(server: Server, member: Membership, stream: str, token: str, parts: Sequence[Part], limits: Limits) -> bool:
+    """Do so for one stream. Return whether it has notes on entries."""
+    key = notes_key(stream, member)
+    void: set[bytes] = set()
+    has_letters = False
+    for page in scan(server, key, limits.note_page):
+        letters = [field for field in page if field != BATCH and field.split(b" ")[1] == LETTER]
+        due = _due(server, member, stream, token, parts, letters)
+        has_letters = has_letters or any(field.startswith(prefix_of(token, LETTER)) for field in due)
+        void |= page.keys() - due - {BATCH}
+    delete_notes(server, key, sorted(void), limits)
+    return has_letters
+
+
+def _due(
+    server: Server, member: Membership, stream: str, token: str, parts: Sequence[Part], letters: Sequence[bytes]
+) -> set[bytes]:
+    """Return the notes on entries that are still of this batch, and the notes of other batches on entries that are
+    pending and not of this one."""
+    ids = {field: field.split(b" ")[2] for field in letters}
+    commands = [("XPENDING", stream, member.group, entry, entry, 1) for entry in ids.values()]
+    replies = server.execute_all(commands, is_no_group)
+    holders = {
+        field: None if is_no_group(reply) or not reply else bytes(reply[0][1]).decode()
+        for field, reply in zip(ids, replies, strict=True)
+    }
+    return {
+        field
+        for field, holder in holders.items()
+        if _is_kept(
+            StreamId.parse(ids[field]), field.startswith(prefix_of(token, LETTER)), holder, member.consumer, parts
+        )
+    }
+
+
+def _is_kept(entry: StreamId, is_of_batch: bool, holder: str | None, consumer: str, parts: Sequence[Part]) -> bool:
+    """Whether a replay keeps the note on this entry. is_of_batch: it is a note of this batch; holder: the consumer that
+    the entry is pending for, None: it is not pending; consumer: of the query. If the batch has all entries of a range,
+    it has the entry also if nothing is pending. Pure."""
+    within = [part for part in parts if part.range.covers(entry)]
+    if not is_of_batch:
+        return holder == consumer and not within
+    return bool(within) if holder == consumer else holder is None and any(part.by == ALL for part in within)

@@ -1,0 +1,267 @@
+"""Acknowledging a batch that is in Spark's commit log: take the notes of its tasks, acknowledge its entries, set the
+commit marks, and remove entries that leave their stream (remove.py).
+
+    when entries are acknowledged                                   by
+    with the trigger after their commit, while tasks read           in_background
+    at once if there is nothing to read, or nothing is known        acknowledge
+
+Exactly the entries that the offset names are acknowledged, delivered until the time that it names. So XACK may be
+repeated, and an entry that another client hands over meanwhile is not acknowledged unread. The commit marks are set
+after the last XACK. So a mark proves that its batch is acknowledged (or set aside, with maxDeliveries).
+
+A run that knows nothing yet reads the marks of all streams of the checkpoint, also of those that it no longer reads,
+and sets each one that is behind. So each acknowledgement leaves all marks as new as the checkpoint. If a mark is behind
+later, its batch was not acknowledged yet, or the server was restored. Then all that is pending up to the position is
+committed, unless the offset says that the stream may have old entries which no batch has.
+
+Dead letters acknowledge their entries when the notes are taken. XACK itself is in pending_list.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.connector.counters import BAD, DEAD, RETRIED
+from spark_streams.connector.keys import is_returned
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.commit_mark import Mark
+from spark_streams.connector.source.group.compare import is_behind
+from spark_streams.connector.source.group.findings import Finding, Kind
+from spark_streams.connector.source.group.remedies import DataLoss
+from spark_streams.connector.source.offset import Offset, StreamOffset
+from spark_streams.connector.source.pending.poison_batch import PoisonBatch
+from spark_streams.connector.source.range import Range, around
+from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
+from spark_streams.connector.source.run_counters import RunCounters
+from spark_streams.connector.source.task.missing_entries import delete_missing, fetch_missing
+from spark_streams.connector.source.task.notes import LetterDestination, collect, noted_streams
+from spark_streams.connector.source.trigger.background import Job
+from spark_streams.connector.source.trigger.group_role import GroupRole
+from spark_streams.connector.source.trigger.remove import Removing
+from spark_streams.connector.source.trigger.run_state import RunState
+from spark_streams.connector.wire.connection.server import Server
+
+Marks = Mapping[str, Mark | None]  # of all streams of the checkpoint
+
+
+class Acknowledging:
+    """Acknowledges one query's batches, at once or beside the tasks of the next one. Every step may be repeated.
+
+    counters: count what tasks have noted. Tasks may always note columns. They note entries if those may become dead
+    letters. poison: knows whether a batch with a record was read.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        losses: DataLoss,
+        counters: RunCounters,
+        removing: Removing,
+        poison: PoisonBatch,
+        role: GroupRole,
+    ) -> None:
+        self._options = options
+        self._role = role
+        self._member = role.member
+        self._losses = losses
+        self._removing = removing
+        self._poison = poison
+        self._limits = role.limits
+        self._noted = options.mode == "DEADLETTER"
+        self._retries = len(options.retry_delay or ())
+        self._removes = options.on_commit != "keep" or self._retries > 0
+        self._counters = counters
+        self._column_warnings = ColumnWarnings(STREAM_MODES, self._retries > 0)
+
+    def acknowledge(
+        self,
+        server: Server,
+        start: Offset,
+        run: RunState,
+        marks: Marks | None = None,
+        streams: AbstractSet[str] | None = None,
+    ) -> tuple[RunState, int]:
+        """Write dead letters of noted entries, acknowledge the batch that ends at `start`, and remove entries that
+        leave their streams. Return what the run knows then, and how many entries were acknowledged.
+
+        marks: as the server has them, None: as this run has left them; streams: those that have the group, None: all.
+        Raises GroupMissingError, ServerError.
+        """
+        run, settle, jobs = self._steps(server, start, run, marks, streams)
+        entries = settle(server)
+        for job in jobs:
+            job(server)
+        return run, entries
+
+    def in_background(self, server: Server, start: Offset, run: RunState) -> tuple[RunState, list[Job]]:
+        """Do the same, but return the steps that can run beside the tasks of the next batch as jobs."""
+        run, settle, jobs = self._steps(server, start, run, None, None)
+        return run, [settle, *jobs]
+
+    def _steps(
+        self, server: Server, start: Offset, run: RunState, marks: Marks | None, streams: AbstractSet[str] | None
+    ) -> tuple[RunState, Callable[[Server], int], list[Job]]:
+        """Take notes. Return what the run knows after the remaining steps, and these steps: the XACK of the entries
+        with the commit marks, and the jobs that follow it. The notes come first: the mark says that they were taken."""
+        posted = self.take_notes(server, start, run, marks)
+        ranges = self._ranges(server, start, run, marks, streams)
+        to_set, settled = _marks_to_set(start, marks), run.settled
+        committed = start.without(
+            stream
+            for stream, at in start.at.items()
+            if (streams is not None and stream not in streams) or (marks is not None and _shows_move(marks[stream], at))
+        )
+        removes, due = self._due(start, run)
+
+        def settle(server: Server) -> int:
+            return posted + self._role.commit(server, ranges, to_set, committed, settled)
+
+        jobs: list[Job] = [lambda server: self._removing.sweep(server, start, due)] if due else []
+        knows_fields = run.knows_fields or (run.settled is not None and bool(start.taken_from))
+        run = replace(run, settled=start, removes=removes, knows_fields=knows_fields)
+        return run, settle, jobs
+
+    def _ranges(
+        self, server: Server, start: Offset, run: RunState, marks: Marks | None, streams: AbstractSet[str] | None
+    ) -> list[Range]:
+        """Return the pending entries of the batch, and of the one before if that was not acknowledged. A batch that the
+        record does not prove read stays pending: better read again than acknowledged unread. A run asks for the record
+        of its first batch in any case."""
+        may_have_record = bool(start.record) or run.settled is None
+        is_read = not may_have_record or self._poison.has_read(server, start)
+        ranges: list[Range] = []
+        for stream in start.at:
+            is_done = marks is not None and _knows_batch(marks[stream], start, stream)
+            if is_done or (streams is not None and stream not in streams):
+                continue
+            batch = start.pending(stream)
+            if marks is not None and _is_all_committed(start, stream, marks[stream]):
+                ranges += around(stream, () if is_read else batch, start[stream])
+            else:
+                ranges += [*_owed(start, stream, run), *(batch if is_read else ())]
+        return [entries for entries in ranges if not entries.is_empty]
+
+    def sweep_when_idle(self, server: Server, start: Offset, run: RunState) -> None:
+        """Remove entries that are due, if there is nothing to read and nothing to acknowledge."""
+        if run.removes:
+            self._removing.sweep(server, start, self._removing.due_later())
+
+    def _due(self, start: Offset, run: RunState) -> tuple[bool, set[str]]:
+        """Return whether entries leave any stream, and the streams to sweep with this batch."""
+        is_first = run.settled is None or not run.settled.token
+        removes = self._removes or run.removes or any(map(is_returned, start.streams))
+        due = self._removing.due(start, is_first) if is_first or removes else set()
+        return removes or bool(due), due
+
+    def take_notes(self, server: Server, start: Offset, run: RunState, marks: Marks | None) -> int:
+        """Take the notes of the tasks of the batch that ends here: dead letters, missing entries, bad values. Return
+        how many entries were acknowledged, because they became dead letters or wait for a retry."""
+        if run.has_settled(start) or _is_committed(marks, start):
+            return 0
+        is_first, read = run.settled is None, start.taken_from
+        may_miss = self._losses.allowed or is_first  # an earlier run may have had other options
+        missing = fetch_missing(server, self._member, read, start.token) if may_miss else {}
+        takes_all = self._noted or is_first or start.notes
+        streams = start.streams if takes_all else read[:1]
+        numbers = {stream: start.at[stream].number for stream in read} if start.notes else {}
+        noted, lost = noted_streams(server, self._member, streams, numbers)
+        self._losses.report(*_missing_entries(start, missing), *(_lost_notes(start, stream) for stream in lost))
+        delete_missing(server, self._member, missing)
+        notes = collect(
+            server,
+            self._member,
+            noted,
+            start.token,
+            LetterDestination(self._options.dead_letter_stream, self._retries),
+            lambda stream, entry: _is_earlier(start, stream, entry, run, marks),
+            self._limits,
+        )
+        self._counters.entries(DEAD).update(notes.dead_letters)
+        self._counters.entries(RETRIED).update(notes.retried)
+        if notes.columns:
+            self._take_columns(notes.columns, start)
+        return notes.dead_letters.total() + notes.retried.total()
+
+    def _take_columns(self, reports: Sequence[ColumnReport], start: Offset) -> None:
+        report = ColumnReport.of_batch(reports)
+        for column, values in report.bad.items():
+            self._counters.values(BAD).update({(stream, column): count for stream, count in values.counts.items()})
+        self._column_warnings.warn(report, start.held, "of this batch")
+
+
+def _missing_entries(start: Offset, missing: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield what tasks of the batch that ends here have found missing. The tasks of a strict query stop for it."""
+    for stream, count in missing.items():
+        if count:
+            above = min((part.after for part in start.ranges(stream)), default=MIN_ID)
+            lost = Finding(Kind.ENTRIES_LOST, stream, above=above, position=start[stream], lost=count)
+            yield replace(lost, detail="of a batch", is_harmless=True)
+
+
+def _lost_notes(start: Offset, stream: str) -> Finding:
+    """Return what is lost with the notes on a stream: at least one entry, for the key."""
+    return Finding(Kind.NOTES_LOST, stream, above=start[stream], lost=1, is_exact=False)
+
+
+def _owed(start: Offset, stream: str, run: RunState) -> list[Range]:
+    """Return the batch before the last one, unless this run has acknowledged it."""
+    return [start.owed[stream]] if stream in start.owed and run.settled is None else []
+
+
+def _is_earlier(start: Offset, stream: str, entry: StreamId, run: RunState, marks: Marks | None) -> bool:
+    """Whether an entry is acknowledged with the batch that ends here, and is of an earlier one."""
+    if any(part.covers(entry) for part in start.ranges(stream)):
+        return False
+    is_owed = any(part.covers(entry) for part in _owed(start, stream, run))
+    return is_owed or (marks is not None and _is_restored(start, stream, marks[stream]) and entry <= start[stream])
+
+
+def _is_all_committed(start: Offset, stream: str, mark: Mark | None) -> bool:
+    """Whether all that is pending up to the position was read, and is not acknowledged any more, or not yet."""
+    at = start.at[stream]
+    has_replay = mark is not None and mark.has_replay
+    return is_behind(mark, at) and not has_replay and stream not in start.left and not at.mark.no_ack
+
+
+def _is_restored(start: Offset, stream: str, mark: Mark | None) -> bool:
+    """Whether the server has lost acknowledgements: the mark is older than the batch before the ones that may not be
+    acknowledged yet."""
+    missing = sum([start.is_of_this_batch(stream), stream in start.owed])
+    is_older_yet = mark is not None and start.at[stream].number - mark.number > missing
+    return is_older_yet and _is_all_committed(start, stream, mark)
+
+
+def _marks_to_set(start: Offset, marks: Marks | None) -> dict[str, Mark]:
+    """Return the marks that are behind the checkpoint, as they are to be. A mark that shows a move stays: the query
+    follows it after this, and a kill in between must not hide the move."""
+    if marks is None:
+        return {s: at.mark for s, at in start.at.items() if start.is_of_this_batch(s) or s in start.owed}
+    return {
+        stream: at.mark
+        for stream, at in start.at.items()
+        if is_behind(marks[stream], at) and not _shows_move(marks[stream], at)
+    }
+
+
+def _shows_move(mark: Mark | None, at: StreamOffset) -> bool:
+    """Whether an operator has moved the group, or a run that has acknowledged this batch."""
+    if mark is None or mark.id == at.position:
+        return False
+    return mark.is_seek or (mark.number, mark.token) == (at.number, at.token)
+
+
+def _is_committed(marks: Marks | None, start: Offset) -> bool:
+    """Whether an earlier trigger has committed this batch, after it took the tasks' notes."""
+    return (
+        marks is not None
+        and bool(start.taken_from)
+        and all(_knows_batch(marks[stream], start, stream) for stream in start.taken_from)
+    )
+
+
+def _knows_batch(mark: Mark | None, start: Offset, stream: str) -> bool:
+    """Whether the mark proves that the stream's last batch is acknowledged, also if the group was moved since."""
+    return mark is not None and (mark.number, mark.token) == start.at[stream][1:3]

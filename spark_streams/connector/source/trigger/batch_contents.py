@@ -1,0 +1,285 @@
+"""Choice of the entries of the next batch.
+
+The batch takes entries from these sources, in this order:
+
+1. a piece of a batch that killed its query: a batch of its own (pending.poison_batch)
+2. old entries: at or below the position, and pending for the query, because it has claimed them, or another client has
+   handed them over. Only if the batch before is acknowledged
+3. reserved entries that no offset names yet: reserved ahead by this run (prefetch), or by an interrupted attempt (a
+   crash, a broken connection); in the second case the batch takes no new entries
+4. new entries, and entries that were returned for a retry: they are in streams like any other
+5. if there is nothing else, a piece that waits
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.group.state import GroupState, Reserved
+from spark_streams.connector.source.part import ALL, PENDING, Part, by_stream, entries_per_stream, pending_parts
+from spark_streams.connector.source.pending.poison_batch import PoisonBatch
+from spark_streams.connector.source.pending_list import NO_LIMIT, pending_ranges
+from spark_streams.connector.source.quota import BatchQuota
+from spark_streams.connector.source.range import Range, around
+from spark_streams.connector.source.sampled_size import average_sizes
+from spark_streams.connector.source.trigger.group_role import GroupRole
+from spark_streams.connector.source.trigger.prefetch import Prefetch
+from spark_streams.connector.source.trigger.run_state import QueryState, RunState
+from spark_streams.connector.wire.connection.server import Server
+
+_OLD_PAGE = 10_000  # entries of one range of old entries
+
+
+@dataclass(frozen=True)
+class BatchContents:
+    """Entries chosen so far.
+
+    old: ranges of old entries, or of one piece, per stream; new: ranges above the position, per stream; parts:
+    all entries, for tasks; fresh: those that this trigger has reserved; after: the groups that they were reserved from,
+    after that; takes_no_more: the batch takes nothing more; run: what the run knows now."""
+
+    old: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
+    new: Mapping[str, Range] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+    fresh: list[Part] = field(default_factory=list)
+    after: Mapping[str, GroupState] = field(default_factory=dict)
+    takes_no_more: bool = False
+    run: RunState = field(default_factory=RunState)
+
+    def __bool__(self) -> bool:
+        return bool(self.old or self.new)
+
+    def with_new(self, parts: Sequence[Part], state: QueryState, times: Mapping[str, int]) -> BatchContents:
+        """Return the batch with these parts above the positions. times: of the server after they were delivered."""
+        new = dict(self.new)
+        for part in parts:
+            stream = part.stream
+            before = new.get(stream) or Range(stream, state.start[stream], state.start[stream])
+            until = max(times.get(stream, 0), before.until)
+            new[stream] = Range(stream, before.after, part.range.last, before.count + part.count, until)
+        ours = [
+            part if part.by == ALL else Part(replace(part.range, until=new[part.stream].until), part.by)
+            for part in parts
+        ]
+        return replace(self, new=new, parts=self.parts + ours)
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """token: name of the batch; quota: what it may still take; turn: counts triggers, and decides which streams are
+    first if the quota does not suffice for all; now: a monotonic clock, in seconds."""
+
+    token: str
+    quota: BatchQuota
+    turn: int
+    now: float
+
+
+class ContentsChooser:
+    """Chooses what a batch holds."""
+
+    def __init__(self, options: SourceOptions, poison: PoisonBatch, role: GroupRole) -> None:
+        self._options = options
+        self._poison = poison
+        self.role = role
+        self._member = role.member
+        self._limits = role.limits
+
+    def with_sizes(self, server: Server, state: QueryState, request: BatchRequest) -> BatchRequest:
+        """Return the request with the sizes of entries, if bytes are limited and there may be entries to read."""
+        if request.quota.size is None:
+            return request
+        has_some = state.above or state.old or state.has_others or state.run.poison.may_hold
+        if not (has_some or state.run.admission.backlog(state.heads, state.groups)):
+            return request
+        sizes = average_sizes(server, {stream: state.start[stream] for stream in state.groups}, self._limits)
+        return replace(request, quota=replace(request.quota, sizes=sizes))
+
+    def begin(self, server: Server, state: QueryState) -> QueryState:
+        """Return the state with the record of failed batches, in the first trigger of a run."""
+        return replace(state, run=replace(state.run, poison=self._poison.begin(server, state.start)))
+
+    def choose(self, server: Server, state: QueryState, request: BatchRequest) -> BatchContents:
+        """Return the entries that the quota admits; empty if there is nothing to read. Raises DataLossError,
+        ServerError and its subclasses."""
+        contents, quota = BatchContents(run=state.run), request.quota
+        if state.is_settled:
+            contents = self._piece(server, state, contents)
+            if contents:
+                return replace(contents, takes_no_more=True)
+        if state.is_settled and state.old:
+            contents, quota = self._old(server, state, contents, quota)
+        contents, quota = self._reserved(server, state, contents, quota, request.turn)
+        if not contents.takes_no_more:
+            contents = self._new(server, state, contents, replace(request, quota=quota))
+        if contents or not state.is_settled or not contents.run.poison.holds_pieces:
+            return contents
+        run = contents.run
+        old, parts, cache = self._poison.fallback_piece(server, state.start, run.poison)
+        return replace(contents, old=old, parts=parts, run=replace(run, poison=cache))
+
+    # -- what is pending for the query ---------------------------------------------------------------------------
+
+    def _piece(self, server: Server, state: QueryState, contents: BatchContents) -> BatchContents:
+        """Take a piece of a batch that killed its query."""
+        run = contents.run
+        read = [stream for stream in state.groups if not state.old.get(stream)]
+        cache = self._poison.let_go(server, state.start, run.poison, read)
+        old, parts, cache = self._poison.next_piece(server, list(state.groups), state.start, cache)
+        return replace(contents, old=old, parts=parts, run=replace(run, poison=cache))
+
+    def _old(
+        self, server: Server, state: QueryState, contents: BatchContents, quota: BatchQuota
+    ) -> tuple[BatchContents, BatchQuota]:
+        """Take entries at or below the positions, around the pieces of batches that killed the query."""
+        old: dict[str, tuple[Range, ...]] = {}
+        parts: list[Part] = []
+        pieces = contents.run.poison.state
+        for stream in state.old:
+            ranges: list[Range] = []
+            set_aside = pieces.set_aside_in(stream) if pieces is not None else []
+            for pending in around(stream, set_aside, state.start[stream], state.times.get(stream, 0)):
+                limit = quota.limit_of(stream)
+                if limit == 0:
+                    break
+                at_most = NO_LIMIT if limit is None else {stream: limit}
+                found = pending_ranges(server, self._member, [pending], _OLD_PAGE, at_most, self._limits, True)
+                count = sum(entries.count for entries in found)
+                if count:
+                    ranges.append(replace(pending, last=found[-1].last, count=count))
+                    parts += pending_parts(found)
+                    quota = quota.without({stream: count})
+            if ranges:
+                old[stream] = tuple(ranges)
+        return replace(contents, old=old, parts=parts), quota
+
+    def _reserved(
+        self, server: Server, state: QueryState, contents: BatchContents, quota: BatchQuota, turn: int
+    ) -> tuple[BatchContents, BatchQuota]:
+        """Take entries that are reserved above the position. Those of this run were reserved for this batch."""
+        if not state.above:
+            return contents, quota
+        prefetched = state.run.prefetched
+        if prefetched is not None:
+            contents = contents.with_new(prefetched.parts, state, prefetched.times)
+            return contents, quota.without(entries_per_stream(prefetched.parts))
+        if quota.is_full:
+            return replace(contents, takes_no_more=True), quota
+        counts = {stream: sum(entries.count for entries in ranges) for stream, ranges in state.above.items()}
+        allowed = quota.divide(counts, turn)
+        size = state.run.admission.size(list(allowed.values()))
+        pending = [
+            Range(stream, state.start[stream], state.groups[stream].last_delivered, until=state.times[stream])
+            for stream in allowed
+        ]
+        found = pending_ranges(server, self._member, pending, size, allowed, self._limits, True)
+        taken = entries_per_stream(found)
+        # If all are taken, the range ends where the group is: nothing else in between is ours.
+        last = {entries.stream: index for index, entries in enumerate(found)}
+        for stream, index in last.items():
+            if taken[stream] >= counts[stream]:
+                found[index] = replace(found[index], last=state.groups[stream].last_delivered)
+        contents = contents.with_new(pending_parts(found), state, state.times)
+        return replace(contents, takes_no_more=True), quota.without(taken)
+
+    # -- new entries -----------------------------------------------------------------------------------------------
+
+    def _new(self, server: Server, state: QueryState, contents: BatchContents, request: BatchRequest) -> BatchContents:
+        """Reserve new entries. It does not wait for more to come if there is a batch anyway, if there are enough for a
+        full batch, or if pieces wait. While pieces wait, a batch takes only a part of the new entries."""
+        admission, quota = state.run.admission, request.quota
+        groups = {**state.groups, **contents.after}
+        backlog = admission.backlog(state.heads, groups)
+        waiting, holds_pieces = sum(backlog.values()), contents.run.poison.holds_pieces
+        if not backlog or quota.is_full:
+            return contents
+        is_full = quota.entries is not None and waiting >= quota.entries  # targetBatchTime may admit few
+        if not contents and not holds_pieces and not is_full:
+            is_held_back, waits = admission.held_back(waiting, request.now)
+            contents = replace(contents, run=replace(contents.run, admission=waits))
+            if is_held_back:
+                return contents
+        if holds_pieces:
+            quota = quota.with_entries(self._poison.share_of(waiting, quota.entries))
+        after: dict[str, GroupState] = {}
+        while backlog:
+            reserved = self.role.new_entries(server, admission, state.heads, groups, backlog, quota, request.turn)
+            after |= reserved.states
+            parts = self._listed(server, state, contents, reserved)
+            if parts:
+                contents = contents.with_new(parts, state, reserved.times)
+                return replace(contents, fresh=parts, after=after)
+            if not reserved.states:
+                break
+            # What these streams had was deleted, or others were faster: streams that had no share are tried.
+            backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
+        return replace(contents, after=after)
+
+    def _listed(self, server: Server, state: QueryState, contents: BatchContents, reserved: Reserved) -> list[Part]:
+        """Return what was reserved. If other clients could hand entries over or move the group since the trigger
+        looked, return what the pending list has above the position, up to the group's: of a group that was set back,
+        nothing. What it has delivered are old entries of a later batch."""
+        after = {
+            stream: contents.new[stream].last if stream in contents.new else state.start[stream]
+            for stream in reserved.times
+        }
+        own = by_stream(reserved.parts)
+        whole = {stream for stream, parts in own.items() if stream in after and _are_all(parts, after[stream])}
+        doubtful = {
+            stream
+            for stream, position in after.items()
+            if reserved.states[stream].last_delivered > position
+            and (reserved.states[stream].others or stream not in whole)
+        }
+        back = {stream for stream, position in after.items() if reserved.states[stream].last_delivered <= position}
+        if not doubtful:
+            return [part for part in reserved.parts if part.stream not in back]
+        counts, ends = entries_per_stream(reserved.parts), reserved.states
+        pending = [
+            Range(stream, after[stream], ends[stream].last_delivered, until=reserved.times[stream])
+            for stream in sorted(doubtful)
+        ]
+        size = state.run.admission.size([counts[stream] for stream in doubtful])
+        found = pending_ranges(server, self._member, pending, size, limits=self._limits)
+        listed = entries_per_stream(found)
+        kept = {stream for stream in doubtful & whole if listed[stream] == counts[stream]}
+        parts = [part for part in reserved.parts if part.stream not in back | (doubtful - kept)]
+        return parts + [Part(entries, PENDING) for entries in found if entries.stream not in kept]
+
+    def plan_prefetch(
+        self,
+        state: QueryState,
+        contents: BatchContents,
+        request: BatchRequest,
+        positions: Mapping[str, StreamId],
+    ) -> Prefetch | None:
+        """What follows the batch, if that is much (Limits.prefetch_entries). Not if others are in the groups: they
+        could read it meanwhile. Not if entries were released: the next batch begins with them. Not while pieces wait:
+        they take turns with new entries. Not if the limit of the next batch depends on the time of this one
+        (targetBatchTime). request: for the next batch; positions: where the batch leaves the groups."""
+        options, admission = self._options, state.run.admission
+        if options.claim_idle is not None or options.target_batch_time is not None:
+            return None
+        if contents.takes_no_more or contents.old or state.has_others or contents.run.poison.holds_pieces:
+            return None
+        remaining = Counter(admission.backlog(state.heads, state.groups))
+        remaining.subtract(entries_per_stream(contents.fresh))
+        if not self.role.takes_long(admission, remaining, request.quota):
+            return None
+        taken = entries_per_stream(contents.parts)
+        read = {stream: state.start.at[stream].read for stream in state.groups}
+        if any(entries is None for entries in read.values()):
+            return None
+        known = {stream: (entries or 0) + taken[stream] for stream, entries in read.items()}
+        left = {stream: positions[stream] for stream in known}
+        return Prefetch(self.role, admission, known, left, request.quota, request.turn, state.heads)
+
+
+def _are_all(parts: Sequence[Part], position: StreamId) -> bool:
+    """Whether the group was at the position of a stream, and has delivered to nobody else above it. parts: of the
+    stream."""
+    return all(part.by == ALL for part in parts) and parts[0].range.after == position

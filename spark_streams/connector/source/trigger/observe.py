@@ -1,0 +1,410 @@
+"""What a trigger begins with: the streams and groups as they are, once they agree with the checkpoint.
+
+A trigger that follows another one of the same run knows where the groups are and what is pending: the batch up to the
+checkpoint, and what was reserved ahead. If a group shows anything else, if other consumers read from it, or if nothing
+is known (a first trigger, a connection that broke), the observer looks at each stream in one transaction, compares it
+with the checkpoint (group.compare), and applies the rule. It looks again until nothing is found.
+
+If the query is alone in a group, a finding counts only if a second look confirms it: pending entries are listed after
+the first one. In a shared group the first look counts, because others may read past the gap meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.connector.errors import StreamStateError
+from spark_streams.connector.source.commit_mark import Mark
+from spark_streams.connector.source.group.account import count_lost_alone, count_read
+from spark_streams.connector.source.group.admin import GroupChange, carry_out, change_groups
+from spark_streams.connector.source.group.compare import (
+    PendingAbove,
+    Repair,
+    at_end,
+    compare,
+    has_forgotten,
+    is_behind,
+    is_older,
+    is_proved_below,
+    lost_above,
+    moved_since_checkpoint,
+    repaired,
+)
+from spark_streams.connector.source.group.findings import Finding, GroupUse, Kind
+from spark_streams.connector.source.group.first_account import (
+    first_account,
+    first_account_without_group,
+    with_entries_below,
+)
+from spark_streams.connector.source.group.looks import Looks
+from spark_streams.connector.source.group.opening import Opened
+from spark_streams.connector.source.group.remedies import DataLoss, problem_of
+from spark_streams.connector.source.group.start import fetch_marks
+from spark_streams.connector.source.group.state import (
+    GroupState,
+    Look,
+)
+from spark_streams.connector.source.group.stream_set import StreamSet
+from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.offset import Offset, StreamOffset
+from spark_streams.connector.source.trigger.acknowledge import Acknowledging, Marks
+from spark_streams.connector.source.trigger.as_left import as_left
+from spark_streams.connector.source.trigger.group_role import GroupRole
+from spark_streams.connector.source.trigger.run_state import QueryState, RunState, positions_of
+from spark_streams.connector.source.trigger.scratch_group import destroy_scratch_groups
+from spark_streams.connector.wire.connection.server import Server
+
+_MOST_LOOKS = 40  # of one comparison: each finding needs up to three
+
+
+class Observer:
+    """Brings the query to where a trigger can begin."""
+
+    def __init__(
+        self,
+        role: GroupRole,
+        stream_set: StreamSet,
+        losses: DataLoss,
+        acknowledging: Acknowledging,
+    ) -> None:
+        self._role = role
+        self._stream_set = stream_set
+        self._losses = losses
+        self._acknowledging = acknowledging
+
+    @property
+    def _member(self) -> Membership:
+        return self._stream_set.member
+
+    def state_at(self, server: Server, opened: Opened, run: RunState) -> QueryState:
+        """Return the query at a trigger that begins there. Raises StreamStateError, ServerError."""
+        if run.is_known:
+            state = as_left(server, self._role, opened.start, opened.streams, run)
+            if state is not None:
+                return state
+        return self._compared(server, opened, run)
+
+    def _compared(self, server: Server, opened: Opened, run: RunState) -> QueryState:
+        """Look at all streams, compare them with the checkpoint, acknowledge what is committed, and repair what is
+        wrong, until nothing is found. A strict query stops before it acknowledges or repairs anything: by then it has
+        at most a consumer, with the mark of its begin, and has destroyed a scratch group."""
+        run = replace(run, prefetched=None)  # what was reserved ahead is found in the pending list
+        start, streams = opened.start, list(opened.streams)
+        seen, start, run = self._begin_new_streams(server, start, streams, run)
+        destroy_scratch_groups(server, self._member, [s for s, look in seen.looks.items() if look.has_scratch])
+        if run.settled is not None and any(_is_forgotten(start, s, look.mark, run) for s, look in seen.looks.items()):
+            run = run.unknown()
+        marks = self._marks(server, start, seen, run)
+        findings: Mapping[str, Finding] = {}
+        for _ in range(_MOST_LOOKS):
+            moves = self._moves(server, start, seen)
+            if not moves:
+                start = self._with_counts_of_server(server, start, seen)
+                findings, seen = self._confirmed_findings(server, start, seen, run)
+                self._losses.refuse(self._reportable(findings))
+            forgets_ranges = any(finding.kind is not Kind.ENTRIES_LOST for finding in findings.values())
+            # A run that knows what it has read acknowledges while tasks run, unless the ranges are forgotten before.
+            if not run.has_settled(start) and (moves or forgets_ranges or not run.is_known):
+                streams_settled = self._streams_to_settle(start, seen)
+                run, entries = self._acknowledging.acknowledge(server, start, run, marks, streams_settled)
+                if entries:
+                    seen = seen.with_later(self._look(server, start, streams))
+                    continue
+            if moves:
+                start, run = self._follow(server, start, moves, run)
+            elif findings:
+                start, run, streams = self._repair(server, opened.checkpoint, start, findings, seen, run, streams)
+                seen = seen.of(streams)
+            else:
+                break
+            seen = seen.with_later(self._look(server, start, streams))
+        else:
+            raise self._still_changes(findings)
+        return self._state(server, start, streams, seen, run)
+
+    def _state(
+        self,
+        server: Server,
+        start: Offset,
+        streams: Sequence[str],
+        seen: Looks,
+        run: RunState,
+    ) -> QueryState:
+        """Return the state. Nothing is wrong any more, and what is committed is acknowledged, unless it can wait until
+        tasks run: then it is not known how many of the pending entries are old."""
+        unsettled: Mapping[str, int] = {}
+        is_settled = run.has_settled(start)
+        if not is_settled:
+            unsettled = {s: sum(part.count for part in start.pending(s)) for s in start.taken_from}
+        groups = {stream: group for stream in streams if (group := seen.looks[stream].group) is not None}
+        consumers = {
+            stream: GroupChange(consumer=not group.has_consumer, touch=group.has_consumer and not run.is_known)
+            for stream, group in groups.items()
+        }
+        change_groups(server, self._member, consumers)
+        run = replace(
+            run,
+            start=start,
+            positions=positions_of(groups),
+            reported_deletions=_of_streams(groups, run.reported_deletions),
+        )
+        states: dict[str, GroupState] = {}
+        pending: dict[str, int] = {}
+        for stream, group in groups.items():
+            known = seen.ours_above(stream) + unsettled.get(stream, 0)
+            if group.ours > known:
+                pending[stream] = group.ours - known
+            states[stream] = self._role.at_query(start.at[stream], group._replace(has_consumer=True))
+        return QueryState(
+            start,
+            {stream: seen.looks[stream].head for stream in states},
+            states,
+            is_settled,
+            {stream: seen.looks[stream].until for stream in states},
+            {stream: ranges for stream, ranges in seen.above.items() if ranges},
+            self._role.old_entries(server, start, pending),
+            start.left - states.keys() if is_settled else start.left,
+            run,
+        )
+
+    def looked_again(self, server: Server, state: QueryState, streams: Sequence[str]) -> QueryState:
+        """Return the state after entries of these streams were claimed. Everything up to `start` is acknowledged."""
+        seen = self._look(server, state.start, streams)
+        groups, times, above, old = dict(state.groups), dict(state.times), dict(state.above), dict(state.old)
+        for stream, look in seen.looks.items():
+            for known in (groups, times, above, old):
+                known.pop(stream, None)
+            if look.group is None:
+                continue  # the next trigger finds it
+            groups[stream], times[stream] = look.group, look.until
+            if stream in seen.above:
+                above[stream] = seen.above[stream]
+            old[stream] = look.group.ours - seen.ours_above(stream)
+        run = replace(state.run, prefetched=None)
+        return replace(state, groups=groups, times=times, above=above, old=old, run=run)
+
+    def _marks(self, server: Server, start: Offset, seen: Looks, run: RunState) -> Marks:
+        """Return the commit marks of all streams of the checkpoint. Those of streams that the query does not read are
+        as this run has left them, once it has acknowledged a batch."""
+        unread = [stream for stream in start.at if stream not in seen.looks]
+        others: Marks = {stream: start.at[stream].mark for stream in unread}
+        if run.settled is None:
+            others = fetch_marks(server, self._member, unread)
+        return {**others, **{stream: look.mark for stream, look in seen.looks.items()}}
+
+    def _look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
+        return self._role.look(server, start, streams)
+
+    def _begin_new_streams(
+        self, server: Server, start: Offset, streams: Sequence[str], run: RunState
+    ) -> tuple[Looks, Offset, RunState]:
+        """Look at all streams. Give those that no batch of this checkpoint has read the values with which the query
+        begins, and create its consumer and mark in groups that it has not created."""
+        seen = self._look(server, start, streams)
+        joined: dict[str, Mark] = {}
+        begun: dict[str, StreamOffset] = {}
+        for stream, look in seen.looks.items():
+            at = start.at.get(stream)
+            if at is not None and at.token:
+                continue
+            if look.group is None:
+                if at is not None:  # its group is missing again: the account begins at its position all the same
+                    begun[stream] = first_account_without_group(server, stream, at, look)
+                continue
+            begun[stream], mark = first_account(server, stream, start, look)
+            if mark != look.mark:
+                joined[stream] = mark
+        start = start.corrected(begun, begun)
+        deletions = {stream: seen.looks[stream].head.deleted for stream in begun}  # deleted before the query began
+        settled = None if run.settled is None else replace(run.settled, at={**begun, **run.settled.at})
+        run = replace(run, settled=settled, reported_deletions={**deletions, **run.reported_deletions})
+        if joined:
+            # If a group lacks the consumer later, it was created again.
+            joining = {stream: GroupChange(consumer=True, mark=mark) for stream, mark in joined.items()}
+            change_groups(server, self._member, joining)
+        if begun:
+            seen = seen.with_later(self._look(server, start, list(begun)))
+        return seen, start, run
+
+    def _moves(self, server: Server, start: Offset, seen: Looks) -> dict[str, Repair]:
+        """Return what to do on each stream whose group was moved since the checkpoint."""
+        return {
+            stream: Repair(_counted(server, stream, new, look), creates_consumer=True)
+            for stream, look in seen.looks.items()
+            if stream in start.at and (new := moved_since_checkpoint(start.at[stream], look, bool(start.token)))
+        }
+
+    def _follow(
+        self, server: Server, start: Offset, moves: Mapping[str, Repair], run: RunState
+    ) -> tuple[Offset, RunState]:
+        """Go on where these groups were moved."""
+        carry_out(server, self._member, moves, {})
+        start = start.corrected({stream: move.at for stream, move in moves.items()}, moves)
+        return start, replace(run, start=start, is_corrected=True)
+
+    def _with_counts_of_server(self, server: Server, start: Offset, seen: Looks) -> Offset:
+        """Return the start with numbers of entries that the server knows better."""
+        known: dict[str, StreamOffset] = {}
+        for stream, at in start.at.items():
+            if stream in seen.looks:
+                look = seen.looks[stream]
+                begun = with_entries_below(server, stream, at, look)
+                known[stream] = at_end(_recounted(server, stream, begun, look), look)
+        return replace(start, at={**start.at, **known})
+
+    def _confirmed_findings(
+        self, server: Server, start: Offset, seen: Looks, run: RunState
+    ) -> tuple[dict[str, Finding], Looks]:
+        """Return the finding of each stream that has one, and the looks that have shown it."""
+        while True:
+            found = self._findings(server, start, seen, list(seen.looks), run)
+            alone = [stream for stream, finding in found.items() if finding.group_use is GroupUse.ALONE]
+            if not alone:
+                return found, seen
+            seen = seen.with_later(self._look(server, start, alone))
+            again = self._findings(server, start, seen, alone, run)
+            if again == {stream: found[stream] for stream in alone}:
+                return found, seen
+            if all(again.get(stream) in (None, found[stream]) for stream in alone):
+                return {s: finding for s, finding in found.items() if s not in alone or s in again}, seen
+
+    def _findings(
+        self, server: Server, start: Offset, seen: Looks, streams: Sequence[str], run: RunState
+    ) -> dict[str, Finding]:
+        """Return the finding of each of these streams that has one, as these looks show it."""
+        found: dict[str, Finding] = {}
+        for stream in streams:
+            look, at = seen.looks[stream], start.at.get(stream, StreamOffset(MIN_ID))
+            above = seen.above_of(stream)
+            finding = compare(stream, at, look, above, _closed(server, stream, at, look, above))
+            if finding is None:
+                continue
+            is_reported = run.reported_deletions.get(stream) == look.head.deleted > MIN_ID
+            if is_reported and finding.kind is Kind.ENTRIES_LOST and finding.group_use is GroupUse.SHARED:
+                group = look.group
+                if group is not None and lost_above(look.head, group.last_delivered, group.entries_read) is None:
+                    continue
+            is_left = finding.kind is Kind.STREAM_MISSING and self._stream_set.by_pattern
+            found[stream] = replace(finding, is_left=True) if is_left else self._proved(server, finding, start, look)
+        return found
+
+    def _proved(self, server: Server, finding: Finding, start: Offset, look: Look) -> Finding:
+        """Return the finding; for a group below the checkpoint, ask whether the server has lost entries. If the last
+        batch was read without a pending list, a kill may have left its group below."""
+        if finding.kind is not Kind.GROUP_BELOW or finding.group_use is GroupUse.SHARED:
+            return finding
+        if start.no_ack:
+            return replace(finding, is_harmless=True)
+        at = start.at.get(finding.stream, StreamOffset(MIN_ID))
+        position = bytes(at.position)
+        has_entry = bool(server.execute("XRANGE", finding.stream, position, position))
+        proved = is_proved_below(at, look.head, has_entry)
+        if proved is None:
+            return replace(finding, kind=Kind.SERVER_RESTORED, lost=1, is_exact=False)
+        return replace(finding, is_harmless=proved)
+
+    def _repair(
+        self,
+        server: Server,
+        checkpoint: Offset,
+        start: Offset,
+        findings: Mapping[str, Finding],
+        seen: Looks,
+        run: RunState,
+        streams: list[str],
+    ) -> tuple[Offset, RunState, list[str]]:
+        """Report the findings, and apply the rule."""
+        self._losses.report(*self._reportable(findings))
+        repairs = {
+            stream: repaired(
+                finding,
+                start.at.get(stream, StreamOffset(MIN_ID)),
+                seen.looks[stream],
+                checkpoint.at.get(stream, start.at.get(stream, StreamOffset(MIN_ID))),
+            )
+            for stream, finding in findings.items()
+            if not finding.is_left
+        }
+        marks = {stream: seen.looks[stream].mark for stream in repairs}
+        there = carry_out(server, self._member, repairs, marks)
+        repairs = {stream: repair for stream, repair in repairs.items() if stream not in there}
+        deletions = {s: repair.reported_deletion for s, repair in repairs.items() if repair.reported_deletion > MIN_ID}
+        corrected, before = {stream: repair.at for stream, repair in repairs.items()}, start
+        start = start.corrected(corrected, [s for s in repairs if findings[s].kind is not Kind.ENTRIES_LOST])
+        gone = {stream for stream in findings if stream not in repairs and stream not in there}
+        if gone:
+            self._stream_set.leave(gone)
+            start = start.without(gone)
+        if gone or any(repair.at != before.at.get(stream) for stream, repair in repairs.items()):
+            run = replace(run, is_corrected=True)
+        run = replace(run, start=start, reported_deletions={**run.reported_deletions, **deletions})
+        return start, run, [stream for stream in streams if stream not in gone]
+
+    def _streams_to_settle(self, start: Offset, seen: Looks) -> set[str]:
+        """Return the streams of which the last batch may be acknowledged, also those that the query no longer reads:
+        they have the group, and their mark knows no later batch. An older copy of the checkpoint leaves such a mark."""
+        return {
+            stream
+            for stream, at in start.at.items()
+            if (look := seen.looks.get(stream)) is None or (look.group is not None and not is_older(at, look.mark))
+        }
+
+    def _reportable(self, findings: Mapping[str, Finding]) -> list[Finding]:
+        """Return the findings without those of missing streams of the pattern of which nothing was read or to be
+        read."""
+        return [f for f in findings.values() if f.lost or not (f.is_left and f.above == MIN_ID)]
+
+    def _still_changes(self, findings: Mapping[str, Finding]) -> StreamStateError:
+        """Return the error of a comparison that does not end."""
+        stream = min(findings) if findings else min(self._member.streams, default="")
+        what = problem_of(findings[stream], self._losses.place) if findings else f"group {self._member.group!r} moves"
+        return StreamStateError(
+            f"{what}; and so at {_MOST_LOOKS} looks, although the query repaired it each time: another program changes "
+            f"stream {stream!r} or its group meanwhile. Find it (CLIENT LIST shows the connections) and stop it. Then "
+            "start the query again"
+        )
+
+
+def _of_streams(streams: Collection[str], positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
+    """Return the positions of these streams alone: streams of a pattern come and go."""
+    return {stream: position for stream, position in positions.items() if stream in streams}
+
+
+def _counted(server: Server, stream: str, at: StreamOffset, look: Look) -> StreamOffset:
+    """Return where a query goes on after a move, with the number of entries below counted, if the query is alone and
+    the group is elsewhere again. Without the number, the group would pass for a shared one."""
+    if at.read is not None or look.group is None or look.group.others:
+        return at
+    return at._replace(read=count_read(server, stream, look.head, at.position))
+
+
+def _closed(server: Server, stream: str, at: StreamOffset, look: Look, above: PendingAbove) -> int | None:
+    """Return how many entries were lost while the query was alone in a group that others have joined since: from now on
+    nobody can count them. None: the query was not alone, no entry was deleted, or the number is not known."""
+    group, head = look.group, look.head
+    if group is None or at.read is None or at.number == 0 or not group.others or head.deleted == MIN_ID:
+        return None
+    reached, read = max(at.position, above.last), at.read + above.count
+    return count_lost_alone(server, stream, head, reached, read, group.last_delivered <= reached)
+
+
+def _recounted(server: Server, stream: str, at: StreamOffset, look: Look) -> StreamOffset:
+    """Return the same, with the number of entries that a shared group has read counted in the stream, if the server has
+    forgotten it. Losses of that moment are not noticed."""
+    group = look.group
+    if group is None or group.entries_read is None or not has_forgotten(at, look):
+        return at
+    read = count_read(server, stream, look.head, group.last_delivered)
+    return at if read is None else at._replace(missed=read - group.entries_read)
+
+
+def _is_forgotten(start: Offset, stream: str, mark: Mark | None, run: RunState) -> bool:
+    """Whether the server no longer knows the last batch that the run has acknowledged: it has returned to an older
+    state."""
+    if stream not in start.at:
+        return False
+    at = start.at[stream]
+    is_open = start.is_of_this_batch(stream) and not run.has_settled(start)
+    return is_behind(mark, at._replace(number=at.number - is_open))

@@ -1,0 +1,241 @@
+"""Reserving a batch: the group delivers entries to our consumer, and their data does not come to the driver
+(docs/internals/facts.md, R1–R4).
+
+A step is three commands: CLIENT REPLY SKIP and XREADGROUP, whose reply is suppressed, then XINFO GROUPS, which says
+where the group is now and how many entries are pending. If the group has other consumers, XINFO CONSUMERS follows,
+which says how many of these are ours. Steps of all streams travel in one round trip. The driver keeps only the ids
+where steps end. If XREADGROUP fails, the others show nothing new: the driver then reads one entry with its reply, to
+get the error. A scratch group walks in the same way (scratch_group.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.source.group.state import (
+    GroupState,
+    Reserved,
+    read_group_now,
+    read_group_state,
+    read_lone_group,
+)
+from spark_streams.connector.source.limits import LIMITS, Limits
+from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.part import ALL, PENDING, Part
+from spark_streams.connector.source.range import Range
+from spark_streams.connector.wire.connection.connection import SKIP, Connection, Reply, pack
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.replies import milliseconds
+from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key
+
+_SENT_AT_ONCE = 100  # steps
+_TIME = pack("TIME")
+
+
+@dataclass
+class GroupSteps:
+    """The steps of a group through one stream. wanted: the first `count` entries of a range that begins at the group;
+    position: where the group is; remaining: how many entries it may still be asked for; is_finished: for no more."""
+
+    wanted: Range
+
+    def __post_init__(self) -> None:
+        self.position = self.wanted.after
+        self.remaining = self.wanted.count
+        self.is_finished = False
+
+    @property
+    def stream(self) -> str:
+        """Its name."""
+        return self.wanted.stream
+
+    def next_step(self, size: int) -> int:
+        """Return the number of entries of the next step, at most `size`. A step never delivers more. It may seem to
+        deliver less: so the number asked for counts."""
+        count = min(self.remaining, size)
+        self.remaining -= count
+        return count
+
+    def moved_to(self, position: StreamId) -> bool:
+        """Take the group's position after a step. Return whether the step has moved it."""
+        has_moved = position > self.position
+        self.position = position
+        self.is_finished |= not has_moved or self.remaining <= 0 or position >= self.wanted.last
+        return has_moved
+
+
+Steps = TypeVar("Steps", bound=GroupSteps)
+
+
+def in_rounds(
+    server: Server, groups: Sequence[Steps], size: int, limit: int, commands_of: Callable[[Steps, int], bytes]
+) -> Iterator[tuple[list[Steps], Iterator[tuple[Steps, int, Connection]]]]:
+    """Let the groups walk until all are finished, in rounds of about `limit` entries. Yield those of each round, and
+    its steps: each with its number of entries, and the connection from which the caller takes its replies."""
+    while unfinished := [group for group in groups if not group.is_finished]:
+        yield unfinished, _sent(server, _round(unfinished, size, limit), commands_of)
+
+
+def _round(groups: Sequence[Steps], size: int, limit: int) -> list[tuple[Steps, int]]:
+    """Return the steps of one round trip, stream by stream: at least one step, and about `limit` entries."""
+    steps: list[tuple[Steps, int]] = []
+    for group in groups:
+        while limit > 0 and group.remaining > 0:
+            count = group.next_step(size)
+            steps.append((group, count))
+            limit -= count
+    return steps
+
+
+def _sent(
+    server: Server, steps: Sequence[tuple[Steps, int]], commands_of: Callable[[Steps, int], bytes]
+) -> Iterator[tuple[Steps, int, Connection]]:
+    """Send the commands of all steps, to all servers at once. Then yield each step with its connection."""
+    parts = server.parts(steps, lambda step: step[0].stream)
+    for connection, steps_of_server in parts:
+        connection.require_silence()
+        for start in range(0, len(steps_of_server), _SENT_AT_ONCE):  # the server begins with the first ones
+            piece = steps_of_server[start : start + _SENT_AT_ONCE]
+            connection.send(b"".join([commands_of(*step) for step in piece]))
+    for connection, steps_of_server in parts:
+        for group, count in steps_of_server:
+            yield group, count, connection
+
+
+def reserve(
+    server: Server,
+    member: Membership,
+    wanted: Sequence[Range],
+    states: Mapping[str, GroupState],
+    step: int,
+    limits: Limits = LIMITS,
+) -> Reserved:
+    """Have entries delivered to the query's consumer.
+
+    wanted: of each stream, the first `count` entries of a range that begins at its group; states: the group of each
+    wanted stream, read just before; step: entries of one command at most.
+    Raises GroupMissingError, DataLossError, ServerError.
+    """
+    walks = [_Reserving(entries, states[entries.stream]) for entries in wanted]
+    times: dict[str, int] = {}
+    for unfinished, sent in in_rounds(server, walks, step, limits.reserve_round, partial(_step, member)):
+        read_to_the_end: set[str] = set()  # of this round
+        for walk, lone, replies in _taken(member, sent, times):
+            if walk.stream in read_to_the_end:
+                continue
+            if lone is not None:
+                after = lone
+            elif replies is not None:
+                after = read_group_state(server, member, walk.stream, *replies)
+            else:  # another client has joined the group: all steps of this round are one range
+                after = read_group_now(server, member, walk.stream)
+                read_to_the_end.add(walk.stream)
+            walk.delivered(_part(walk.stream, walk.before, after), after)
+        for walk in unfinished:
+            if walk.is_finished and walk.got_nothing:
+                part, after, times[walk.stream] = _read_one_with_reply(server, member, walk.stream, walk.before)
+                walk.delivered(part, after)
+    return Reserved(
+        [part for walk in walks for part in walk.parts],
+        {walk.stream: walk.now for walk in walks},
+        {walk.stream: 0 if walk.now.is_alone else times[walk.stream] for walk in walks if walk.stream in times},
+    )
+
+
+def _taken(
+    member: Membership, sent: Iterator[tuple[_Reserving, int, Connection]], times: dict[str, int]
+) -> list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]]:
+    """Take the replies of a round. Return the stream of each step with the group after it, if the query is alone in the
+    group; with the replies to XINFO GROUPS and XINFO CONSUMERS, if it was not alone; with neither, if it is no longer
+    alone.
+
+    Replies are parsed as they arrive, while the server executes the next steps. All are read before a missing group is
+    reported. times: gets the server's time after the last step of each stream. Raises ServerError."""
+    taken: list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]] = []
+    for walk, _, connection in sent:
+        groups = connection.next_answer(("XINFO", "GROUPS", walk.stream), is_no_such_key)
+        if walk.now.is_alone:
+            taken.append((walk, read_lone_group(member, groups), None))
+        else:
+            command = ("XINFO", "CONSUMERS", walk.stream, member.group)
+            taken.append((walk, None, (groups, connection.next_answer(command, is_no_such_key, is_no_group))))
+        times[walk.stream] = milliseconds(connection.next_answer(("TIME",)))
+    return taken
+
+
+@dataclass
+class _Reserving(GroupSteps):
+    """Those that deliver. before: the group where the next range begins; now: the group as last seen; parts: what was
+    delivered."""
+
+    before: GroupState
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.now = self.before
+        self.parts: list[Part] = []
+
+    def delivered(self, part: Part, after: GroupState) -> None:
+        """What a step has delivered, and the group after it.
+
+        If other clients claimed as many entries from us as the step delivered, it seems to have delivered none. The
+        same holds for entries that were pending for us before, of a group that was set back. The next range then
+        includes their ids. If there is no next range, the next trigger finds them pending above the batch.
+        """
+        self.now = after
+        if part.count:
+            self.before = after
+            self.parts.append(part)
+        self.moved_to(after.last_delivered)
+
+    @property
+    def got_nothing(self) -> bool:
+        """Whether the group has not moved, although it is not at the end."""
+        return not self.parts and self.now.last_delivered <= self.before.last_delivered < self.wanted.last
+
+
+def xreadgroup(member: Membership, stream: str, count: int, *options: str) -> list[str | int]:
+    """Return the command that has new entries delivered. options: NOACK."""
+    return ["XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count, *options, "STREAMS", stream, ">"]
+
+
+def silent_step(member: Membership, stream: str, count: int, *options: str) -> bytes:
+    """Return the commands of a step: XREADGROUP without its reply, then XINFO GROUPS."""
+    return SKIP + pack(*xreadgroup(member, stream, count, *options)) + pack("XINFO", "GROUPS", stream)
+
+
+def _step(member: Membership, walk: _Reserving, count: int) -> bytes:
+    stream = walk.stream
+    commands = silent_step(member, stream, count)
+    if not walk.now.is_alone:
+        commands += pack("XINFO", "CONSUMERS", stream, member.group)
+    return commands + _TIME
+
+
+def _read_one_with_reply(
+    server: Server, member: Membership, stream: str, before: GroupState
+) -> tuple[Part, GroupState, int]:
+    """Read one entry with its reply, to get the error: nothing was delivered, although the group is not at the end.
+    Return the part, the group after that, and the server's time in milliseconds.
+
+    Raises ServerReplyError. If there is neither entry nor error, the entries were deleted, or other clients read them.
+    """
+    server.execute(*xreadgroup(member, stream, 1))
+    now = milliseconds(server.connection_for(stream).execute("TIME"))
+    after = read_group_now(server, member, stream)
+    return _part(stream, before, after), after, now
+
+
+def _part(stream: str, before: GroupState, after: GroupState) -> Part:
+    """What one step delivered to us: all entries of a range if the group as a whole delivered no more than that."""
+    count = max(0, after.ours - before.ours)
+    is_all = (
+        before.entries_read is not None
+        and after.entries_read is not None
+        and after.entries_read - before.entries_read == count
+    )
+    return Part(Range(stream, before.last_delivered, after.last_delivered, count), ALL if is_all else PENDING)

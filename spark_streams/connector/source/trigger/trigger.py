@@ -1,0 +1,284 @@
+"""One trigger: look at the streams and groups, choose the entries of the batch, create its offset.
+
+A normal trigger (`latestOffset`) of a query without noAck, and the commands that it sends:
+
+1. It waits for the background worker (query.triggering): the XACK of the batch before the last, and the reservation
+   for this batch.
+2. It looks at streams and groups in one round trip (Observer.state_at): for each stream XLEN (XINFO STREAM if the
+   stream is new or has changed), XINFO GROUPS. If all is as this run has left it, no more is asked.
+3. It chooses the entries of the batch (ContentsChooser.choose): first those reserved ahead, then new entries. It
+   reserves new entries with CLIENT REPLY SKIP, XREADGROUP … >, XINFO GROUPS, XINFO CONSUMERS, TIME (reserve.py).
+4. The batch up to `start` is in Spark's commit log. The trigger collects the notes of its tasks: it posts dead letters
+   and acknowledges their entries.
+5. It returns the end of the batch. The background worker does the rest while tasks run. If many entries are left, it
+   reserves the next batch first. Then: XACK of the batch up to `start`, the commit marks, removal of entries that leave
+   their streams.
+
+If there is nothing to read, the trigger acknowledges the batch itself. If old entries, or entries to claim, may be in
+the next batch, or with maxDeliveries, it does so before it chooses. If the groups are not as this run has left them, or
+nothing is known yet, see observe.py.
+
+Each write of the driver, by the commands of its request and the kind of key (docs/reference/keys.md), and Spark's two
+logs, in about the order of a query's life. Commands joined by `+` are in one transaction or request. What only reads is
+left out, and what the sink writes (sink/ledger).
+
+killed after                             the next run
+SET session                              has a session of its own; this one expires
+SET lease                                takes the lease over: at once if it sees that the process is dead, else after
+                                         its session has expired
+SET first                                begins at the same place, unless another client has created the group
+XGROUP CREATE + XGROUP CREATECONSUMER + SET committed
+                                         finds the group with the mark of its begin, from which nothing was read yet
+XGROUP CREATECONSUMER                    finds the consumer
+XGROUP CREATECONSUMER + SET committed    under a new checkpoint: finds the mark, and begins at the group
+SET begun, DEL begun                     knows that its pattern has begun, or has a checkpoint instead
+DEL first                                has the group with its mark, or a checkpoint that names the stream. After
+                                         RSTREAM_STREAM_MISSING it has neither, and begins at startingOffsets
+SET attempts, SET attempts + DEL tried   counts one more run that the batch has killed
+HSET told                                (a task) tells the sink again; of its pattern, too
+HSET tried                               (a task) asks the sink whether that batch is complete
+SET delays                               sets the delays again
+XREADGROUP                               finds the entries pending above the position: the next batch
+XCLAIM                                   finds them pending: at or below the position as old entries, above it as
+                                         the next batch
+SET committed                            after XACK: finds that the batch is acknowledged. When the first batch is
+                                         planned (mark `<checkpoint>-first`): knows that Spark's log has a batch that
+                                         begins where the mark says
+XGROUP SETID + SET committed             a repair: follows the mark to where the group is, with a batch without entries.
+                                         onNewCheckpoint=restart, and no batch yet: does so again
+offset log                               reads the batch again by its ranges (query.replayed_batch). The trigger after
+                                         its commit acknowledges it and the batch before (`owed`)
+commit log                               acknowledges this batch, and the one before if it is owed, then plans
+XACK                                     acknowledges the same ranges again
+DEL missing                              has counted the missing entries in the run before: reports them no more
+XADD, XADD + XACK                        dead letters and retries: each exists once (connector/deadletter/write/post.py)
+XTRIM, XDEL                              removes the same entries again
+XGROUP CREATE                            noAck: destroys the scratch group
+XGROUP SETID + SET committed + XREADGROUP
+                                         noAck: sets its group to the committed position again
+XGROUP DESTROY                           noAck: destroys the scratch group if there is one
+
+One batch is owed at most: step 1 waits for its XACK before there is another offset. If that fails, the run knows
+nothing any more, and acknowledges what is owed before it chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.commit_mark import next_token
+from spark_streams.connector.source.group.opening import Opened
+from spark_streams.connector.source.group.state import GroupState
+from spark_streams.connector.source.offset import Offset, StreamOffset
+from spark_streams.connector.source.part import Part
+from spark_streams.connector.source.pending.claim import Claims
+from spark_streams.connector.source.pending.poison_record import first_stream
+from spark_streams.connector.source.quota import BatchQuota
+from spark_streams.connector.source.trigger.acknowledge import Acknowledging
+from spark_streams.connector.source.trigger.background import Job
+from spark_streams.connector.source.trigger.batch_contents import BatchContents, BatchRequest, ContentsChooser
+from spark_streams.connector.source.trigger.group_role import GroupRole
+from spark_streams.connector.source.trigger.observe import Observer
+from spark_streams.connector.source.trigger.prefetch import Prefetch
+from spark_streams.connector.source.trigger.run_state import QueryState, RunState
+from spark_streams.connector.wire.connection.server import Server
+
+
+@dataclass(frozen=True)
+class TriggerResult:
+    """Result of a trigger."""
+
+    end: Offset | None  # of the batch; None: there is nothing to read
+    run: RunState  # what the run knows now
+    parts: list[Part] = field(default_factory=list)  # entries of the batch
+    jobs: list[Job] = field(default_factory=list)  # for the background worker
+    prefetch: Prefetch | None = None  # the reservation of the next batch: the worker's first job
+
+
+class Trigger:
+    """Runs the triggers of one query. now: a monotonic clock, in seconds."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        observer: Observer,
+        contents: ContentsChooser,
+        claims: Claims,
+        acknowledging: Acknowledging,
+        now: Callable[[], float],
+    ) -> None:
+        self._options = options
+        self._observer = observer
+        self._contents = contents
+        self._claims = claims
+        self._acknowledging = acknowledging
+        self._quota = BatchQuota.from_options(options)
+        self._now = now
+
+    def next(self, server: Server, opened: Opened, limit: int | None, run: RunState) -> TriggerResult:
+        """Return the next batch, of at most `limit` entries. If there is nothing to read, acknowledge the batch that
+        ends at the checkpoint.
+
+        opened: its checkpoint is in Spark's commit log (docs/internals/facts.md, S4); run: what this run knows.
+
+        A corrected position that no offset has yet is written into the end of the batch. If there is nothing to read,
+        a batch without entries carries it: otherwise a strict query would stop again."""
+        state = self._observer.state_at(server, opened, run)
+        if not state.run.is_known:
+            state = self._contents.begin(server, state)
+        state = self._settled_if_needed(server, state)
+        request = BatchRequest(
+            next_token(opened.checkpoint.token), self._quota.with_entries(limit), run.turn + 1, self._now()
+        )
+        request = self._contents.with_sizes(server, state, request)
+        state = self._claimed(server, state, request)
+        contents = self._contents.choose(server, state, request)
+        if not contents:
+            is_new = contents.run.is_corrected or not opened.checkpoint.at.keys() <= state.start.at.keys()
+            return self._without_batch(server, state, contents, request.token if is_new else None)
+        end, jobs = self._end(state, contents, request.token), list[Job]()
+        if not state.is_settled:
+            acknowledged, jobs = self._acknowledging.in_background(server, state.start, contents.run)
+            contents = replace(contents, run=acknowledged)
+        run = self._run_after(state, contents, True)
+        next_request = replace(request, turn=request.turn + 1)
+        prefetch = self._contents.plan_prefetch(state, contents, next_request, run.positions)
+        return TriggerResult(end, run, contents.parts, jobs, prefetch)
+
+    def _settled_if_needed(self, server: Server, state: QueryState) -> QueryState:
+        """Acknowledge the batch up to `start` now if old entries may follow it, or if the batch has some. With
+        maxDeliveries, no batch is acknowledged in the background."""
+        start = state.start
+        may_wait = not (start.old or start.record or state.old or self._may_claim(state))
+        if may_wait or state.is_settled:
+            return state
+        run, entries = self._acknowledging.acknowledge(server, start, state.run)
+        state = replace(state, run=run, is_settled=True)
+        return self._observer.looked_again(server, state, list(state.groups)) if entries else state
+
+    def _may_claim(self, state: QueryState) -> bool:
+        has_pending = any(other.pending for group in state.groups.values() for other in group.others)
+        is_released = any(group.released for group in state.groups.values())
+        return is_released or (self._options.claim_idle is not None and has_pending)
+
+    def _claimed(self, server: Server, state: QueryState, request: BatchRequest) -> QueryState:
+        """Claim entries of dead consumers, and released ones, and look at their streams again."""
+        if not self._may_claim(state):
+            return state
+        holders = self._claims.holders(server, state.groups)
+        claimed = self._claims.claim(server, holders, request.quota) if holders else []
+        return self._observer.looked_again(server, state, claimed) if claimed else state
+
+    def _without_batch(
+        self, server: Server, state: QueryState, contents: BatchContents, token: str | None
+    ) -> TriggerResult:
+        """Acknowledge `start`, because there is nothing to read. token: of a batch without entries, which keeps a
+        correction or forgets a stream; None: there is nothing to keep."""
+        run = contents.run
+        if state.is_settled:
+            self._acknowledging.sweep_when_idle(server, state.start, run)
+        else:
+            run, _ = self._acknowledging.acknowledge(server, state.start, run)
+        contents = replace(contents, run=run)
+        if token is None:
+            return TriggerResult(None, self._run_after(state, contents, False))
+        # All entries that are reserved above the checkpoint stay reserved.
+        return TriggerResult(self._end(state, contents, token), self._run_after(state, contents, True))
+
+    def _end(self, state: QueryState, contents: BatchContents, token: str) -> Offset:
+        return end_of_batch(state, contents, token, self._options, self._contents.role)
+
+    def _run_after(self, state: QueryState, contents: BatchContents, is_batch: bool) -> RunState:
+        """Return what the run knows after the trigger. is_batch: it has made a batch, also one without entries."""
+        groups = {**state.groups, **contents.after}
+        return replace(
+            contents.run,
+            is_known=True,
+            heads=state.heads,
+            positions={**contents.run.positions, **_positions_after(contents)},
+            start=None if is_batch else contents.run.start,
+            is_corrected=contents.run.is_corrected and not is_batch,
+            prefetched=None,
+            admission=contents.run.admission.after_trigger(bool(contents)),
+            turn=contents.run.turn + 1,
+            others_have_pending=any(other.pending for group in groups.values() for other in group.others),
+        )
+
+
+def _positions_after(contents: BatchContents) -> dict[str, StreamId]:
+    """Return where the groups are from which entries were reserved. A group at another place was moved by somebody
+    else, or has delivered entries that could not be counted: the next trigger finds that."""
+    return {part.stream: part.range.last for part in contents.fresh}
+
+
+def end_of_batch(
+    state: QueryState, contents: BatchContents, token: str, options: SourceOptions, role: GroupRole
+) -> Offset:
+    """Return the offset at the end of a batch, which names all entries of the batch. Pure."""
+    start = state.start
+    at = {
+        stream: _with_added(value, state.heads[stream].added) if stream in state.heads else value
+        for stream, value in start.at.items()
+    }
+    for stream, before in state.groups.items():
+        group = contents.after.get(stream, before)
+        if stream in contents.new or stream in contents.old:
+            at[stream] = _after_batch(at[stream], contents, stream, group, role.token_of(token))
+        elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
+            at[stream] = at[stream]._replace(read=None, group_read=(group.entries_read or 0) + at[stream].missed)
+    is_settled = state.is_settled or not start.token
+    taken = {stream: sum(part.count for part in parts) for stream, parts in contents.old.items()}
+    left = {
+        *state.left,
+        *(stream for stream, entries in state.old.items() if entries > taken.get(stream, 0)),
+        *(stream for stream, group in contents.after.items() if group.ours > _known_of(stream, state, contents)),
+        *contents.run.poison.streams,
+        *(stream for stream, position in at.items() if position.read is None),
+    }
+    return Offset(
+        start.group,
+        start.consumer,
+        at,
+        contents.new,
+        contents.old,
+        owed={} if is_settled else start.delivered,
+        left=frozenset(left & at.keys()),
+        token=token,
+        no_ack=role.no_ack,
+        notes=bool(contents) and options.mode == "DEADLETTER",
+        record=_record_stream(start, at) if options.max_deliveries is not None or contents.run.poison.streams else "",
+    )
+
+
+def _known_of(stream: str, state: QueryState, contents: BatchContents) -> int:
+    """Return how many entries are pending for the query after it has reserved new ones, as far as it knows which."""
+    unsettled = () if state.is_settled else state.start.pending(stream)
+    new = contents.new.get(stream)
+    return sum(part.count for part in unsettled) + state.old.get(stream, 0) + (0 if new is None else new.count)
+
+
+def _record_stream(start: Offset, at: Mapping[str, StreamOffset]) -> str:
+    """Return the stream beside which the record of failed batches is: the same one as long as it is read."""
+    return start.record if start.record in at else first_stream(at)
+
+
+def _with_added(at: StreamOffset, added: int | None) -> StreamOffset:
+    return at if added is None or added <= at.added else at._replace(added=added)
+
+
+def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: GroupState, token: str) -> StreamOffset:
+    """Return where the query is in a stream after a batch. The number of entries read is exact if the query was alone
+    before and after it reserved them."""
+    new = contents.new.get(stream)
+    position = at.position if new is None else new.last
+    read = None if at.read is None or group.others else at.read + (0 if new is None else new.count)
+    missed = at.missed
+    is_at_group = group.last_delivered == position
+    if read is not None and group.entries_read is not None and is_at_group:
+        missed = read - group.entries_read
+    is_shared = read is None and group.entries_read is not None
+    group_read = (group.entries_read or 0) + missed if is_shared else 0
+    return StreamOffset(position, at.number + 1, token, read, max(at.added, read or 0), missed, group_read)

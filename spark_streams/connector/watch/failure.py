@@ -1,0 +1,145 @@
+"""The cause of a query's error, parsed from Spark's long text: one rule for `run`, `watch`, the jobs and dead letters.
+
+The first of these that the text has:
+
+1. A text of Spark that says too little, such as that of a Python worker that ended: see _INSUFFICIENT.
+2. The last line of a Python traceback, with the last frame of the user's own files.
+3. A Java exception: the first one with an error condition of Spark that is no wrapper, else the last cause.
+
+Pure, but for the working directory, to which a file's name is relative.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from spark_streams.connector.source.pending.poison_record import QueryFailure
+from spark_streams.connector.watch.progress import offsets_in
+
+_TRACEBACK = "Traceback (most recent call last):"
+# Text after a message: Java's stack, Spark's closing lines.
+_STACK = re.compile(
+    r"\n\s*at [\w.$/<>]+\(|\n\s*\.\.\. \d+ more|\n ?SQLSTATE: |\n+JVM stacktrace:|\n=== Streaming Query ==="
+)
+_ERROR = re.compile(r"^([A-Za-z_][\w.]*)(?:: ?(.*))?$", re.DOTALL)  # of Python
+# Of Java: its class has a package. Over Spark Connect, the class is in parentheses.
+_JAVA_ERROR = re.compile(r"^\(?((?:\w+\.)+[\w$]+)(?:(?:: ?|\) )(.*))?$", re.DOTALL)
+# Text before a Java exception: of a query that ended, of py4j.
+_BEFORE_ERROR = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: |^[^\n]*\n: ")
+_CONNECT_DETAILS = re.compile(r'^\tdetails = "(.+)"$', re.MULTILINE)  # of a call that the server did not answer
+_CONDITION_OF_SPARK = re.compile(r"\[([A-Z_.]+)\]")
+_WRAPPERS = frozenset({"TASK_WRITE_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "FAILED_EXECUTE_UDF"})
+_FRAME = re.compile(r'^ +File "([^"]+)", line (\d+),? in (.+)$', re.MULTILINE)
+_NOT_THE_USERS = re.compile(r"^<|/(pyspark|py4j|spark_streams)/|/(site|dist)-packages/|/lib/python\d")
+_CONDITION = re.compile(r"\[(RSTREAM_[A-Z_]+)\]")
+# Our errors that an entry can cause; the others are caused by the server, an option or the checkpoint.
+_ENTRYS = frozenset({"RSTREAM_SCHEMA", "RSTREAM_DECODE", "RSTREAM_ENTRY_ID"})
+
+# Texts of Spark that do not say what happened: a pattern, our name of the error, its message.
+_INSUFFICIENT = (
+    (
+        re.compile(r"Python worker exited unexpectedly"),
+        "PythonWorkerEnded",
+        "a Python worker of Spark ended while it processed rows{streams}{frame}. Causes are too little memory, a crash "
+        "in native code, a signal, and os._exit. If the same entry does it each time, set maxDeliveries",
+    ),
+    (
+        re.compile(r"Python worker (?:failed )?to connect back|StreamingPythonRunnerInitializationTimeoutException"),
+        "PythonWorkerTooLate",
+        "a Python process of Spark did not start in the time that Spark allows: the machine was too busy. No entry is "
+        "lost. Start the query again: it continues where it was",
+    ),
+    (
+        re.compile(r"rstream does not support Update mode"),
+        "UnsupportedOutputMode",
+        "Spark writes to format rstream in output mode append or complete, not update. To write each changed row of "
+        "an aggregation, keep outputMode('update') and write in foreachBatch: rows.write.format('rstream'), with "
+        "option transaction to write each row once",
+    ),
+)
+
+
+def failure_of(text: str) -> QueryFailure:
+    """Return the class and the message of the cause; the class is empty if there is none."""
+    return _insufficient(text) or _python(text) or _java(text)
+
+
+def may_be_caused_by_entry(text: str) -> bool:
+    """Whether an entry can be the cause of the error."""
+    condition = _CONDITION.search(text)
+    return condition is None or condition[1] in _ENTRYS
+
+
+def _insufficient(text: str) -> QueryFailure | None:
+    for pattern, error, message in _INSUFFICIENT:
+        match = pattern.search(text)
+        if match is not None:
+            # With Spark's fault handler, the text has the stack of the crash, the innermost call first.
+            frames = _frames(text[match.start() :]) if "Fatal Python error" in text else []
+            return QueryFailure(
+                error,
+                message.format(
+                    streams=_streams_of_batch(text),
+                    frame=f" in {frames[0]}" if frames else "",
+                ),
+            )
+    return None
+
+
+def _streams_of_batch(text: str) -> str:
+    """Return the streams of the newest batch that the text has, such as ` of stream 'orders' and 2 more`."""
+    streams = [*{**next(reversed([offset.get("batch") or {} for offset in offsets_in(text)]), {})}]
+    more = f" and {len(streams) - 1:,} more" if len(streams) > 1 else ""
+    return f" of stream {streams[0]!r}{more}" if streams else ""
+
+
+def _python(text: str) -> QueryFailure | None:
+    first = text.find(_TRACEBACK)
+    if first < 0:
+        return None
+    section = _before_stack(text[first:])
+    # The last traceback is the final error. Those before it are its causes.
+    section = section[section.rfind(_TRACEBACK) :]
+    lines = section.split("\n")[1:]
+    index = next((index for index, line in enumerate(lines) if line and not line[0].isspace()), None)
+    error = None if index is None else _ERROR.match("\n".join(lines[index:]).strip())
+    if error is None:
+        return None
+    frames = _frames("\n".join(lines[:index]))
+    return QueryFailure(error[1], f"{(error[2] or '').strip()}{f' ({frames[-1]})' if frames else ''}".strip())
+
+
+def _frames(text: str) -> list[str]:
+    """Return the frames of a stack that are in the user's own files, such as `jobs/pay.py:41 in price`."""
+    folder = os.path.join(os.getcwd(), "")
+    return [
+        f"{frame[1].removeprefix(folder)}:{frame[2]} in {frame[3]}"
+        for frame in _FRAME.finditer(text)
+        if not _NOT_THE_USERS.search(frame[1])
+    ]
+
+
+def _java(text: str) -> QueryFailure:
+    if details := _CONNECT_DETAILS.search(text):
+        return QueryFailure("Spark Connect", details[1])
+    parts = [_BEFORE_ERROR.sub("", part) for part in re.split(r"(?:^|\n)\s*Caused by: ", text)]
+    matches = [_JAVA_ERROR.match(_before_stack(part).strip()) for part in parts]
+    errors = [QueryFailure(match[1], (match[2] or "").strip()) for match in matches if match is not None]
+    of_spark = [error for error in errors if _condition(error) and _condition(error) not in _WRAPPERS]
+    causes = of_spark[:1] or [error for error in errors if error.message and not _is_job(error)] or errors
+    return causes[-1] if causes else QueryFailure("", _before_stack(parts[0]).strip())
+
+
+def _condition(error: QueryFailure) -> str | None:
+    condition = _CONDITION_OF_SPARK.match(error.message)
+    return None if condition is None else condition[1]
+
+
+def _is_job(error: QueryFailure) -> bool:
+    return error.message.startswith(("Job aborted", "Writing job aborted"))
+
+
+def _before_stack(text: str) -> str:
+    stack = _STACK.search(text)
+    return text[: stack.start()] if stack else text

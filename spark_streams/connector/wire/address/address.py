@@ -1,0 +1,192 @@
+"""Server URLs and the addresses that they name. Pure, except that `embedded:` may start the bundled engine.
+
+`redis://`, `rediss://` and `unix://` are read as redis-py reads them. `redis+sentinel://` and `redis+cluster://` name
+several servers, from which `wire.connect` selects (`wire.address.server_url` defines their forms). `embedded:` is the
+bundled engine of the machine on which the URL was read, which is the driver's. An executor on another machine must not
+start an engine of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from spark_streams.connector.errors import InvalidOptionError, ServerUnreachableError, UnsupportedError
+from spark_streams.connector.wire.address import server_url
+from spark_streams.connector.wire.address.identity import Identity
+from spark_streams.connector.wire.address.patience import DEFAULT_PATIENCE, Patience
+
+DEFAULT_URL_VARIABLE = "RSTREAM_URL"
+IDENTITY_VARIABLES = ("RSTREAM_USERNAME", "RSTREAM_PASSWORD", "RSTREAM_PASSWORD_FILE")
+EMBEDDED = "embedded:"
+
+
+def default_url() -> str:
+    """Return the default URL: `$RSTREAM_URL`, else the bundled engine."""
+    return os.environ.get(DEFAULT_URL_VARIABLE) or EMBEDDED
+
+
+def default_identity() -> Identity:
+    """Return the login for URLs without one: `$RSTREAM_USERNAME` with `$RSTREAM_PASSWORD` or the file
+    `$RSTREAM_PASSWORD_FILE`. Raises InvalidOptionError.
+    """
+    user, password, file = (os.environ.get(name, "") for name in IDENTITY_VARIABLES)
+    if (password and file) or (user and not (password or file)):
+        raise InvalidOptionError(
+            f"{' and '.join(IDENTITY_VARIABLES[1:])}: set one of them, with RSTREAM_USERNAME or without"
+        )
+    return Identity(user, password, file)
+
+
+@dataclass(frozen=True)
+class Address:
+    """A checked server URL, the login, and timeouts. `str()` hides the login, so it may go into plans, logs and errors.
+
+    identity: the login, if the URL has none. starts: whether the bundled engine is started if it does not run. machine:
+    the host on which the URL was read, "" for this one. meeting: the folder in which `embedded:` is looked up on that
+    host.
+    """
+
+    url: str = field(repr=False)
+    patience: Patience = field(default=DEFAULT_PATIENCE, repr=False)
+    identity: Identity | None = field(default=None, repr=False)
+    starts: bool = field(default=True, repr=False)
+    machine: str = field(default="", repr=False, compare=False)
+    meeting: Path | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Check the form of a URL without touching the network. Raises InvalidOptionError."""
+        scheme = server_url.check(url)
+        return cls(url, machine=socket.gethostname(), meeting=_meeting_place() if scheme == "embedded" else None)
+
+    def __str__(self) -> str:
+        return server_url.redacted(self.url)
+
+    def without_starting(self) -> Address:
+        """Return the same address for a reader that starts no engine."""
+        return replace(self, starts=False)
+
+    def with_identity(self, identity: Identity) -> Address:
+        """Return the same address with this login. Raises InvalidOptionError if the URL has a login, or needs none."""
+        if self.is_embedded:
+            raise InvalidOptionError(f"url {str(self)!r} takes no login: remove the one {identity}")
+        if server_url.has_login(self.url):
+            raise InvalidOptionError(f"url {str(self)!r} holds a login in addition to the one {identity}: give it once")
+        return replace(self, identity=identity)
+
+    @property
+    def login(self) -> str:
+        """Origin of the login, for messages."""
+        return "of the url" if self.identity is None else str(self.identity)
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether this is the bundled engine of a machine."""
+        return self.url.startswith(EMBEDDED)
+
+    @property
+    def asks_sentinels(self) -> bool:
+        """Whether sentinels name the server."""
+        return self.url.startswith(server_url.SENTINEL)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether this is a cluster."""
+        return self.url.startswith(server_url.CLUSTER)
+
+    @property
+    def nodes(self) -> tuple[server_url.Node, ...]:
+        """(host, port) of each server in the URL: sentinels, cluster nodes, or the one server."""
+        return server_url.nodes(self.url)
+
+    def node(self, host: str, port: int) -> Address:
+        """Return the address of one server of several, with the same login, database, TLS and timeouts."""
+        return replace(self, url=server_url.of_node(self.url, (host, port)))
+
+    @property
+    def directory(self) -> Path | None:
+        """Directory of the bundled engine's data; None if it has none, or the server is another one."""
+        path = urlsplit(self.url).path if self.is_embedded else ""
+        return Path(unquote(path)) if path else None
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the server loses its data when it ends: the bundled engine without a directory."""
+        return self.is_embedded and self.directory is None
+
+    def resolve(self) -> str:
+        """Return the URL that redis-py connects to. An `embedded:` engine is located, or started on first use.
+
+        Raises ServerUnreachableError if the engine cannot be started, does not run and is not to be started, or belongs
+        to another machine; UnsupportedError for an address of several servers, from which wire.connect selects one.
+        """
+        if self.asks_sentinels or self.is_cluster:
+            raise UnsupportedError(f"{self} names several servers, and this step connects to one: name one server")
+        if not self.is_embedded:
+            return self.url
+        if self.is_elsewhere:
+            raise ServerUnreachableError(
+                f"{self} is the bundled engine of machine {self.machine!r}, where the driver runs, and this task runs "
+                f"on {socket.gethostname()!r}: that engine is reachable on its own machine only; start a server that "
+                "all machines reach, and set url (or RSTREAM_URL) to redis://host:port/db",
+                passes=False,
+            )
+        from spark_streams.engine.launch import embedded
+
+        directory, query_args = self.directory, dict(parse_qsl(urlsplit(self.url).query))
+        idle = float(query_args["idle"]) if "idle" in query_args else embedded.IDLE_SECONDS
+        try:
+            if self.starts:
+                return embedded.locate(directory, idle, query_args.get("fsync"), meeting=self.meeting)
+            url = embedded.find(directory, meeting=self.meeting)
+        except embedded.EngineStartError as error:
+            reason = f"the bundled engine at {self} cannot be used: {error}"
+            raise ServerUnreachableError(reason, passes=False) from error
+        if url is None:
+            raise self._not_running(0 if directory is None else embedded.stored_bytes(directory))
+        return url
+
+    @property
+    def will_start(self) -> bool:
+        """Whether `resolve` starts a bundled engine, because none runs."""
+        from spark_streams.engine.launch import embedded
+
+        return self.starts and self.is_embedded and embedded.find(self.directory, meeting=self.meeting) is None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the URL was read on another machine and names a server of that machine only."""
+        return self.machine not in ("", socket.gethostname()) and self._is_of_one_machine()
+
+    def _is_of_one_machine(self) -> bool:
+        hosts = [host for host, _ in self.nodes]
+        return all(host in ("localhost", "::1") or host.startswith("127.") for host in hosts)
+
+    def machine_hint(self) -> str:
+        """Return a hint if an unreachable address names a different server on each machine, else ""."""
+        if not self.is_elsewhere:
+            return ""
+        this_machine = socket.gethostname()
+        return (
+            f" (on machine {this_machine!r}; the driver is on {self.machine!r}, and this address is each machine's own)"
+        )
+
+    def _not_running(self, stored_bytes: int) -> ServerUnreachableError:
+        """Return the error for an engine that does not run. stored_bytes: size of the data that it would load."""
+        state = f"its streams are on disk ({stored_bytes:,} bytes)" if stored_bytes else "and it has no stored streams"
+        url_option = "" if self.url == EMBEDDED else f" --url '{self}'"
+        remedy = f"a query or `rstream url --start{url_option}` starts one"
+        alternative = "" if stored_bytes else "; for another server set url (or RSTREAM_URL)"
+        return ServerUnreachableError(
+            f"no bundled engine is running at {self}, {state}; {remedy}{alternative}", passes=False
+        )
+
+
+def _meeting_place() -> Path:
+    from spark_streams.engine.launch import embedded
+
+    return embedded.meeting_place()

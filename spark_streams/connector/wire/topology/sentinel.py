@@ -1,0 +1,220 @@
+"""Finds the master by asking its sentinels, for each new connection.
+
+All reachable sentinels are asked, and the newest configuration counts (its epoch). After a failover some of them still
+name the old master for a second or two, which accepts writes until it becomes a replica (docs/internals/facts.md, R30).
+While a sentinel promotes a replica, no connection is made: what the old master accepts then is lost.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import hiredis
+import redis
+
+from spark_streams.connector.errors import LoginError, RStreamError, ServerReplyError, ServerUnreachableError
+from spark_streams.connector.wire.address import server_url
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address.redis_py import open_connection, socket_of
+from spark_streams.connector.wire.address.server_url import Node
+from spark_streams.connector.wire.connection.connection import Connection, Reply, ReplyError, pack
+
+ANSWER_WITHIN = 1.0  # seconds to connect to a sentinel, and for each of its replies
+_NOT_ASKED_FOR = 10.0  # seconds for which a sentinel that did not answer is not asked while another one answers
+# States of a failover in the sentinel that leads it.
+_PROMOTING = ("select_slave", "send_slaveof_noone", "wait_promotion")
+_PROMOTED = ("reconf_slaves", "update_config")
+
+
+@dataclass(frozen=True)
+class Named:
+    """What one sentinel reports of the master.
+
+    node: its address, in the configuration `epoch`. down: it counts as down. promoting: a replica is being promoted.
+    promoted: a replica is the master, and the configuration is not everywhere yet.
+    """
+
+    node: Node
+    epoch: int
+    down: bool
+    promoting: bool
+    promoted: bool
+
+    def replaces(self, earlier: Named) -> bool:
+        """Whether connections to the master of the earlier report must be closed."""
+        other = self.promoting or self.node != earlier.node
+        return self.epoch > earlier.epoch or (self.epoch == earlier.epoch and other)
+
+
+class UnknownMasterError(Exception):
+    """The sentinel has no master of this name. master_names: the names that it has."""
+
+    def __init__(self, master_names: list[str]) -> None:
+        super().__init__(f"it knows {', '.join(map(repr, master_names)) or 'none'}")
+        self.master_names = master_names
+
+
+class _Silent:
+    """Sentinels that did not answer recently. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since: dict[Node, float] = {}
+
+    def in_order(self, nodes: tuple[Node, ...]) -> list[Node]:
+        """Return the nodes, with those that probably answer first."""
+        with self._lock:
+            return sorted(nodes, key=lambda node: self._since.get(node, 0.0))
+
+    def is_silent(self, node: Node) -> bool:
+        with self._lock:
+            return time.monotonic() - self._since.get(node, -_NOT_ASKED_FOR) < _NOT_ASKED_FOR
+
+    def note(self, node: Node, answers: bool) -> None:
+        with self._lock:
+            if answers:
+                self._since.pop(node, None)
+            else:
+                self._since[node] = time.monotonic()
+
+
+_silent = _Silent()
+
+
+def connect_to_master(address: Address) -> tuple[Connection, Named]:
+    """Return a connection to the server that the sentinels name, which confirms that it is a master.
+
+    Raises ServerUnreachableError if no sentinel or the master does not answer, ServerReplyError (READONLY) while it is
+    being replaced, which is temporary, LoginError, NotPermittedError.
+    """
+    named = master(address)
+    server = Connection(address, address.node(*named.node))
+    try:
+        role = server.execute("ROLE")[0]
+    except RStreamError:
+        server.close()
+        raise
+    if role != b"master":
+        server.close()
+        where = f"{named.node[0]}:{named.node[1]}"
+        raise ServerReplyError(
+            f"the sentinels at {address} name {where} as the master, and it is a {role.decode()}: "
+            "a failover is in progress",
+            "READONLY",
+        )
+    return server, named
+
+
+def master(address: Address) -> Named:
+    """Return the newest configuration. Raises as `connect_to_master`."""
+    answers: list[Named] = []
+    failed: dict[Node, Exception] = {}
+    for node in _silent.in_order(address.nodes):
+        if answers and _silent.is_silent(node):
+            continue
+        try:
+            answers.append(ask(address, node))
+        except (redis.RedisError, OSError, ReplyError, UnknownMasterError) as error:
+            failed[node] = error
+        _silent.note(node, not isinstance(failed.get(node), redis.RedisError | OSError))
+    if not answers:
+        raise _no_master_error(address, failed)
+    newest = max(answers, key=lambda named: (named.epoch, named.promoted, not named.down))
+    if any(named.promoting and named.epoch == newest.epoch for named in answers):
+        raise ServerReplyError(f"the sentinels at {address} are making a replica the master", "READONLY")
+    if all(named.down for named in answers if named.epoch == newest.epoch):
+        where = f"{newest.node[0]}:{newest.node[1]}"
+        raise ServerUnreachableError(f"the sentinels at {address} report that the master, {where}, is down")
+    return newest
+
+
+def ask(address: Address, node: Node) -> Named:
+    """Return the report of one sentinel. Raises redis-py's errors, OSError, ReplyError, UnknownMasterError."""
+    name = server_url.master_name(address.url)
+    where, masters = _exchange(address, node, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), ("SENTINEL", "MASTERS"))
+    for reply in (where, masters):
+        if isinstance(reply, ReplyError):
+            raise reply
+    masters_by_name = {
+        facts["name"]: facts for facts in (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in masters)
+    }
+    if where is None or name not in masters_by_name:
+        raise UnknownMasterError(sorted(masters_by_name))
+    master_facts, flags = masters_by_name[name], masters_by_name[name]["flags"].split(",")
+    state = master_facts.get("failover-state", "none")
+    down = "s_down" in flags or "o_down" in flags
+    return Named(
+        (where[0], int(where[1])), int(master_facts["config-epoch"]), down, state in _PROMOTING, state in _PROMOTED
+    )
+
+
+def fail_over(address: Address) -> None:
+    """Ask a sentinel to replace the running master. Raises ServerReplyError if no sentinel does so."""
+    name = server_url.master_name(address.url)
+    refusals = []
+    for node in address.nodes:
+        try:
+            [reply] = _exchange(address, node, ("SENTINEL", "FAILOVER", name))
+        except (redis.RedisError, OSError) as error:
+            reply = error
+        if not isinstance(reply, Exception):
+            return
+        refusals.append(f"{node[0]}:{node[1]}: {reply}")
+    raise ServerReplyError(f"no sentinel of {address} starts a failover ({'; '.join(refusals)})", "FAILOVER")
+
+
+def _exchange(address: Address, node: Node, *questions: tuple[str, ...]) -> list[Reply]:
+    """Return the replies of one sentinel. Raises redis-py's errors, OSError."""
+    connection = open_connection(server_url.of_sentinel(address.url, node), ANSWER_WITHIN, ANSWER_WITHIN)
+    try:
+        connected = socket_of(connection)
+        connected.sendall(b"".join(pack(*question) for question in questions))
+        reader = hiredis.Reader(replyError=ReplyError, encoding="utf-8", errors="replace")
+        return [reply for _, reply in zip(questions, _replies(connected, reader), strict=False)]
+    finally:
+        connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+
+
+def _replies(connected: socket.socket, reader: hiredis.Reader) -> Iterator[Reply]:
+    """Yield replies as they arrive. Raises OSError."""
+    while True:
+        while (reply := reader.gets()) is not False:
+            yield reply
+        data = connected.recv(65536)
+        if not data:
+            raise ConnectionError("it closed the connection")
+        reader.feed(data)
+
+
+def _no_master_error(address: Address, failed: dict[Node, Exception]) -> RStreamError:
+    """Return the error if no sentinel has named a master."""
+    name = server_url.master_name(address.url)
+    failures = "; ".join(f"{host}:{port}: {str(error).rstrip('.')}" for (host, port), error in failed.items())
+    unknown = [error for error in failed.values() if isinstance(error, UnknownMasterError)]
+    if unknown:
+        known_names = sorted({known_name for error in unknown for known_name in error.master_names})
+        names = ", ".join(map(repr, known_names)) or "none"
+        away = len(unknown) < len(failed)  # others may know it
+        return ServerUnreachableError(
+            f"no sentinel of {address} knows a master {name!r}; they know {names}{f' ({failures})' if away else ''}: "
+            "write redis+sentinel://…/name-of-the-master/db",
+            passes=away,
+        )
+    if any(_is_login(error) for error in failed.values()):
+        return LoginError(
+            f"the sentinels of {address} refuse the login ({failures}): give their own login after the ?, as "
+            "sentinel_username=…&sentinel_password=…; it needs the right +sentinel",
+            "NOAUTH",
+        )
+    return ServerUnreachableError(
+        f"no sentinel answers at {address} ({failures}){address.machine_hint()}; start them, or correct the url"
+    )
+
+
+def _is_login(error: Exception) -> bool:
+    refused = redis.AuthenticationError | redis.exceptions.NoPermissionError
+    return isinstance(error, refused) or (isinstance(error, ReplyError) and error.code in ("NOAUTH", "NOPERM"))

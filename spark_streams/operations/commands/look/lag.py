@@ -1,0 +1,216 @@
+"""`rstream lag`: show how far groups are behind, as a table, as JSON, or as an exit code."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_streams.base.printable import name_text, printable
+from spark_streams.connector.errors import StreamStateError
+from spark_streams.operations.commands.names import named_streams, streams_by_word
+from spark_streams.operations.commands.shared import (
+    connect,
+    json_option,
+    milliseconds,
+    print_json,
+    print_table,
+    say,
+    url_option,
+)
+
+if TYPE_CHECKING:
+    from spark_streams.connector.lag.margin import Margin
+    from spark_streams.connector.lag.survey import GroupLag, Survey
+    from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.operations.monitor.group_totals import GroupTotal
+    from spark_streams.operations.monitor.held import Held
+
+
+_LOOKS = 5  # within --over
+
+Key = tuple[str, str]  # stream, group
+
+
+@click.command(short_help="Show or check how far each group is behind.")
+@click.argument("names", metavar="[STREAM]...", nargs=-1)
+@click.option("--group", help="Only this group.")
+@click.option("--max", "max_entries", type=click.IntRange(0), help="Fail if the lag of a group exceeds this.")
+@click.option("--max-seconds", type=click.FloatRange(0), help="Fail if an unacknowledged entry is older than this.")
+@click.option(
+    "--over",
+    "over_ms",
+    metavar="TIME",
+    callback=milliseconds,
+    help="Look during this time (1m), for margin.",
+)
+@url_option
+@json_option
+def lag(
+    names: tuple[str, ...],
+    group: str | None,
+    max_entries: int | None,
+    max_seconds: float | None,
+    over_ms: int | None,
+    url: str,
+    as_json: bool,
+) -> None:
+    """Show how far each group is behind, in entries and in time (default: all groups of all streams).
+
+    Groups without a read in the last day come last. --json keeps the order of the streams.
+
+    \b
+    lag       entries not yet delivered to the group (10,000+: counted only up to there,
+              because the server does not know the lag)
+    behind    age of the oldest entry that the group has not acknowledged;
+              ? if its ID is not a time in milliseconds (before September 2001, or more
+              than a day ahead of the server's clock)
+    pending   entries delivered and not acknowledged
+    released  pending entries that a consumer released (XNACK): the group's next reader takes them
+    oldest    how long the oldest pending entry has been pending
+    margin    time until trimming removes an unacknowledged entry (--over); ? if not known
+
+    A line below the table has the sums of a group that has several of these streams (--json: total).
+
+    A last line names the group that holds most entries back, of those that rstream groups prune --hold --idle 1d lists.
+    --json has all (held).
+
+    With --max or --max-seconds the command prints one line and sets the exit code: 0 no group is too far behind; 3 a
+    group is too far behind, or was not found; 4 --max-seconds could not be checked for a group, because its entry IDs
+    are not times, and no other group is too far behind; 1 the lag could not be read. Nothing on the server changes.
+
+    Name the streams and the group in a check that runs by itself: without them, a group that was deleted is not missed
+    while there are others.
+
+    \b
+    Examples:
+      rstream lag
+      rstream lag orders --group billing --json
+      rstream lag orders --over 1m
+      rstream lag orders --group billing --max 10000 --max-seconds 60 || send-alert
+    """
+    from spark_streams.connector.lag.survey import survey
+    from spark_streams.operations.commands.look.lag_check import LagCheck, find_missing
+    from spark_streams.operations.monitor.group_totals import group_totals
+    from spark_streams.operations.monitor.held import fetch_held, unused
+
+    if over_ms is not None and (max_entries is not None or max_seconds is not None):
+        raise click.UsageError(
+            "--over shows margins, which --max and --max-seconds do not check: leave one of them out"
+        )
+    check = None if max_entries is None and max_seconds is None else LagCheck(max_entries, max_seconds)
+    missing: list[str] = []
+    with connect(url) as server:
+        by_word = streams_by_word(server, names) if check is not None and names else {}
+        streams = (
+            list(dict.fromkeys(stream for of_word, _ in by_word.values() for stream in of_word))
+            if by_word
+            else named_streams(server, names, with_retry_streams=True)
+        )
+        # If entries must be counted, one more than the maximum is enough.
+        snapshot = survey(server, streams, None if max_entries is None else max_entries + 1)
+        address = str(server.address)
+        if check is not None:
+            missing = find_missing(snapshot, by_word, group, address)
+        held = fetch_held(server, snapshot) if as_json or check is None else []
+        margins: dict[Key, Margin] = {}
+        if check is None:
+            snapshot, margins = _with_margins(server, streams, snapshot, over_ms or 0)
+    groups = [group_lag for group_lag in snapshot.groups if group is None or group_lag.group == group]
+    if check is None and group is not None and not groups:
+        raise StreamStateError(f"no group {group!r} at {address} reads from these streams; rstream groups lists them")
+    totals = group_totals(groups)
+    if as_json:
+        held_by = {(one.stream, one.group): {"entries": one.entries, "bytes": one.bytes} for one in held}
+        print_json(
+            [
+                {
+                    **asdict(one),
+                    "held": held_by.get((one.stream, one.group)),
+                    "margin": margins[one.stream, one.group].as_json() if margins else None,
+                    "total": asdict(totals[one.group]) if one.group in totals else None,
+                }
+                for one in groups
+            ]
+        )
+    elif check is None:
+        _print(groups, margins, totals, [one for one in unused(held) if group in (None, one.group)])
+    if check is not None:
+        verdict = check.verdict(groups, missing)
+        if verdict.code or not as_json:
+            say(verdict.line, err=as_json)
+        sys.exit(verdict.code)
+
+
+def _with_margins(
+    server: Server, streams: Sequence[str | bytes], seen: Survey, over_ms: int
+) -> tuple[Survey, dict[Key, Margin]]:
+    """Return the last survey of those that are taken during this time, and the margin of each of its groups."""
+    from spark_streams.connector.lag.node_memory import node_memories
+    from spark_streams.connector.lag.survey import survey
+    from spark_streams.connector.lag.window import MarginWindow
+    from spark_streams.operations.monitor.stream_sizes import stream_sizes
+
+    window = MarginWindow(apart_ms=0)
+    for look in range(_LOOKS + 1 if over_ms else 1):
+        if look:
+            time.sleep(over_ms / 1000 / _LOOKS)
+            seen = survey(server, streams)
+        existing = {stream.stream for stream in seen.streams}
+        known = [stream for stream in streams if over_ms and name_text(stream) in existing]
+        window.add(seen, stream_sizes(server, known, refused=lambda _: None) if known else {})
+        if over_ms:  # one look shows no rate
+            window.add_memory(node_memories(server, refused=lambda _: None), seen.at_ms)
+    return seen, window.margins((group.stream, group.group) for group in seen.groups)
+
+
+def _print(
+    groups: list[GroupLag], margins: Mapping[Key, Margin], totals: Mapping[str, GroupTotal], held: list[Held]
+) -> None:
+    from spark_streams.base.units import count, duration
+
+    print_table(
+        (
+            *("stream", "group", "lag ", "behind ", "pending ", "released ", "oldest ", "margin ", "consumers "),
+            "last delivered",
+        ),
+        [
+            (
+                group_lag.stream,
+                group_lag.group,
+                count(group_lag.lag, group_lag.at_least),
+                duration(group_lag.lag_ms),
+                group_lag.pending,
+                group_lag.released,
+                "-" if group_lag.oldest_idle_ms is None else duration(group_lag.oldest_idle_ms),
+                str(margins[group_lag.stream, group_lag.group]),
+                len(group_lag.consumers),
+                group_lag.last_delivered,
+            )
+            for group_lag in sorted(groups, key=lambda group_lag: not group_lag.is_active)
+        ],
+    )
+    for name, total in totals.items():
+        oldest = "-" if total.oldest_idle_ms is None else duration(total.oldest_idle_ms)
+        say(
+            f"group {printable(name)}, {total.streams:,} streams: lag {count(total.lag, total.at_least)}, "
+            f"behind {duration(total.lag_ms)}, pending {total.pending:,}, released {total.released:,}, oldest {oldest}"
+        )
+    if inactive := sum(not group_lag.is_active for group_lag in groups):
+        nouns = "1 group has" if inactive == 1 else f"{inactive:,} groups have"
+        say(f"{nouns} not been read from in the last day; rstream groups prune finds abandoned groups")
+    if held:
+        say(_of_held(held))
+
+
+def _of_held(held: list[Held]) -> str:
+    most = held[0]
+    more = f" ({len(held) - 1:,} more of such groups)" if len(held) > 1 else ""
+    return printable(
+        f"group {most.group} of {most.stream} {most}{more}: entries that another group no longer needs; "
+        "rstream groups prune --hold --idle 1d lists them"
+    )

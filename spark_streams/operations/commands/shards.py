@@ -1,0 +1,244 @@
+"""`rstream shards`: list sharded streams and their shards, delete them, create lost shards again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_streams.connector.errors import StreamStateError
+from spark_streams.connector.operator_commands import redrive_command
+from spark_streams.operations.commands.names import require_existing
+from spark_streams.operations.commands.shared import connect, json_option, print_json, print_table, say, url_option
+from spark_streams.operations.commands.yes import change_line, yes_option
+
+if TYPE_CHECKING:
+    from spark_streams.connector.shards.registry import ShardSet
+    from spark_streams.connector.shards.survey import Survey
+    from spark_streams.connector.wire.connection.server import Server
+
+
+@click.command(short_help="List sharded streams, or the shards of one.")
+@click.argument("stream", required=False)
+@click.option("--delete", is_flag=True, help="Delete STREAM with all its shards, if every group has read them.")
+@click.option(
+    "--force", is_flag=True, help="With --delete: even if entries are unread, pending or waiting for a retry."
+)
+@click.option(
+    "--count", type=click.IntRange(1), help="With --delete: only the set of shards with this number of shards."
+)
+@click.option(
+    "--recreate", is_flag=True, help="Create the lost shards of STREAM again, empty. Their entries stay lost."
+)
+@yes_option
+@url_option
+@json_option
+def shards(
+    stream: str | None,
+    delete: bool,
+    force: bool,
+    count: int | None,
+    recreate: bool,
+    yes: bool,
+    url: str,
+    as_json: bool,
+) -> None:
+    """List sharded streams with their number of shards and their column. With STREAM: print the names of its shards,
+    one per line.
+
+    --delete and --recreate are dry runs without --yes.
+
+    \b
+    Examples:
+      rstream shards
+      rstream shards orders | xargs -n 1 redis-cli -c XLEN
+      rstream shards orders --delete           preview: before a change of the number of shards
+                                               (rstream help order-by-key)
+      rstream shards orders --recreate --yes   after shards were lost and cannot be restored
+    """
+    if (delete or recreate) and stream is None:
+        raise click.UsageError("--delete and --recreate need a STREAM; name one")
+    if delete and recreate:
+        raise click.UsageError("--delete and --recreate exclude each other; leave out one of them")
+    if (force or count is not None) and not delete:
+        raise click.UsageError("--force and --count apply only with --delete")
+    if yes and not (delete or recreate):
+        raise click.UsageError("--yes applies only with --delete or --recreate")
+    with connect(url) as server:
+        if stream is None:
+            _list(server, as_json)
+        elif delete:
+            _delete(server, _survey(server, stream), count, force, yes, as_json)
+        elif recreate:
+            _recreate(server, _survey(server, stream), yes, as_json)
+        else:
+            _show(server, stream, as_json)
+
+
+def _show(server: Server, stream: str, as_json: bool) -> None:
+    from spark_streams.connector.shards.settling import fetch_shard_sets
+
+    shard_set = fetch_shard_sets(server, [stream]).get(stream)
+    if shard_set is None:
+        raise _not_in_shards(server, stream)
+    _print(shard_set, "\n".join(shard_set.names), as_json)
+
+
+def _survey(server: Server, stream: str) -> Survey:
+    """Return what the server stores about a sharded stream. Raises StreamStateError if it stores nothing."""
+    from spark_streams.connector.shards.survey import fetch_surveys
+
+    survey = fetch_surveys(server, [stream])[stream]
+    if survey.refusal is not None:
+        raise server.error_of(survey.refusal, ("TYPE", stream))
+    if survey.registered is None and not survey.existing:
+        raise _not_in_shards(server, stream)
+    return survey
+
+
+def _not_in_shards(server: Server, stream: str) -> StreamStateError:
+    """Return the error for a stream that exists. Raises StreamMissingError for one that does not."""
+    require_existing(server, [stream])
+    return StreamStateError(
+        f"stream {stream!r} at {server.address} is not sharded. To list sharded streams run rstream shards"
+    )
+
+
+def _print(shard_set: ShardSet, line: str, as_json: bool, **more: object) -> None:
+    if as_json:
+        print_json(
+            {
+                "stream": shard_set.stream,
+                "shards": shard_set.count,
+                "by": shard_set.key_column,
+                "names": shard_set.names,
+                **more,
+            }
+        )
+    else:
+        say(line)
+
+
+def _list(server: Server, as_json: bool) -> None:
+    from spark_streams.connector.shards.names import Shard
+    from spark_streams.connector.shards.survey import fetch_surveys
+    from spark_streams.connector.wire.replies.scan import list_streams
+
+    # The registry key of a sharded stream is created together with its shards, so a scan of the streams finds all.
+    counts: dict[str, set[int]] = {}
+    for shard in [Shard.parse(name.decode("utf-8", "replace")) for name in list_streams(server)]:
+        if shard is not None:
+            counts.setdefault(shard.stream, set()).add(shard.count)
+    rows = [
+        row for stream, survey in fetch_surveys(server, sorted(counts)).items() for row in _rows(survey, counts[stream])
+    ]
+    if as_json:
+        print_json([row.facts() for row in rows])
+    else:
+        shown = [(row.stream, row.shards, row.column or "-", row.state) for row in rows]
+        print_table(("stream", "shards", "by", "state"), shown)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A set of shards. shards: their number; column: by which they are chosen; key: whether the registry key exists."""
+
+    stream: str
+    shards: int
+    column: str | None
+    lost: list[str]
+    key: bool
+
+    def facts(self) -> dict[str, object]:
+        """Return the row as a JSON object."""
+        facts: dict[str, object] = {"stream": self.stream, "shards": self.shards, "by": self.column}
+        return {**facts, "lost": self.lost, "key": self.key}
+
+    @property
+    def state(self) -> str:
+        """The state as text."""
+        lost = [f"{len(self.lost)} lost"] if self.lost else []
+        return ", ".join([*lost, *([] if self.key else ["not registered"])]) or "complete"
+
+
+def _rows(survey: Survey, counts: Collection[int]) -> list[_Row]:
+    """Return a row for the set in use, and one for each other number of shards that exists."""
+    shard_set = survey.shard_set
+    rows = []
+    for count in sorted({*counts, *([] if shard_set is None else [shard_set.count])}):
+        is_used = shard_set is not None and shard_set.count == count
+        column = shard_set.key_column if shard_set is not None and is_used else None
+        lost = list(survey.lost) if is_used else []
+        rows.append(_Row(survey.stream, count, column, lost, survey.registered is not None and is_used))
+    return rows
+
+
+def _recreate(server: Server, survey: Survey, yes: bool, as_json: bool) -> None:
+    """Raises ShardsError if a plain stream or shards of another number exist, too."""
+    from spark_streams.connector.shards.settling import ensure_shards
+    from spark_streams.connector.shards.survey import require_complete
+
+    require_complete(server, survey, accepts_loss=True)
+    shard_set = survey.shard_set
+    assert shard_set is not None
+    if yes:
+        shard_set = ensure_shards(server, survey.stream, shard_set.count, accepts_loss=True)
+    lines = [change_line(yes, f"created {name}, empty") for name in survey.lost]
+    line = "\n".join(lines) or "no shard is lost; nothing was created"
+    _print(shard_set, line, as_json, dry_run=not yes, recreated=survey.lost)
+
+
+def _delete(server: Server, survey: Survey, count: int | None, force: bool, yes: bool, as_json: bool) -> None:
+    """Raises StreamStateError if a group has not read all entries, no group exists, or entries wait for a retry."""
+    from spark_streams.connector.shards.deletion import delete_shards, retry_streams_of
+    from spark_streams.connector.shards.registry import ShardSet
+    from spark_streams.connector.shards.survey import require_complete
+
+    if count is None:
+        require_complete(server, survey, accepts_loss=True)
+    shard_set = survey.shard_set
+    if shard_set is None or count not in (None, shard_set.count):
+        shard_set = ShardSet(survey.stream, count or 0)
+    retry_streams = retry_streams_of(server, shard_set)
+    if not force:
+        _require_read(
+            server, shard_set, [name for name, retry_stream in retry_streams.items() if retry_stream.attempts is None]
+        )
+        _require_none_waits(
+            server,
+            shard_set,
+            [name for name, retry_stream in retry_streams.items() if retry_stream.attempts is not None],
+        )
+    if yes:
+        delete_shards(server, survey, shard_set, retry_streams.items())
+    line = change_line(yes, f"deleted {shard_set.stream}: {shard_set.count} shards")
+    _print(shard_set, line, as_json, dry_run=not yes)
+
+
+def _require_none_waits(server: Server, shard_set: ShardSet, names: Sequence[str]) -> None:
+    from spark_streams.connector.deadletter.retry.waiting_entries import waiting_entries
+
+    for waiting in waiting_entries(server, [name.encode() for name in names]):
+        raise StreamStateError(
+            f"nothing was deleted: {waiting.entries:,} entries of {waiting.stream!r} at {server.address} wait for a "
+            f"retry by group {waiting.group!r} (retryDelay); let its query run until rstream dead list shows none, or "
+            f"send them back with {redrive_command(waiting.waits_in)}; --force deletes them, and they are lost"
+        )
+
+
+def _require_read(server: Server, shard_set: ShardSet, returned: Sequence[str]) -> None:
+    from spark_streams.base.ids import StreamId
+    from spark_streams.connector.lag.groups import view_streams
+
+    for view in view_streams(server, [*shard_set.names, *returned]):
+        late = [
+            g.group for g in view.groups if g.pending or StreamId.parse(g.last_delivered) < StreamId.parse(view.last)
+        ]
+        if late or (view.length and not view.groups):
+            reader = f"group {late[0]!r} has not" if late else "no group has"
+            raise StreamStateError(
+                f"nothing was deleted: {reader} read all entries of {view.stream!r} at {server.address}; "
+                f"rstream lag {shard_set.stream} shows how far groups are behind; --force deletes unread entries, too"
+            )

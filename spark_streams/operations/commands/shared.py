@@ -1,0 +1,267 @@
+"""Shared by all commands: the options that name a server, its connection, tables and JSON."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from spark_streams.base.extras import lacks, missing_package
+from spark_streams.base.printable import is_utf8, json_text, name_text, printable, printable_lines
+from spark_streams.connector.errors import RStreamError, UnsupportedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from spark_streams.connector.wire.address.address import Address
+    from spark_streams.connector.wire.connection.server import Server
+
+_WIDE = 240  # columns
+# Keys of click's context: connection settings from the command line, and from the environment.
+_TYPED, _ENVIRONMENT = "rstream.typed", "rstream.environment"
+
+TARGET = "to-"  # prefix of the options for a second server
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class Group(click.Group):
+    """A group of commands. An RStreamError is printed as one line, with exit code 1, and so is a missing extra."""
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        if not isinstance(cmd, click.Group) and cmd.callback is not None:
+            cmd.callback = _with_text_only(cmd.callback)
+        super().add_command(cmd, name)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except RStreamError as error:
+            raise click.ClickException(printable_lines(str(error))) from error
+        except ModuleNotFoundError as error:
+            package = missing_package(error)
+            if package is None:
+                raise
+            name = f"{ctx.command_path} {ctx.invoked_subcommand}"
+            raise click.ClickException(str(UnsupportedError(lacks(name, package)))) from None
+
+
+def _with_text_only(callback: Callable[..., object]) -> Callable[..., object]:
+    """Return the callback of a command that refuses arguments which are not UTF-8, before it does anything."""
+
+    @functools.wraps(callback)
+    def checked(*args: object, **kwargs: object) -> object:
+        context = click.get_current_context()
+        for param in context.command.params:
+            if param.name in context.params and not _takes_bytes(param):
+                _require_text(context, param, context.params[param.name])
+        return callback(*args, **kwargs)
+
+    return checked
+
+
+# Files, values of fields, what dead letters are selected by, names of consumers: by metavar or by name.
+_OF_BYTES = frozenset(("FILE", "TEXT", "NAME", "NAME=VALUE", "CONSUMER", "file", "fields", "consumer", "consumers"))
+
+
+def _takes_bytes(param: click.Parameter) -> bool:
+    """Whether the value may be any bytes. Python passes those that are not UTF-8 as surrogates."""
+    return isinstance(param.type, click.Path | click.File) or not _OF_BYTES.isdisjoint((param.metavar, param.name))
+
+
+def _require_text(context: click.Context, param: click.Parameter, value: object) -> None:
+    """Raise UsageError if the value, or one of several, is not UTF-8. Python passes its bytes as surrogates."""
+    for text in value if isinstance(value, tuple) else (value,):
+        if isinstance(text, tuple):
+            _require_text(context, param, text)
+        elif isinstance(text, str) and not is_utf8(text):
+            shown = printable(name_text(text))
+            raise click.BadParameter(
+                f"'{shown:.200}' is not UTF-8. rstream takes only names and values in UTF-8. Set the shell's locale to "
+                "UTF-8; for a key that has such a name, use redis-cli",
+                context,
+                param,
+            )
+
+
+def milliseconds(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Callback of an option: parse a duration with its unit into milliseconds."""
+    from spark_streams.base.times import duration
+
+    try:
+        return None if value is None else duration(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value}: {error}", ctx, param) from None
+
+
+def url_option(command: F) -> F:
+    """Add `--url`, and the options for the login and the reply timeout, which `address_of` reads."""
+    options = [
+        click.option(
+            "--url",
+            envvar="RSTREAM_URL",
+            default="embedded:",
+            show_default=True,
+            help="URL of the server ($RSTREAM_URL).",
+        ),
+        _access("username", "TEXT", "User name, if the URL has none"),
+        _access(
+            "passwordFile",
+            "FILE",
+            "File whose first line is the password; or set $RSTREAM_PASSWORD, as other users can read command lines",
+        ),
+        _access("credentialProvider", "MODULE:FUNCTION", "Function that returns a redis.CredentialProvider"),
+        _access("replyTimeout", "DURATION", "Maximum time to wait for a reply, 5s by default"),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def port_option(default: int) -> Callable[[F], F]:
+    """`--port` of a command that listens."""
+    text = "Port to listen on; 0: any free port."
+    return click.option("--port", type=click.IntRange(0, 65535), default=default, show_default=True, help=text)
+
+
+def max_streams_option(command: F) -> F:
+    """`--max-streams` of a command that reads all streams again and again."""
+    text = "Maximum number of streams: the first ones by name."
+    return click.option("--max-streams", type=click.IntRange(1), default=10_000, show_default=True, help=text)(command)
+
+
+def to_url_option(command: F) -> F:
+    """Add `--to-url` and the options for the target's login, which `address_of` reads for TARGET."""
+    options = [
+        click.option("--to-url", metavar="URL", help="URL of the target's server.  [default: --url]"),
+        _access("username", "TEXT", "Target: user name, if the URL has none", TARGET),
+        _access("passwordFile", "FILE", "Target: file whose first line is the password", TARGET),
+        _access("credentialProvider", "MODULE:FUNCTION", "Target: function that returns credentials", TARGET),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _access(name: str, metavar: str, text: str, side: str = "") -> Callable[[F], F]:
+    """Return the decorator of a connection option. A login on the command line replaces the environment's login."""
+    words, variable = side + _words(name), _variable(side + _words(name))
+
+    def keep(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            if metavar != "FILE":
+                _require_text(ctx, param, value)
+            typed = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+            ctx.meta.setdefault(side + (_TYPED if typed else _ENVIRONMENT), {})[name] = value
+
+    return click.option(
+        f"--{words}", metavar=metavar, envvar=variable, expose_value=False, callback=keep, help=f"{text} (${variable})."
+    )
+
+
+def _words(name: str) -> str:
+    return re.sub("[A-Z]", lambda capital: f"-{capital[0].lower()}", name)
+
+
+def _variable(name: str) -> str:
+    """Return the environment variable of a connection option."""
+    return f"RSTREAM_{_words(name).replace('-', '_').upper()}"
+
+
+def _given_beside_the_url(side: str) -> dict[str, str]:
+    from spark_streams.connector.options.table import IDENTITY
+
+    context = click.get_current_context(silent=True)
+    sources = (side + _TYPED, side + _ENVIRONMENT)
+    typed, around = ({}, {}) if context is None else (context.meta.get(source, {}) for source in sources)
+    variable = "RSTREAM_TO_PASSWORD" if side else "RSTREAM_PASSWORD"
+    if secret := os.environ.get(variable):
+        if not is_utf8(secret):
+            raise click.UsageError(
+                f"the password in {variable} is not UTF-8. Set it in a shell whose locale is UTF-8, or write it to a "
+                "file and name that with --password-file"
+            )
+        around = {**around, "password": secret}
+    if not typed.keys().isdisjoint(IDENTITY):
+        around = {name: value for name, value in around.items() if name not in IDENTITY}
+    return {**around, **typed}
+
+
+def login_environment(url: str) -> dict[str, str]:
+    """Return the environment variables by which another process of `rstream` uses the same server and login."""
+    login = _given_beside_the_url("")
+    return {"RSTREAM_URL": url, **{_variable(name): value for name, value in login.items()}}
+
+
+def output_option(text: str, default: str | None = None) -> Callable[[F], F]:
+    """Add `-o`, `--output`: the file that a command writes."""
+    shown = default is not None
+    return click.option("-o", "--output", metavar="FILE", default=default, show_default=shown, help=text)
+
+
+def json_option(command: F) -> F:
+    """Add `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
+
+
+def address_of(url: str, starts: bool = False, side: str = "") -> Address:
+    """Return the server's address. starts: start the bundled engine if it does not run; side: TARGET for the server of
+    `--to-url`. Raises OptionError."""
+    from spark_streams.connector.options.access_options import server_of
+    from spark_streams.connector.wire.address import allowed
+    from spark_streams.connector.wire.address.address import Address
+
+    options = _given_beside_the_url(side)
+    if side and not options and Address.parse(url).is_embedded:
+        address = Address.parse(url)  # the environment's login is for the other server
+        allowed.check_server(address)
+    else:
+        address = server_of({"url": url, **options}, "target server" if side else "server")
+    return address if starts else address.without_starting()
+
+
+def connect(url: str, starts: bool = False) -> Server:
+    """Return a connection to the server, a context manager. starts: as address_of. Raises ServerError, OptionError."""
+    from spark_streams.connector.wire.connect import connect as connected
+
+    return connected(address_of(url, starts))
+
+
+def say(text: str, err: bool = False) -> None:
+    """Print lines. Control characters in names and values are escaped."""
+    click.echo(printable_lines(text), err=err)
+
+
+def print_json(value: object) -> None:
+    """Print a JSON document."""
+    click.echo(json_text(value, indent=2))
+
+
+def console() -> Console:
+    """Return standard output as a console: as wide as the terminal, or wide enough for whole rows in a pipe or file."""
+    from rich.console import Console
+
+    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(emoji=False, highlight=False, width=_WIDE if wide else None)
+
+
+def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table. Columns of numbers and columns whose name ends in a blank are right-aligned. None is `?`."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column, name in enumerate(names):
+        numeric = all(isinstance(row[column], int | None) for row in rows) and bool(rows)
+        table.add_column(name.strip(), justify="right" if numeric or name.endswith(" ") else "left", overflow="fold")
+    for row in rows:
+        cells = ["?" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row]
+        # Text, because a plain string would be parsed as markup.
+        table.add_row(*[Text(printable(cell)) for cell in cells])
+    console().print(table if rows else "none")

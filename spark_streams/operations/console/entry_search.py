@@ -1,0 +1,138 @@
+"""Entries of a stream, the newest first, with a search by field. Nothing on the server changes.
+
+A page is read in portions that are smaller if entries are large, so its memory does not depend on the size of entries:
+it ends early if its entries have more than some megabytes, or if the search has read many entries.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.connector.wire.connection.connection import ReplyError
+from spark_streams.connector.wire.connection.page_sizer import PageSizer
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.operations.console.json_filter import LONGEST, JsonFilter
+from spark_streams.operations.console.mask import Mask
+from spark_streams.operations.monitor.last_entries import Seen, entries_of
+
+PAGE = 50  # entries
+_FIRST, _LARGEST, _REPLY_BYTES = 2, 1_000, 4 << 20
+_PAGE_BYTES = 32 << 20  # of the entries of a page
+_SEARCHED = 50_000  # entries that one request reads at most
+_SEARCH_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class FieldFilter:
+    """A search: entries that have this field (empty: any field) whose value contains this text, and compares so."""
+
+    name: str = ""
+    value: str = ""
+    json: JsonFilter | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.name or self.value or self.json)
+
+    def candidates(self, pairs: Sequence[tuple[bytes, bytes]]) -> Iterator[bytes]:
+        """Yield the values of the field that contain the text."""
+        name, value = (text.encode("utf-8", "surrogateescape") for text in (self.name, self.value))
+        return (content for field, content in pairs if (not name or field == name) and value in content)
+
+    def matches(self, candidates: Sequence[bytes], until: float) -> tuple[bool, int]:
+        """Return whether an entry with these values matches, and how many of those before the first match are no JSON.
+        Raises TimeoutError after `until` (time.monotonic)."""
+        if self.json is None:
+            return bool(candidates), 0
+        no_json = 0
+        for value in candidates:
+            if len(value) > LONGEST:
+                continue
+            if time.monotonic() > until:
+                raise TimeoutError
+            is_match = self.json.matches(value, until)
+            if is_match:
+                return True, no_json
+            no_json += is_match is None
+        return False, no_json
+
+
+@dataclass(frozen=True)
+class EntryPage:
+    """Entries, the newest first. searched: how many were read; next: the ID at which the next page begins, None if the
+    stream has no more; too_long: values that were too long for a comparison of JSON; too_slow: entries whose
+    comparison was given up; no_json: values that were compared, and are no JSON."""
+
+    entries: tuple[Seen, ...]
+    searched: int
+    next: StreamId | None
+    too_long: int = 0
+    too_slow: int = 0
+    no_json: int = 0
+
+
+def read_entries(
+    server: Server,
+    streams: Sequence[str | bytes],
+    mask: Mask,
+    end: StreamId = MAX_ID,
+    begin: StreamId = MIN_ID,
+    fields: FieldFilter | None = None,
+    limit: int = PAGE,
+) -> EntryPage:
+    """Return up to `limit` masked entries from `end` back to `begin`, of all these streams together. streams: one
+    stream, or all shards of one. A search finds nothing in what is masked. Raises WrongKeyTypeError,
+    NotPermittedError, ServerError."""
+    sizer = PageSizer(_FIRST, _LARGEST, _REPLY_BYTES, growth=5)
+    matching: list[Seen] = []
+    deadline, searched, taken, too_long, too_slow, no_json = time.monotonic() + _SEARCH_SECONDS, 0, 0, 0, 0, 0
+    upper: StreamId | None = end
+    while upper is not None and upper >= begin:
+        count = max(1, sizer.size if fields else min(sizer.size, limit - len(matching) + 1))
+        entries, lower, received = _read_back(server, streams, upper, begin, count)
+        sizer.learn(len(entries), received)
+        for entry in map(mask.entry, entries):
+            size = sum(len(name) + len(value) for name, value in entry.pairs)
+            is_full = len(matching) == limit or (matching and taken + size > _PAGE_BYTES)
+            if is_full or (searched and time.monotonic() > deadline):
+                return EntryPage(tuple(matching), searched, entry.id, too_long, too_slow, no_json)
+            values = [*fields.candidates(entry.pairs)] if fields else []
+            try:
+                is_match, others = fields.matches(values, deadline) if fields else (True, 0)
+            except TimeoutError:
+                if searched:
+                    return EntryPage(tuple(matching), searched, entry.id, too_long, too_slow, no_json)
+                is_match, others, too_slow = False, 0, 1  # this entry alone takes longer than a request may
+            searched += 1
+            no_json += others
+            too_long += sum(len(value) > LONGEST for value in values) if fields and fields.json else 0
+            if is_match:
+                matching.append(entry)
+                taken += size
+        upper = lower
+        if searched >= _SEARCHED or time.monotonic() > deadline:
+            break
+    return EntryPage(tuple(matching), searched, upper, too_long, too_slow, no_json)
+
+
+def _read_back(
+    server: Server, streams: Sequence[str | bytes], upper: StreamId, begin: StreamId, count: int
+) -> tuple[list[Seen], StreamId | None, int]:
+    """Return (entries from `upper` back, the ID at which to continue, their bytes). An entry of one shard that is older
+    than the last one that was read of another shard is left for the next call."""
+    entries: list[Seen] = []
+    bound = begin
+    is_last, received = True, 0
+    commands = [("XREVRANGE", stream, bytes(upper), bytes(begin), "COUNT", count) for stream in streams]
+    for command, reply in zip(commands, server.execute_each(commands), strict=True):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
+        received += sum(len(word) for entry, fields in reply for word in fields or ())
+        if len(reply) == count:
+            is_last = False
+            bound = max(bound, StreamId.parse(reply[-1][0]))
+        entries += entries_of(command[1], reply)
+    entries = sorted((entry for entry in entries if entry.id >= bound), key=lambda entry: entry.id, reverse=True)
+    return entries, (None if is_last or bound == MIN_ID else bound.previous()), received

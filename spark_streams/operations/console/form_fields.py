@@ -1,0 +1,68 @@
+"""Fields of an entry in a form, and what the form has changed. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from spark_streams.base.assignment import assignment
+from spark_streams.connector.deadletter.envelope import raw
+from spark_streams.connector.errors import OptionError
+from spark_streams.operations.console.bounds import EDITABLE_BYTES, EDITABLE_FIELDS
+from spark_streams.operations.console.cells import SHORT, Cell, cell, is_editable
+from spark_streams.operations.console.request.parameters import Parameters, encoded_size
+
+Pairs = Sequence[tuple[str, str]]  # (name, value); bytes that are not UTF-8 are surrogate escapes
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of an entry in a form. number: its place; text: for a form, None if a form cannot change it."""
+
+    number: int
+    name: Cell
+    value: Cell
+    raw_name: str
+    text: str | None
+
+    @property
+    def rows(self) -> int:
+        """Lines of the form's text area."""
+        text = self.text or ""
+        return min(8, max(1 + text.count("\n"), 1 + len(text) // 60))
+
+
+def fields_of(pairs: Pairs) -> list[Field]:
+    """Return the first fields of an entry for a form. It cannot change a field whose name occurs twice, nor what
+    would make the form too large."""
+    occurring = Counter(name for name, _ in pairs)
+    fields, rest = [], EDITABLE_BYTES
+    for number, (name, value) in enumerate(pairs[:EDITABLE_FIELDS]):
+        size = encoded_size(value)
+        can_change = size <= rest and is_editable(value) and is_editable(name) and occurring[name] == 1
+        rest -= size if can_change else 0
+        fields.append(Field(number, cell(raw(name), SHORT), cell(raw(value)), name, value if can_change else None))
+    return fields
+
+
+def changes_of(pairs: Pairs, parameters: Parameters) -> tuple[list[str], list[str]]:
+    """Return what a form has changed in these fields: (NAME=VALUE of each one that is changed or added, names of
+    removed ones). Raises OptionError for a new value without a name."""
+    assigned, removed = [], []
+    for field in fields_of(pairs):
+        if field.text is None:
+            continue
+        if parameters.get(f"remove.{field.number}"):
+            removed.append(field.raw_name)
+        else:
+            value = parameters.get(f"value.{field.number}", field.text)
+            if value != field.text:
+                assigned.append(assignment(field.raw_name, value))
+    for name, value in zip_longest(parameters.all("new.name"), parameters.all("new.value"), fillvalue=""):
+        if name:
+            assigned.append(assignment(name, value))
+        elif value:
+            raise OptionError(f"the new value {value[:50]!r} has no field name; go back and write the name")
+    return assigned, removed

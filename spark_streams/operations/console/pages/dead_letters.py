@@ -1,0 +1,193 @@
+"""Dead letters: the streams that hold them, one stream with filters, and one dead letter with its history."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spark_streams.base.id_times import age_ms
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.deadletter.criteria import Criteria, parse_criteria
+from spark_streams.connector.deadletter.envelope import raw
+from spark_streams.connector.deadletter.page_reader import dead_letter_pages, extent, following
+from spark_streams.connector.deadletter.transform import DeadLetter, dead_letters_of
+from spark_streams.connector.errors import StreamStateError
+from spark_streams.connector.keys import read_retry_stream
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.session import Session
+from spark_streams.operations.console.bounds import EDITABLE_FIELDS
+from spark_streams.operations.console.cells import SHORT, Cell, Decoded, cell
+from spark_streams.operations.console.form_fields import fields_of
+from spark_streams.operations.console.mask import Mask
+from spark_streams.operations.console.request.parameters import Parameters
+from spark_streams.operations.console.short_names import is_short
+from spark_streams.operations.console.site import Site, key_of
+
+PAGE = 25  # dead letters
+_SECONDS = 2.0  # that a search takes at most
+_FIELDS = 6  # of a dead letter in a list
+# The parameters of a filter, and the names of parse_criteria.
+FILTERS = {"stream": "streams", "reason": "reasons", "stage": "stages", "error": "errors", "field": "fields"}
+RANGES = {"older": "older", "newer": "newer", "first-id": "first", "last-id": "last"}
+
+
+async def dead_letter_streams(site: Site, request: Request) -> Response:
+    """Return the list of the streams that hold dead letters, and of the entries that wait for a retry."""
+    view = await site.view(request)
+    streams = [
+        (stream, [reason for reason in view.reasons if reason.stream == stream.stream])
+        for stream in view.survey.streams
+        if stream.has_dead_letters and read_retry_stream(stream.stream) is None
+    ]
+    return await site.page(
+        request, "dead_letter_streams.html", title="Dead letters", streams=streams, waiting=view.waiting
+    )
+
+
+@dataclass(frozen=True)
+class LetterPage:
+    """Matching dead letters, the oldest first. searched: entries that were read; next: the ID at which the next page
+    begins, None if there are no more."""
+
+    letters: tuple[DeadLetter, ...]
+    searched: int
+    next: StreamId | None
+
+
+def find_letters(
+    address: Address, stream: str | bytes, criteria: Criteria, mask: Mask, limit: int = PAGE
+) -> LetterPage:
+    """Return the first matching dead letters, masked; fewer if the search takes too long. Raises ServerError."""
+    letters: list[DeadLetter] = []
+    searched, deadline = 0, time.monotonic() + _SECONDS
+    with Session(address) as session:
+        within = extent(session.get(), stream, criteria)
+        for page, rows in dead_letter_pages(session, stream, within):
+            searched += page.count
+            rest = limit - len(letters)
+            letters += map(mask.letter, dead_letters_of(page, rows[:rest]))
+            if len(rows) > rest:
+                return LetterPage(tuple(letters), searched, following(letters[-1].id.encode()))
+            if time.monotonic() > deadline or len(letters) == limit:
+                last = following(page.ids[page.count - 1].as_py())
+                has_more = last is not None and last <= within.last
+                return LetterPage(tuple(letters), searched, last if has_more else None)
+    return LetterPage(tuple(letters), searched, None)
+
+
+def criteria_of(parameters: Parameters, mask: Mask) -> Criteria:
+    """Return the criteria of a filter. Raises InvalidOptionError, NotPermittedError."""
+    mask.require_open(parameters.all("field"))
+    lists = {name: [value for value in parameters.all(key) if value] for key, name in FILTERS.items()}
+    single = {name: parameters.get(key) or None for key, name in RANGES.items()}
+    return parse_criteria(**lists, **single)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class ShownLetter:
+    """A dead letter in a list."""
+
+    id: str
+    age_ms: int | None
+    reason: Cell
+    message: Cell
+    stream: Cell
+    fields: list[tuple[Cell, Cell]]
+    more: int
+
+
+async def dead_letters(site: Site, request: Request) -> Response:
+    """Return the page of one stream of dead letters."""
+    parameters = Parameters.of_query(request)
+    name = parameters.get("name")
+    mask = site.mask_of(request)
+    criteria = criteria_of(parameters, mask)
+    view = await site.view(request)
+    matches = await site.read(lambda server: find_letters(site.address, key_of(name), criteria, mask))
+    filters = [(key, value) for key in (*FILTERS, *RANGES) for value in parameters.all(key) if value]
+    summary = next((stream for stream in view.survey.streams if stream.stream == name), None)
+    return await site.page(
+        request,
+        "dead_letters.html",
+        title=f"Dead letters of {name}",
+        name=name,
+        length=None if summary is None else summary.length,
+        reasons=[reason for reason in view.reasons if reason.stream == name],
+        uncounted=view.uncounted.get(name, 0),
+        letters=[_shown(letter, view.survey.at_ms) for letter in matches.letters],
+        searched=matches.searched,
+        next=matches.next,
+        filters=filters,
+        parameters=parameters,
+        command=site.command(["dead", "list", name, *[word for key, value in filters for word in (f"--{key}", value)]]),
+    )
+
+
+@dataclass(frozen=True)
+class EntryName:
+    """An entry or a dead letter that another one names; empty if it names none."""
+
+    stream: str
+    id: str
+
+
+async def dead_letter(site: Site, request: Request) -> Response:
+    """Return the page of one dead letter: its fields, why it failed, and its history."""
+    parameters = Parameters.of_query(request)
+    name, wanted = parameters.get("name"), parameters.get("id")
+    view = await site.view(request)
+
+    def read(server: Server) -> tuple[DeadLetter, list[Decoded | None]]:
+        whole, mask = fetch_letter(site.address, name, wanted, Mask()), site.mask_of(request)
+        pairs = [(raw(field), raw(value)) for field, value in whole.pairs[:EDITABLE_FIELDS]]
+        return mask.letter(whole), site.decoded(pairs, mask)
+
+    letter, decoded = await site.read(read)
+    envelope = [(key, cell(raw(value))) for key, value in letter.envelope.items() if value]
+    previous_stream, _, previous_id = letter.envelope.get("previous", "").rpartition("/")
+    return await site.page(
+        request,
+        "dead_letter.html",
+        title=f"Dead letter {wanted} of {name}",
+        name=name,
+        letter=letter,
+        age_ms=age_ms(StreamId.parse(letter.id), view.survey.at_ms),
+        envelope=envelope,
+        fields=fields_of(letter.pairs),
+        decoded=decoded,
+        more=max(0, len(letter.pairs) - EDITABLE_FIELDS),
+        origin=_entry_name(letter.envelope.get("stream", ""), letter.envelope.get("id", "")),
+        previous=_entry_name(previous_stream, previous_id),
+        command=site.command(["dead", "show", name, wanted]),
+    )
+
+
+def _entry_name(stream: str, entry: str) -> EntryName:
+    """Return the name, or an empty one for a name that no page takes."""
+    return EntryName(stream, entry) if is_short(stream, entry) else EntryName("", "")
+
+
+def fetch_letter(address: Address, stream: str, wanted: str, mask: Mask) -> DeadLetter:
+    """Return one masked dead letter. Raises StreamStateError if there is none with this ID."""
+    criteria = parse_criteria(first=wanted, last=wanted)
+    letters = find_letters(address, key_of(stream), criteria, mask, 1).letters
+    if not letters:
+        raise StreamStateError(f"stream {stream!r} has no dead letter {wanted}; it was sent back or deleted")
+    return letters[0]
+
+
+def _shown(letter: DeadLetter, now_ms: int) -> ShownLetter:
+    envelope = {key: raw(value) for key, value in letter.envelope.items()}
+    return ShownLetter(
+        letter.id,
+        age_ms(StreamId.parse(letter.id), now_ms),
+        cell(envelope.get("reason", b""), SHORT),
+        cell(envelope.get("message", b""), SHORT),
+        cell(envelope.get("stream", b""), SHORT),
+        [(cell(raw(name), SHORT // 2), cell(raw(value), SHORT // 2)) for name, value in letter.pairs[:_FIELDS]],
+        max(0, len(letter.pairs) - _FIELDS),
+    )

@@ -1,0 +1,154 @@
+"""What the server has of one entry: the stream, the entry and its groups. Nothing on the server changes.
+
+TIME   XINFO STREAM   XINFO GROUPS   XRANGE id id   PTTL     and XINFO STREAM again: see `EntryFacts.after`
+XPENDING … id id 1                                           of each group
+SCAN and GET committed …                                     of all its queries
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import unquote_to_bytes
+
+from spark_streams.base.ids import StreamId
+from spark_streams.base.pattern import escape
+from spark_streams.connector.keys import key_beside
+from spark_streams.connector.source.commit_mark import Mark
+from spark_streams.connector.source.group.account import count_between, nth_from
+from spark_streams.connector.wire.connection.connection import Argument, Reply, ReplyError
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.replies import milliseconds
+from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key, is_not_permitted
+from spark_streams.connector.wire.replies.scan import matching_strings
+from spark_streams.connector.wire.replies.xinfo import (
+    GroupInfo,
+    IdempotentAdds,
+    StreamState,
+    groups_in,
+    idempotent_adds_in,
+    read_stream_state,
+)
+
+Name = str | bytes  # of a stream; bytes if it is not UTF-8
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An entry in a pending list. consumer: empty if the entry was released (XNACK); idle: milliseconds."""
+
+    consumer: bytes
+    idle: int
+    deliveries: int
+
+
+@dataclass(frozen=True)
+class GroupFacts:
+    """A group and one entry. before: undelivered entries before it, None: not counted; at_least: there are more than
+    `before`; marks: of the queries of the group, by consumer."""
+
+    info: GroupInfo
+    pending: Pending | None = None
+    before: int | None = None
+    at_least: bool = False
+    marks: tuple[tuple[str, Mark], ...] = ()
+
+
+@dataclass(frozen=True)
+class EntryFacts:
+    """An entry of a stream.
+
+    state: of the stream before the entry was read, after: behind it. An entry that is absent was not above
+    `state.last`, and `after` counts its removal. fields: None if the entry is absent; marks_refused: the user may not
+    read the commit marks; now: the server's time; expires_in: milliseconds, None: the stream does not expire, or the
+    user may not ask."""
+
+    stream: Name
+    id: StreamId
+    now: int
+    state: StreamState
+    after: StreamState
+    fields: Sequence[bytes] | None
+    groups: tuple[GroupFacts, ...] = ()
+    marks_refused: bool = False
+    adds: IdempotentAdds | None = None
+    expires_in: int | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a group has it in its pending list."""
+        return any(group.pending is not None for group in self.groups)
+
+
+def fetch_facts(server: Server, stream: Name, entry: StreamId, limit: int) -> EntryFacts:
+    """Return the facts of an entry. limit: of undelivered entries that are counted before it. Raises WrongKeyTypeError,
+    ServerError."""
+    node = server.connection_for(stream)
+    about: tuple[Argument, ...] = ("XINFO", "STREAM", stream)
+    asked: list[tuple[Argument, ...]] = [
+        ("TIME",), about, ("XINFO", "GROUPS", stream), ("XRANGE", stream, bytes(entry), bytes(entry)), about,
+        ("PTTL", stream),
+    ]  # fmt: skip
+    clock, before, groups, found, after, ttl = node.pipeline(asked)
+    state = read_stream_state(server, stream, before)
+    if isinstance(clock, ReplyError):
+        raise server.error_of(clock, ("TIME",))
+    if not state.exists:
+        return EntryFacts(stream, entry, milliseconds(clock), state, state, None)
+    for command, reply in zip(asked[2:4], (groups, found), strict=True):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
+    marks, refused = _fetch_marks(server, stream)
+    return EntryFacts(
+        stream,
+        entry,
+        milliseconds(clock),
+        state,
+        read_stream_state(server, stream, after),
+        found[0][1] if found else None,
+        tuple(
+            replace(_fetch_group(server, stream, entry, info, limit), marks=marks.get(info.name, ()))
+            for info in groups_in(groups)
+        ),
+        refused,
+        idempotent_adds_in(before),
+        None if isinstance(ttl, ReplyError) or ttl < 0 else ttl,
+    )
+
+
+def _fetch_marks(server: Server, stream: Name) -> tuple[dict[bytes, tuple[tuple[str, Mark], ...]], bool]:
+    """Return (by group, consumer and commit mark of each query of this stream; whether the user may not read them)."""
+    prefix = key_beside(stream, "committed") + b":"
+    pattern = f"{escape(prefix.decode('utf-8', 'surrogateescape'))}*"
+    keys = matching_strings(server, pattern.encode("utf-8", "surrogateescape"))
+    marks: dict[bytes, tuple[tuple[str, Mark], ...]] = {}
+    refused = False
+    for key, value in zip(keys, server.pipeline([("GET", key) for key in keys]), strict=True):
+        mark = Mark.parse(value) if isinstance(value, bytes) else None
+        names = key.removeprefix(prefix).split(b":")  # those of a stream with the same hash tag have more parts
+        refused = refused or is_not_permitted(value)
+        if mark is not None and len(names) == 2:
+            group, consumer = map(unquote_to_bytes, names)
+            marks[group] = (*marks.get(group, ()), (consumer.decode("utf-8", "surrogateescape"), mark))
+    return marks, refused
+
+
+def _fetch_group(server: Server, stream: Name, entry: StreamId, info: GroupInfo, limit: int) -> GroupFacts:
+    asked = ("XPENDING", stream, info.name, bytes(entry), bytes(entry), 1)
+    pending = _unless_gone(server, asked, server.pipeline([asked])[0])
+    if pending:
+        return GroupFacts(info, Pending(*pending[0][1:4]))
+    if entry <= info.last_delivered or not isinstance(stream, str):
+        return GroupFacts(info)
+    last, end = nth_from(server, stream, info.last_delivered, limit), entry.previous()
+    before = count_between(server, stream, info.last_delivered, min(last, end))
+    return GroupFacts(info, None, before, at_least=last < end and before >= limit)
+
+
+def _unless_gone(server: Server, command: Sequence[Argument], reply: Reply) -> Sequence[Reply]:
+    """Return the reply; nothing if the group was deleted in the meantime. Raises ServerReplyError."""
+    if is_no_group(reply) or is_no_such_key(reply):
+        return ()
+    if isinstance(reply, ReplyError):
+        raise server.error_of(reply, command)
+    return reply  # type: ignore[no-any-return]

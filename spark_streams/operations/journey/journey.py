@@ -1,0 +1,206 @@
+"""The journey of an entry, and of the entries that it was sent back as."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from spark_streams.base.ids import StreamId
+from spark_streams.base.printable import name_text
+from spark_streams.connector.deadletter.envelope import is_dead_letter, raw, text
+from spark_streams.connector.deadletter.inspect.listing import dead_letter_streams
+from spark_streams.connector.deadletter.redrive.destinations import PARKED, Origin
+from spark_streams.connector.deadletter.redrive.redrive_state import RedriveState, redrive_key
+from spark_streams.connector.keys import delays_key, is_returned, origins_key, read_retry_stream, record_key
+from spark_streams.connector.sink.ledger.ledger import QueryRecord
+from spark_streams.connector.wire.connection.connection import ReplyError
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.scan import list_streams
+from spark_streams.connector.wire.session import Session
+from spark_streams.operations.journey.batches import Checkpoint, batch_lines, ledger_lines
+from spark_streams.operations.journey.copies import Copy, Found, find_copies, name_of, of_dead_letter, of_entry
+from spark_streams.operations.journey.copy_lines import copy_line, no_dead_letter_lines, origin_lines, sent_back_lines
+from spark_streams.operations.journey.facts import EntryFacts, Name, fetch_facts
+from spark_streams.operations.journey.group_line import group_line
+from spark_streams.operations.journey.line import Line, in_order
+from spark_streams.operations.journey.presence import is_never_added, presence_lines
+from spark_streams.operations.journey.rows import archive_line, proved_by_rows, table_lines
+from spark_streams.operations.journey.tables import Table
+from spark_streams.operations.journey.verdict import verdict
+
+_MOST_SENT_BACK = 20  # journeys that follow one another
+
+
+@dataclass(frozen=True)
+class Journey:
+    """Lines of one entry in order of time. is_present: the server or an archive has the entry, or the server has
+    something that names it; is_known: or at least its stream."""
+
+    stream: bytes
+    id: StreamId
+    lines: Sequence[Line]
+    is_present: bool
+    is_known: bool
+
+    def as_json(self) -> dict[str, object]:
+        """Return the JSON object."""
+        lines = [line.as_json() for line in self.lines]
+        return {"stream": name_text(self.stream), "id": str(self.id), "verdict": verdict(self.lines), "lines": lines}
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What is told beside the server: checkpoints of queries, tables of their rows, paths of archives."""
+
+    checkpoints: Sequence[Checkpoint] = ()
+    tables: Sequence[Table] = ()
+    archives: Sequence[str] = ()
+
+
+def journeys(
+    session: Session, stream: Name, entry: StreamId, limit: int, beside: Beside = Beside()
+) -> list[Journey]:  # fmt: skip
+    """Return the journey of an entry, and the journeys of what it was sent back as. limit: of entries that are read of
+    each stream. Raises WrongKeyTypeError, ServerError."""
+    told: dict[tuple[bytes, StreamId], Journey] = {}
+    waiting: list[tuple[Name, StreamId]] = [(stream, entry)]
+    while waiting and len(told) < _MOST_SENT_BACK:
+        name, entry_id = waiting.pop(0)
+        if (key := (_raw(name), entry_id)) not in told:
+            told[key], sent_back = _journey(session, name, entry_id, limit, beside)
+            waiting += [(_name(copy.stream), copy.id) for copy in sent_back]
+    return list(told.values())
+
+
+def _journey(
+    session: Session, stream: Name, entry: StreamId, limit: int, beside: Beside
+) -> tuple[Journey, Sequence[Copy]]:
+    facts = session.run(lambda server: fetch_facts(server, stream, entry, limit))
+    dead, retries = _copies(session, _raw(stream), entry, limit)
+    copies = [*dead.copies, *retries.copies]
+    origins = session.run(lambda server: _origins(server, {copy.stream for copy in dead.copies}))
+    doubted = [(copy, copy.envelope.get("group", ""), _doubt(copy, origins)) for copy in copies]
+    proofs = {group: f"envelope of {name_of(copy)}" for copy, group, doubt in doubted if not doubt}
+    archives = [archive_line(archive, text(_raw(stream)), entry) for archive in beside.archives]
+    is_archived = any(line.event == "archived" and line.is_exact for line in archives)
+    was_added = bool(proofs) or is_archived
+    lines = [*presence_lines(facts, was_added), *origin_lines(facts)]
+    delays = session.run(lambda server: _delays(server, stream, {group for _, group, _ in doubted}))
+    lines += [copy_line(facts, copy, doubt, delays[group]) for copy, group, doubt in doubted]
+    was_delivered = any(group.pending is None and entry <= group.info.last_delivered for group in facts.groups)
+    if was_added or not is_never_added(facts):
+        lines += [group_line(facts, group, proofs.get(text(group.info.name), "")) for group in facts.groups]
+        for copy in retries.copies:
+            lines += _returned_lines(session, copy, limit)
+        if was_delivered and not dead.copies:
+            lines += no_dead_letter_lines(dead)
+    for checkpoint in beside.checkpoints:
+        lines += _batch_lines(session, facts, retries.copies, checkpoint, beside.tables, archives)
+    lines += archives
+    sent_back, found = _sent_back(session, facts, limit)
+    is_present = facts.fields is not None or facts.is_pending or bool(copies or found) or is_archived
+    ordered = in_order([*lines, *sent_back])
+    return Journey(_raw(stream), entry, ordered, is_present, is_present or facts.state.exists), found
+
+
+def _copies(session: Session, stream: bytes, entry: StreamId, limit: int) -> tuple[Found, Found]:
+    """Return (dead letters of an entry, its copies that wait for a retry or were returned)."""
+    dead = session.run(lambda server: [letters.key for letters in dead_letter_streams(server)])
+    parsed = {name: read_retry_stream(text(name)) for name in session.run(list_streams)}
+    retries = [name for name, retry in parsed.items() if retry is not None and retry.stream == text(stream)]
+    matches = of_entry(stream, entry)
+    return find_copies(session, dead, matches, limit), find_copies(session, retries, matches, limit)
+
+
+def _doubt(copy: Copy, origins: Mapping[bytes, Collection[Origin] | None]) -> str:
+    """Return why a stranger may have written a copy, "" if it is in a stream that only queries write, or a key of the
+    product records its origin."""
+    recorded = origins.get(copy.stream, ())
+    if recorded is None:
+        return "the user may not read which streams have written dead letters there"
+    if copy.stream not in origins or (copy.envelope["stream"], copy.envelope.get("group", "")) in recorded:
+        return ""
+    return "no query of this stream and group is recorded there: any client may have added it"
+
+
+def _returned_lines(session: Session, copy: Copy, limit: int) -> list[Line]:
+    """Return where a returned entry is in the group that reads it."""
+    retry = read_retry_stream(text(copy.stream))
+    if retry is None or retry.attempts is not None:
+        return []
+    facts = session.run(lambda server: fetch_facts(server, text(copy.stream), copy.id, limit))
+    return [group_line(facts, group) for group in facts.groups if text(group.info.name) == retry.group]
+
+
+def _batch_lines(
+    session: Session,
+    facts: EntryFacts,
+    copies: Sequence[Copy],
+    checkpoint: Checkpoint,
+    tables: Sequence[Table],
+    archives: Sequence[Line],
+) -> list[Line]:
+    """Return the batches of a query that read the entry or its returned copies, and where their rows are. archives:
+    what archives have of the entry."""
+    stream = text(_raw(facts.stream))
+    read = [(stream, facts.id)]
+    read += [(text(copy.stream), copy.id) for copy in copies if is_returned(text(copy.stream))]
+    lines = [line for of in read for line in batch_lines(facts, *of, checkpoint)]
+    rows = [row for table in tables for row in table_lines(table, lines, stream, facts.id)]
+    lines = proved_by_rows(lines, rows, archives)
+    flat = session.run(lambda server: server.pipeline([("HGETALL", record_key(checkpoint.query))])[0])
+    if isinstance(flat, ReplyError) or not flat or not checkpoint.query:
+        return [*lines, *rows]  # the query has another sink, or the user may not read the ledger
+    return [*lines, *rows, *ledger_lines(lines, QueryRecord.read(flat))]
+
+
+def _sent_back(session: Session, facts: EntryFacts, limit: int) -> tuple[list[Line], Sequence[Copy]]:
+    """Return lines about what a dead letter was sent back as, and these entries; nothing for another entry."""
+    stream = _raw(facts.stream)
+    origins = session.run(lambda server: _origins(server, [stream]))[stream]
+    if not origins and (facts.fields is None or not is_dead_letter(facts.fields)):
+        return [], ()
+    if is_never_added(facts) or read_retry_stream(text(stream)) is not None:
+        return [], ()
+    state = session.run(lambda server: server.pipeline([("GET", redrive_key(text(stream)))])[0])
+    running = RedriveState.parse(state) if isinstance(state, bytes) else None
+    streams = [raw(origin) for origin, _ in sorted(origins or ())]
+    found = find_copies(session, streams, of_dead_letter(stream, facts.id), limit)
+    return sent_back_lines(facts, found, running is not None and bool(running.to)), found.copies
+
+
+def _delays(server: Server, stream: Name, groups: Iterable[str]) -> Mapping[str, object]:
+    """Return the recorded retry delays of these groups."""
+    names = sorted(groups)
+    return dict(
+        zip(names, server.pipeline([("GET", delays_key(text(_raw(stream)), name)) for name in names]), strict=True)
+    )
+
+
+def _origins(server: Server, streams: Iterable[bytes]) -> Mapping[bytes, Collection[Origin] | None]:
+    """Return the recorded origins of each dead-letter stream, and of the one that it is the parking stream of; None if
+    the user may not read them."""
+    origins: dict[bytes, Collection[Origin] | None] = {}
+    for stream in sorted(streams):
+        names = dict.fromkeys([text(stream), text(stream).removesuffix(PARKED)])
+        replies = server.pipeline([("HKEYS", origins_key(name)) for name in names])
+        is_refused = any(isinstance(reply, ReplyError) for reply in replies)
+        origins[stream] = None if is_refused else {_origin(field) for reply in replies for field in reply}
+    return origins
+
+
+def _origin(field: bytes) -> Origin:
+    stream, _, group = field.decode("ascii", "replace").partition(" ")
+    return unquote(stream, errors="surrogateescape"), unquote(group, errors="surrogateescape")
+
+
+def _raw(stream: Name) -> bytes:
+    return stream if isinstance(stream, bytes) else raw(stream)
+
+
+def _name(stream: bytes) -> Name:
+    try:
+        return stream.decode()
+    except UnicodeDecodeError:
+        return stream

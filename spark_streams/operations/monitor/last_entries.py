@@ -1,0 +1,113 @@
+"""The last entries of streams, and new entries, each once in the order of their IDs. Nothing on the server changes.
+
+The order holds for the entries of one read. An entry that is added to another stream later, with a lower ID, comes
+later.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from spark_streams.base.ids import MAX_ID, StreamId
+from spark_streams.connector.wire.connection.connection import Argument, Reply, ReplyError
+from spark_streams.connector.wire.connection.page_sizer import PageSizer
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.reply_errors import is_no_such_key
+from spark_streams.connector.wire.replies.xinfo import stream_states
+
+# Entries per round trip over all streams: at first, at most; bytes per round trip.
+_FIRST, _LARGEST, _BYTES = 10, 1_000, 4 << 20
+
+Name = str | bytes
+
+
+class Seen(NamedTuple):
+    """An entry of a stream. pairs: field names and values."""
+
+    id: StreamId
+    stream: Name
+    pairs: tuple[tuple[bytes, bytes], ...]
+
+
+def last_entries(server: Server, streams: Sequence[Name], count: int) -> tuple[list[Seen], dict[Name, StreamId]]:
+    """Return the last `count` entries of all streams together, and the last ID of each stream, for `Follower`. Raises
+    WrongKeyTypeError, ServerError."""
+    ends = {stream: head.last for stream, head in stream_states(server, [*streams]).items()}
+    commands = [("XREVRANGE", stream, bytes(end), "-", "COUNT", count) for stream, end in ends.items()] if count else []
+    newest: list[Seen] = []
+    for command, reply in zip(commands, server.execute_each(commands), strict=True):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command[:2])
+        newest = heapq.nlargest(count, [*newest, *entries_of(command[1], reply)], key=lambda entry: entry.id)
+    return sorted(newest, key=_order), ends
+
+
+class Follower:
+    """Reads entries after the positions of streams. `positions` advances with each yielded entry, so that a caller
+    continues at the right entry after a lost connection. at_once: entries of the first round trip; later round trips
+    adapt to the size of entries."""
+
+    def __init__(self, positions: Mapping[Name, StreamId], at_once: int = _FIRST) -> None:
+        self.positions = dict(positions)
+        self._sizer = PageSizer(at_once, _LARGEST, _BYTES, growth=5)
+
+    def add(self, positions: Mapping[Name, StreamId]) -> None:
+        """Follow these streams, too, if they are new."""
+        self.positions = {**positions, **self.positions}
+
+    def step(self, server: Server, wait_ms: int) -> Iterator[Seen]:
+        """Yield new entries in the order of their IDs. If there are none and all streams are in one slot, wait for
+        `wait_ms`. Raises WrongKeyTypeError, ServerError; entries that were yielded are not yielded again."""
+        batch: list[Seen] = []
+        page_entries = max(1, self._sizer.size // max(1, len(self.positions)))
+        bound = MAX_ID
+        groups = server.together([*self.positions], lambda stream: stream)
+        block: list[Argument] = ["BLOCK", wait_ms] if len(groups) == 1 and wait_ms else []
+        commands = [
+            (
+                "XREAD",
+                "COUNT",
+                page_entries,
+                *block,
+                "STREAMS",
+                *slot_streams,
+                *[bytes(self.positions[stream]) for stream in slot_streams],
+            )
+            for slot_streams in groups
+        ]
+        for reply in server.execute_all(commands):
+            for name, entries in reply or ():
+                stream_entries = list(entries_of(self._given_name(name), entries))
+                batch += stream_entries
+                if len(stream_entries) >= page_entries:  # its next entries may precede later ones of other streams
+                    bound = min(bound, stream_entries[-1].id)
+        if batch:
+            size = sum(len(name) + len(value) + 16 for entry in batch for name, value in entry.pairs)
+            self._sizer.learn(len(batch), size)
+        for entry in sorted(batch, key=_order):
+            if entry.id <= bound:
+                self.positions[entry.stream] = entry.id
+                yield entry
+
+    def _given_name(self, name: bytes) -> Name:
+        """Return the name in the type that the caller used."""
+        return name if name in self.positions else name.decode()
+
+
+def existing(server: Server, streams: Sequence[Name]) -> list[Name]:
+    """Return those of the streams that exist."""
+    replies = server.pipeline([("XINFO", "STREAM", stream) for stream in streams])
+    return [stream for stream, reply in zip(streams, replies, strict=True) if not is_no_such_key(reply)]
+
+
+def entries_of(stream: Name, reply: Reply) -> Iterator[Seen]:
+    """Yield the entries of a reply of XRANGE, XREVRANGE or XREAD, without deleted ones."""
+    for entry, fields in reply:
+        if fields is not None:
+            yield Seen(StreamId.parse(entry), stream, tuple(zip(fields[0::2], fields[1::2], strict=True)))
+
+
+def _order(entry: Seen) -> tuple[StreamId, bytes]:
+    return entry.id, entry.stream if isinstance(entry.stream, bytes) else entry.stream.encode()

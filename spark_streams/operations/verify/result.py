@@ -1,0 +1,130 @@
+"""The report of a run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from spark_streams.operations.verify.checker import Report
+from spark_streams.operations.verify.history import list_first
+
+HELD, BROKEN, UNPROVED = "held", "broken", "not proved"  # verdicts
+# Kinds of faults of the checker by their names here. The first five are always shown.
+_NAMES = {
+    "lost": "lost",
+    "duplicated": "twice",
+    "reordered": "out of order",
+    "early": "acknowledged early",
+    "pending": "left pending",
+    "buried_twice": "twice",
+    "phantom": "sent by nobody",
+    "buried": "dead letters of good entries",
+}
+_SHOWN = 20  # entries of a fault
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What went in and what came out, counted independently: each entry has one row or one dead letter. confirmed: adds
+    with a reply; unconfirmed: entries in the streams whose adds had no reply; not_added: adds without a reply that are
+    not there."""
+
+    confirmed: int
+    unconfirmed: int
+    rows: int
+    dead_letters: int
+    not_added: int = 0
+
+    @property
+    def difference(self) -> int:
+        """Entries that have neither row nor dead letter; negative: there are too many."""
+        return self.confirmed + self.unconfirmed - self.rows - self.dead_letters
+
+    def __str__(self) -> str:
+        sign = "=" if not self.difference else "≠"
+        return f"{self.confirmed:,} + {self.unconfirmed:,} {sign} {self.rows:,} + {self.dead_letters:,}"
+
+    def lines(self) -> dict[str, str]:
+        """Return the numbers by name, and their equation."""
+        return {
+            "entries, confirmed": f"{self.confirmed:,}",
+            "entries, reply lost": f"{self.unconfirmed:,} (and {self.not_added:,} adds without a reply are not there)",
+            "rows": f"{self.rows:,}",
+            "dead letters": f"{self.dead_letters:,}",
+            "entries = rows + dead letters": str(self),
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """evidence: counts, none of which may be 0; sections: what else is reported, values by name and title; cause: why
+    the query did not read everything, "" if it did; sum: fails the run if it does not add up."""
+
+    report: Report
+    evidence: Mapping[str, int]
+    sections: Mapping[str, Mapping[str, str]]
+    cause: str = ""
+    sum: Sum = Sum(0, 0, 0, 0)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of faults by name."""
+        counts = dict.fromkeys(list(_NAMES.values())[:5], 0)
+        for kind, count in self.report.faults().items():
+            name = _NAMES.get(kind, kind)
+            counts[name] = counts.get(name, 0) + count
+        return counts
+
+    @property
+    def verdict(self) -> str:
+        """One of the three verdicts."""
+        if self.report or self.cause or self.sum.difference:
+            return BROKEN
+        return HELD if all(self.evidence.values()) else UNPROVED
+
+    @property
+    def sentence(self) -> str:
+        """The verdict as a sentence."""
+        missing = ", ".join(f"no {name}" for name, count in self.evidence.items() if not count)
+        differs = f"Entries are not rows and dead letters: {self.sum}." if self.sum.difference else ""
+        return {
+            HELD: "The guarantees held.",
+            BROKEN: " ".join(filter(None, ["The guarantees did not hold.", self.cause, differs])),
+            UNPROVED: f"Nothing is wrong, but nothing is proved: {missing}. Give the run more --minutes.",
+        }[self.verdict]
+
+    def titled(self) -> dict[str, Mapping[str, str]]:
+        """Return all that is reported beside the verdict: texts by name, by title."""
+        wrong = {
+            _NAMES.get(kind, kind): list_first(map(_place, self._values(kind)), _SHOWN) for kind in self.report.faults()
+        }
+        evidence = {name: f"{count:,}" for name, count in self.evidence.items()}
+        sections = {"sum": self.sum.lines(), "evidence": evidence, **self.sections}
+        return {**({"what is wrong": wrong} if wrong else {}), **sections}
+
+    def for_json(self) -> dict[str, object]:
+        """Return the result as a JSON object."""
+        faults = {kind: [_place(value) for value in self._values(kind)] for kind in self.report.faults()}
+        verdict = {"verdict": self.verdict, "sentence": self.sentence, "counts": self.counts, "faults": faults}
+        added_up = {**asdict(self.sum), "difference": self.sum.difference}
+        return {
+            **verdict,
+            "sum": added_up,
+            "evidence": dict(self.evidence),
+            **{title: dict(of) for title, of in self.sections.items()},
+        }
+
+    def __str__(self) -> str:
+        lines = [" · ".join(f"{name} {count:,}" for name, count in self.counts.items()), "", self.sentence]
+        for title, texts in self.titled().items():
+            width = max(map(len, texts), default=0)
+            lines += ["", title, *(f"  {name:<{width}}  {text}" for name, text in texts.items())]
+        return "\n".join(lines)
+
+    def _values(self, kind: str) -> list[object]:
+        return list(getattr(self.report, kind))
+
+
+def _place(value: object) -> str:
+    """Return a place or a value as `stream ID`."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,151 @@
+"""Numbers that somebody else wrote are read in one place, with a bound."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import spark_streams
+from spark_streams.base.numbers import parse_number
+
+ROOT = Path(spark_streams.__file__).parent
+# Files that call `int` or `float`, and with what. A number of an entry, a key or a name is read by `parse_number`.
+ARRAYS = "a number that numpy or Arrow counted"
+OWN = "what this program wrote itself: a checkpoint, a request, a local property of Spark"
+SERVER = "the server's own protocol, which no other client can write"
+OPTIONS = "what the user of this machine has set, checked by a pattern before"
+ALLOWED = {
+    "base/ids.py": "fewer than twenty digits, looked at before",
+    "base/numbers.py": "bounded here",
+    "base/times.py": OPTIONS,
+    "connector/options/values.py": OPTIONS,
+    "connector/spark/installation.py": OPTIONS,
+    "connector/schemas/avro_columns.py": OPTIONS,
+    "connector/schemas/fit.py": "numbers that a decoder has made, bounded before",
+    "connector/schemas/avro_writer.py": "numbers of Spark's rows",
+    "connector/schemas/json_schema/writer.py": "numbers of Spark's rows",
+    "connector/schemas/json_schema/text.py": "bounded before",
+    "connector/schemas/json_schema/numbers.py": "numbers that the parser has bounded before",
+    "connector/schemas/json_schema/patterns.py": "at most six hexadecimal digits, by a pattern",
+    "connector/schemas/avro_logical.py": "a number that the decoder has made",
+    "connector/schemas/apart/server.py": "what the kernel says of this process",
+    "connector/wire/connection/full_server.py": SERVER,
+    "connector/schemas/protobuf_writer.py": "numbers of Spark's rows",
+    "jobs/file_log.py": "what Spark has written into its checkpoint",
+    "connector/wire/address/server_url.py": OPTIONS,
+    "connector/wire/address/address.py": OPTIONS,
+    "operations/commands/look/tail.py": OPTIONS,
+    "operations/monitor/exporter/stream_filter.py": OPTIONS,
+    "operations/monitor/exporter/snapshot_cache.py": OPTIONS,
+    "operations/groups/target.py": OPTIONS,
+    "connector/source/offset.py": OWN,
+    "connector/source/range.py": OWN,
+    "connector/spark/task_context.py": OWN,
+    "operations/transfer/memory.py": "what the kernel says of this process",
+    "connector/sink/encode/limits.py": OWN,
+    "connector/source/pending_list.py": SERVER,
+    "connector/sink/trim/trim.py": SERVER,
+    "connector/wire/topology/cluster.py": SERVER,
+    "connector/wire/limits.py": SERVER,
+    "connector/wire/replies/replies.py": SERVER,
+    "connector/wire/replies/released.py": SERVER,
+    "connector/wire/topology/sentinel.py": SERVER,
+    "connector/wire/entries/headers.py": SERVER,
+    "connector/source/batch/infer_schema.py": "at most nineteen digits, by a pattern; a float of any length is a float",
+    "operations/console/access.py": "a number that the console itself has signed",
+    "operations/console/json_filter.py": "at most nine digits, by a pattern",
+    "operations/console/login/users.py": "at most two digits, by a pattern",
+    "connector/source/rows/text_forms.py": "at most six digits, by a pattern",
+    "operations/journey/batches.py": OWN,
+    "operations/journey/rows.py": OWN,
+    "operations/journey/tables.py": "at most twenty digits, by a pattern",
+    "connector/lag/rule.py": "a number that was computed here",
+    "operations/verify/driver.py": "what the kernel says of processes",
+    "operations/verify/history.py": "IDs of entries that the server has given, or that StreamId has parsed before",
+}
+for _path in (
+    *(
+        "connector/source/rows/returned_page.py",
+        "connector/shards/of_keys.py",
+        "connector/deadletter/kind_counts.py",
+        "connector/deadletter/redrive/mover.py",
+    ),
+    *("connector/deadletter/page_reader.py",),
+    *(
+        "connector/source/rows/nested_json.py",
+        "connector/source/task/fetcher.py",
+        "connector/source/rows/columns.py",
+        "connector/source/rows/malformed.py",
+    ),
+    *(
+        "connector/deadletter/redrive/redrive_plan.py",
+        "base/units.py",
+        "connector/lag/group_metrics.py",
+    ),
+    *(
+        "connector/watch/prometheus.py",
+        "connector/wire/entries/encode.py",
+        "connector/wire/entries/lines.py",
+        "connector/wire/entries/pending_page.py",
+    ),
+    *("connector/wire/entries/vector_page.py", "connector/wire/entries/walk.py"),
+    *(
+        "connector/sink/encode/chunks.py",
+        "connector/sink/encode/fingerprint.py",
+        "connector/sink/ledger/ledger_view.py",
+        "connector/sink/send/exactly_once.py",
+    ),
+    *(
+        "connector/sink/trim/entry_sizes.py",
+        "connector/source/archive/rows.py",
+        "connector/source/archive/batch_limit.py",
+        "connector/source/archive/history.py",
+        "connector/source/archive/highest.py",
+        "operations/transfer/parquet.py",
+    ),
+    *("connector/sink/encode/row_errors.py", "connector/source/pending/claim.py"),
+):
+    ALLOWED[_path] = ARRAYS
+
+
+@pytest.mark.in_turn
+def test_no_other_file_reads_a_number_by_itself() -> None:
+    """The engine reads its own protocol (tests/engine/test_hostile.py)."""
+    calling = set()
+    for path in ROOT.rglob("*.py"):
+        name = path.relative_to(ROOT).as_posix()
+        calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+        if any(isinstance(one.func, ast.Name) and one.func.id in ("int", "float") for one in calls):
+            calling.add(name)
+    calling = {name for name in calling if not name.startswith("engine/")}
+    assert calling - ALLOWED.keys() == set(), "use spark_streams.base.numbers.parse_number"
+    assert ALLOWED.keys() - calling == set(), "no such call is left"
+
+
+@given(st.text(max_size=40) | st.binary(max_size=40), st.integers(0, 2**64 - 1))
+def test_any_text_is_a_number_within_bounds_or_none(text: str | bytes, most: int) -> None:
+    number = parse_number(text, most)
+    assert number is None or (0 <= number <= most and (text.isascii() and int(text) == number))
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 5_000, "²", "٣", "1_0", " 1", "+1", "-1", "", "1\n", "18446744073709551616", b"\xff"]
+)
+def test_what_is_no_bounded_number_is_none(text: str | bytes) -> None:
+    assert parse_number(text) is None
+
+
+def test_a_sign_is_read_if_it_is_asked_for() -> None:
+    assert [parse_number(text, minimum=-1) for text in ("-1", b"-1", "-2", "--1", "1", "-²")] == [
+        -1,
+        -1,
+        None,
+        None,
+        1,
+        None,
+    ]
+    assert parse_number("18446744073709551615") == 2**64 - 1

@@ -1,0 +1,239 @@
+"""With the keyboard only, narrow and wide: search by JSON, export, follow an entry, add it again, import, see masked
+values and local times, and log in by OIDC."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from spark_streams.operations.console.bounds import IMPORT_BYTES, MASK
+from tests.legs.console_browser.conftest import OpenPage, StartConsole, screenshots
+from tests.legs.console_browser.test_pages import check
+from tests.legs.console_browser.watched_page import Display, WatchedPage, address
+from tests.operations.console.normal import DEAD, STREAM, NormalData
+from tests.operations.console.process import Console
+from tests.operations.console.provider import Provider, running_provider
+from tests.operations.console.test_oidc import write_settings
+from tools.servers.server import Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+WIDTHS = pytest.mark.parametrize("display", [Display("light", 1440), Display("light", 360)], ids=str)
+_MOST = 200  # elements that take the focus before the wanted one
+
+
+def tab_to(page: WatchedPage, role: str, name: str) -> None:
+    """Press Tab until an element of this role and name has the focus."""
+    wanted = page.page.get_by_role(role, name=name, exact=True).first  # type: ignore[arg-type]
+    for _ in range(_MOST):
+        page.page.keyboard.press("Tab")
+        if wanted.evaluate("element => element === document.activeElement"):
+            return
+    raise AssertionError(f"Tab does not reach {role} {name!r}")
+
+
+def type_into(page: WatchedPage, name: str, text: str) -> None:
+    """Replace the text of a field."""
+    tab_to(page, "textbox", name)
+    page.page.keyboard.press("Control+A")
+    page.page.keyboard.type(text)
+
+
+@pytest.fixture(scope="module")
+def console(normal: tuple[Server, NormalData], start_console: StartConsole) -> Console:
+    return start_console(normal[0].url, "--write")
+
+
+@WIDTHS
+def test_search_download_and_add_again(console: Console, open_page: OpenPage, display: Display) -> None:
+    page = open_page(console, address("/stream", name=STREAM), display)
+    type_into(page, "Field", "order")
+    type_into(page, "JSON", "$ >= 000599")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_text("is not a comparison of JSON").wait_for()  # 000599 is no number of JSON
+    page.expect("answer 400")
+    page.expect("Failed to load resource")
+    check(page, "keyboard-no-comparison")
+    page.page.go_back()
+    type_into(page, "Field", "amount")
+    type_into(page, "JSON", "$ > 88.5")
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**where=*")
+    page.page.get_by_text("Searched").wait_for()
+    check(page, "keyboard-search")
+    tab_to(page, "link", "Download these entries (JSON Lines)")
+    with page.page.expect_download() as download:
+        page.page.keyboard.press("Enter")
+    entries = page.page.get_by_role("region", name="Entries", exact=True).locator("td.id a")
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert len(lines) == entries.count() > 0
+    assert all('"amount":"89.50"' in line for line in lines)
+    entries.first.focus()
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**/entry?*")
+    check(page, "keyboard-entry")
+    tab_to(page, "link", "Journey")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_text("added at the time of its ID").wait_for()
+    check(page, "keyboard-where")
+    page.page.go_back()
+    tab_to(page, "link", "Add again, changed")
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**/add?*")
+    type_into(page, "Value of amount", "12.50")
+    check(page, "keyboard-again")
+    tab_to(page, "button", "Preview adding…")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_text("Would add this entry").wait_for()
+    check(page, "keyboard-plan-again")
+    tab_to(page, "button", "Add an entry")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_text("Added entry").wait_for()
+    check(page, "keyboard-added")
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with running_provider() as provider:
+        yield provider
+
+
+@WIDTHS
+def test_log_in_by_oidc(
+    normal: tuple[Server, NormalData],
+    open_page: OpenPage,
+    start_console: StartConsole,
+    provider: Provider,
+    tmp_path: Path,
+    display: Display,
+) -> None:
+    settings = write_settings(tmp_path / "oidc.toml", provider.issuer)
+    page = open_page(start_console(normal[0].url, "--write", "--oidc", str(settings)), "/", display)
+    assert page.page.url.endswith("/login")
+    check(page, "oidc-login")
+    provider.claims = {"groups": ["other"]}
+    tab_to(page, "link", f"Log in by {provider.issuer.removeprefix('http://')}")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_role("alert").get_by_text("none of the groups").wait_for()
+    page.expect("answer 403")
+    page.expect("Failed to load resource")
+    page.expect("request to localhost")
+    check(page, "oidc-denied")
+    provider.claims = {"groups": ["staff"]}
+    tab_to(page, "link", f"Log in by {provider.issuer.removeprefix('http://')}")
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url(page.url + "/")  # a cookie that is SameSite=Strict has come with it
+    user = f"oidc:ann (sub u1 at {provider.issuer})"
+    page.page.get_by_text(f"{user} has the role view").wait_for()
+    page.expect("request to localhost")
+    check(page, "oidc-overview")
+    tab_to(page, "button", f"Log out {user}")
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**/login")
+    page.open("/streams")
+    assert page.page.url.endswith("/login")
+
+
+@WIDTHS
+def test_masked_values(
+    normal: tuple[Server, NormalData], open_page: OpenPage, start_console: StartConsole, display: Display
+) -> None:
+    """A masked value is text, and its neighbours are edited."""
+    console = start_console(normal[0].url, "--write", "--mask", "customer")
+    page = open_page(console, address("/stream", name=STREAM), display)
+    assert page.page.get_by_text(MASK).count() == 50
+    check(page, "mask-stream")
+    type_into(page, "Field", "customer")
+    type_into(page, "contains", "ann")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_text("are masked for you").wait_for()
+    page.expect("answer 403")
+    page.expect("Failed to load resource")
+    check(page, "mask-refused")
+    page.open("/dead/stream", name=DEAD)
+    check(page, "mask-letters")
+    page.page.locator("td.id a").first.focus()
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**/dead/letter?*")
+    page.page.get_by_text("cannot be edited here").wait_for()
+    check(page, "mask-letter")
+    type_into(page, "Value of amount", "12.50")
+    tab_to(page, "button", "Preview sending back…")
+    page.page.keyboard.press("Enter")
+    page.page.wait_for_url("**/plan")
+    check(page, "mask-plan")
+    assert "dörte" not in page.page.content()
+
+
+@WIDTHS
+def test_import(console: Console, open_page: OpenPage, tmp_path: Path, display: Display) -> None:
+    """The same file again adds nothing; one that is too large is refused by a page."""
+    at_ms = 4_000_000_000_000  # later than all entries of the stream
+    lines = [
+        f'{{"id":"{at_ms + n}-0","fields":{{"order":"9{n:05d}","customer":"zoë","amount":"1.50"}}}}\n' for n in range(7)
+    ]
+    (tmp_path / "orders.jsonl").write_text("".join(lines))
+    (tmp_path / "large.jsonl").write_bytes(b"x" * (IMPORT_BYTES + 1))
+    page = open_page(console, address("/stream", name="audit:log"), display)
+
+    page.page.on("filechooser", lambda _: None)  # from now on, the browser asks the test and opens no dialog
+
+    def preview(name: str) -> None:
+        tab_to(page, "button", "File of rstream export")
+        with page.page.expect_file_chooser() as chooser:
+            page.page.keyboard.press("Space")
+        chooser.value.set_files(tmp_path / name)
+        tab_to(page, "button", "Preview import…")
+        page.page.keyboard.press("Enter")
+
+    check(page, "import-stream")
+    preview("large.jsonl")
+    page.page.get_by_text("larger than 16 MB").wait_for()
+    page.expect("answer 413")
+    page.expect("Failed to load resource")
+    check(page, "import-too-large")
+    page.open("/stream", name="audit:log")
+    preview("orders.jsonl")
+    page.page.get_by_text(re.compile("Would add [07] entries")).wait_for()
+    check(page, "import-plan")
+    tab_to(page, "button", "Import")
+    page.page.keyboard.press("Enter")
+    page.page.get_by_text("Done").wait_for()
+    check(page, "import-done")
+
+
+@WIDTHS
+def test_local_times(console: Console, browser: Browser, display: Display) -> None:
+    """They stand beside UTC, also after an update, until they are switched off. Without a script there is no switch."""
+    with browser.new_context(**display.context(), timezone_id="Asia/Tokyo") as context:
+        page = WatchedPage(context.new_page(), console.url, screenshots(), str(display))
+        page.open("/doctor")
+        tab_to(page, "button", "Show local times, too")
+        page.page.keyboard.press("Enter")
+        page.open("/stream", name=STREAM)
+        page.page.locator("td.id a").first.click()
+        time, local = page.page.locator("main time"), page.page.locator("main time + .local")
+        utc = datetime.fromisoformat(time.inner_text()).replace(tzinfo=UTC)
+        zone = "Asia/Tokyo"
+        assert (local.text_content() or "").strip() == f"({utc.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S} {zone})"
+        check(page, "times-entry")
+        page.open("/")
+        page.settle()
+        assert page.page.locator("time").count() == page.page.locator("time + .local").count() > 0
+        check(page, "times-overview")
+        tab_to(page, "button", "Show UTC only")
+        page.page.keyboard.press("Enter")
+        assert page.page.locator(".local").count() == 0
+        page.close()
+    with browser.new_context(**display.context(), java_script_enabled=False) as context:
+        plain = context.new_page()
+        plain.goto(console.url)
+        assert plain.get_by_role("button", name="local times").count() == 0
+        assert "Times are UTC" in plain.content()
