@@ -18,9 +18,8 @@ from pathlib import Path
 
 import click
 
-from spark_streams import errors
 from spark_streams.cli import main as rstream
-from spark_streams.connector import counters
+from spark_streams.connector import counters, errors
 from spark_streams.connector.lag import group_metrics
 from spark_streams.connector.lag.group_metrics import Table
 from spark_streams.connector.options import checks, migration

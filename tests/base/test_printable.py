@@ -63,7 +63,7 @@ def test_an_error_message_is_printable_whatever_it_names() -> None:
 
 def test_commands_print_through_one_module() -> None:
     echoing = set()
-    for path in (ROOT / "commands").rglob("*.py"):
+    for path in (ROOT / "operations" / "commands").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and node.attr == "echo":
                 echoing.add(path.name)

@@ -187,7 +187,7 @@ def test_it_needs_no_spark(server: Server, tmp_path: Path) -> None:
 def test_what_goes_with_the_exporter_is_written_too(tmp_path: Path, name: str, file: str) -> None:
     made = rstream("init", name)
     assert made.exit_code == 0, made.output
-    assert (tmp_path / file).read_bytes() == (ROOT / "spark_streams" / "jobs" / "conf" / file).read_bytes()
+    assert (tmp_path / file).read_bytes() == (ROOT / "spark_streams" / "jobs" / "templates" / file).read_bytes()
     assert "rstream run" not in made.output
     refused = rstream("init", name, "--stream", "orders", "--output", "other")
     assert (refused.exit_code, "--stream applies only to jobs" in refused.output) == (2, True)

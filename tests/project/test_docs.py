@@ -11,9 +11,8 @@ import pytest
 from click import Command, Group
 
 import spark_streams
-from spark_streams import errors
 from spark_streams.cli import main
-from spark_streams.connector import keys
+from spark_streams.connector import errors, keys
 from spark_streams.connector.options.table import BATCH_SOURCE, SINK, SOURCE
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.engine.commands import COMMANDS
@@ -137,7 +136,9 @@ def test_the_page_of_keys_has_a_row_for_every_kind_of_key() -> None:
     package = ROOT / "spark_streams"
     code = "\n".join(file.read_text(encoding="utf-8") for file in package.rglob("*.py"))
     kinds = set(re.findall(r'key_(?:beside\([\w.]+|of_query\((?=")),? ?"(\w+)"', code))
-    kinds |= set(re.findall(r'f?"rstream:([a-z]+)[:"]', (package / "model" / "keys.py").read_text(encoding="utf-8")))
+    kinds |= set(
+        re.findall(r'f?"rstream:([a-z]+)[:"]', (package / "connector" / "keys.py").read_text(encoding="utf-8"))
+    )
     made = [*keys.keys_of_consumer("orders", "etl", "spark"), *keys.keys_of_group("orders", "etl", 1)]
     kinds |= {kind for kind, _ in made}
     page = (REFERENCE / "keys.md").read_text(encoding="utf-8")

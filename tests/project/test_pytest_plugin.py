@@ -106,4 +106,9 @@ def test_importing_it_takes_no_time() -> None:
         "print(*(set(sys.modules) - before))"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert set(loaded) <= {"spark_streams", "spark_streams.base.version", "spark_streams.pytest_plugin"}
+    assert set(loaded) <= {
+        "spark_streams",
+        "spark_streams.base",
+        "spark_streams.base.version",
+        "spark_streams.pytest_plugin",
+    }

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     )
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
-MONITORING_CONF = Path(__file__).parents[1] / "conf"
 
 _ENTRIES = 500  # how many of the oldest and of the newest entries are read
 
@@ -84,7 +83,7 @@ _AGGREGATED = ("month", "dep_delay", "carrier")
 def sample_config(name: str) -> str:
     """Return the configuration of a job for the flights, a program for orders, or the alerts or the dashboard."""
     if name in MONITORING:
-        return (MONITORING_CONF / file_name(name)).read_text(encoding="utf-8")
+        return (TEMPLATES / file_name(name)).read_text(encoding="utf-8")
     if name in PROGRAMS:
         return _fill(name, {**_values(name, _ORDERS), "where": '"amount > 100"'})
     example = _FLIGHTS

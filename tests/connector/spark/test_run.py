@@ -56,7 +56,7 @@ class Program:
     def __init__(self, what: str, folder: Path, servers: list[Server]) -> None:
         self.folder = folder
         words = [sys.executable, str(HERE / "own_program.py"), what, str(folder), *[server.url for server in servers]]
-        path = os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = os.pathsep.join([str(HERE.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         ours = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}
         environment = {name: value for name, value in {**os.environ, **ours}.items() if name != "SPARK_CONF_DIR"}
         with (folder / "said").open("wb") as said:

@@ -19,7 +19,7 @@ __all__ = ["spark"]
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 HERE = Path(__file__).parent
-RECIPES = HERE.parents[1] / "examples" / "recipes"
+RECIPES = HERE.parents[2] / "examples" / "recipes"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
-CONF = ROOT / "spark_streams" / "jobs" / "conf"
+CONF = ROOT / "spark_streams" / "jobs" / "templates"
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def test_one_file_alone_makes_connections_and_some_know_errors() -> None:
 
 def test_the_socket_is_the_only_private_part() -> None:
     """Of redis-py's objects there are two in that file: the pool, and the connection that it makes."""
-    tree = ast.parse((PACKAGE / "wire" / "address" / "redis_py.py").read_text(encoding="utf-8"))
+    tree = ast.parse((PACKAGE / "connector" / "wire" / "address" / "redis_py.py").read_text(encoding="utf-8"))
     private = {
         node.attr
         for node in ast.walk(tree)
