@@ -10,6 +10,8 @@ import pytest
 import redis
 from hypothesis import HealthCheck, settings
 
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.connection.connection import Connection
 from tests.seeds import TIMES
 from tests.turns import EACH_TURN, TURNS, rows_of_turn, test_and_row, turn_of_file
 from tools.day_seed import first_seed
@@ -186,4 +188,11 @@ def server(request: pytest.FixtureRequest) -> Server:
 def client(server: Server) -> Iterator[redis.Redis]:
     """A plain client of the server, whose replies are texts."""
     with server.client(decode_responses=True) as one:
+        yield one
+
+
+@pytest.fixture
+def connection(server: Server) -> Iterator[Connection]:
+    """A connection of ours to the server."""
+    with Connection(Address.parse(server.url)) as one:
         yield one
