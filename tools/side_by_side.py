@@ -125,6 +125,7 @@ TOGETHER = [
     "tests/connector/lag",
     "tests/connector/options",
     "tests/connector/test_counters.py",
+    "tests/connector/test_dead_letters.py",
     "tests/connector/test_version_1.py",
     "tests/connector/watch",
     "tests/legs/sail",

@@ -16,8 +16,8 @@ import redis
 import redis.asyncio
 from click.testing import CliRunner
 
-from spark_streams import dead_letters
 from spark_streams.cli import main
+from spark_streams.connector import dead_letters
 from spark_streams.connector.deadletter.envelope import NAMES, open_envelope
 from spark_streams.connector.errors import IdsExhaustedError, InvalidOptionError, ServerReplyError, UnsupportedError
 from spark_streams.connector.wire.address.address import Address
@@ -321,7 +321,7 @@ def test_the_documented_examples_are_what_is_written(
     client: Any, write: Write, monkeypatch: pytest.MonkeyPatch, heading: str, count: int
 ) -> None:
     """docs/reference/dead-letters.md: test vectors for other languages, byte for byte."""
-    page = (Path(__file__).parents[3] / "docs" / "reference" / "dead-letters.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "dead-letters.md").read_text()
     vector = page.partition(f"{heading}\n")[2]
     entry, letter = (list(map(literal, _WORD.findall(block))) for block in _BLOCK.findall(vector)[:2])
     documented = dict(zip(letter[::2], letter[1::2], strict=True))
