@@ -15,9 +15,8 @@ import redis
 
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.lag.group_metrics import server_up
-from spark_streams.connector.watch import metrics_server
-from spark_streams.connector.watch.exposition import Exposition
-from spark_streams.connector.watch.metrics_server import CONNECTIONS, SECONDS, answers_to
+from spark_streams.connector.watch import metrics_page
+from spark_streams.connector.watch.metrics_page import CONNECTIONS, SECONDS, MetricsPage, answers_to
 from tests.operations.monitor.test_exporter import once, read, samples_of
 from tools.servers.server import Server
 from tools.waiting import until
@@ -38,7 +37,7 @@ class Up:
 @pytest.fixture
 def served() -> Iterator[tuple[Up, int]]:
     up = Up()
-    page = Exposition(up, port=0)  # type: ignore[arg-type]
+    page = MetricsPage(up, port=0)  # type: ignore[arg-type]
     assert page.port is not None
     yield up, page.port
     up.go.set()
@@ -73,7 +72,7 @@ def test_a_page_of_another_site_cannot_read_metrics(served: tuple[Up, int], host
 def test_health_is_a_page_of_its_own() -> None:
     """200, or 503 with the reason. It is for this machine, too, and the metrics stay where they are."""
     reasons: list[str | None] = [None, "query '\ud800' hangs\n"]
-    page = Exposition(Up(), port=0, trouble=lambda: reasons.pop(0))  # type: ignore[arg-type]
+    page = MetricsPage(Up(), port=0, trouble=lambda: reasons.pop(0))  # type: ignore[arg-type]
     assert page.port is not None
     try:
         found = [healthz(page.port), healthz(page.port), healthz(page.port, "evil.example")]
@@ -136,7 +135,7 @@ def test_unfinished_requests_delay_no_scrape(served: tuple[Up, int]) -> None:
 
 
 def test_an_unfinished_request_is_given_up(monkeypatch: pytest.MonkeyPatch, served: tuple[Up, int]) -> None:
-    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.3)
+    monkeypatch.setattr(metrics_page._Handler, "timeout", 0.3)
     with socket.create_connection(("127.0.0.1", served[1]), timeout=20) as slow:
         slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: loc")
         begun = time.monotonic()
@@ -146,7 +145,7 @@ def test_an_unfinished_request_is_given_up(monkeypatch: pytest.MonkeyPatch, serv
 
 
 def test_a_request_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch, served: tuple[Up, int]) -> None:
-    monkeypatch.setattr(metrics_server, "MOST_SECONDS", 1.0)
+    monkeypatch.setattr(metrics_page, "MOST_SECONDS", 1.0)
     begun = time.monotonic()
     with socket.create_connection(("127.0.0.1", served[1]), timeout=20) as slow, contextlib.suppress(ConnectionError):
         while time.monotonic() - begun < 15:
@@ -160,7 +159,7 @@ def test_it_serves_on_ipv6() -> None:
         # A container may have it switched off. There is no address to serve on then.
         pytest.skip("this machine has no IPv6")
     try:
-        page = Exposition(Up(), port=0, host="::1")  # type: ignore[arg-type]
+        page = MetricsPage(Up(), port=0, host="::1")  # type: ignore[arg-type]
     except InvalidOptionError as error:
         # Python has IPv6, and the loopback device has no address of it.
         pytest.skip(f"this machine has no IPv6 address: {error}")
