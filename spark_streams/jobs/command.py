@@ -23,7 +23,7 @@ from rich.console import Console
 from spark_streams.connector.errors import OptionError
 from spark_streams.connector.running.error_summary import one_line
 from spark_streams.connector.running.spark_log_filter import disable_python_loggers
-from spark_streams.connector.spark.presence import has_java
+from spark_streams.connector.spark.installation import has_java
 from spark_streams.connector.wire.address.server_url import redacted
 from spark_streams.jobs.arguments import JobArguments, job_options
 from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError

@@ -44,7 +44,7 @@ ALLOWED = {
     "operations/groups/target.py": OPTIONS,
     "connector/source/offset.py": OWN,
     "connector/source/range.py": OWN,
-    "connector/spark/task_context.py": OWN,
+    "connector/spark/worker.py": OWN,
     "operations/transfer/memory.py": "what the kernel says of this process",
     "connector/sink/encode/limits.py": OWN,
     "connector/source/pending_list.py": SERVER,

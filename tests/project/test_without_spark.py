@@ -9,7 +9,7 @@ import pytest
 import spark_streams
 from spark_streams.connector.deadletter.envelope import NAMES
 from spark_streams.connector.errors import UnsupportedError
-from spark_streams.connector.spark.presence import check_for_sink, check_for_spark
+from spark_streams.connector.spark.installation import check_for_sink, check_for_spark
 from tests.project.python_without import COMMANDS, run_without
 from tools.servers.server import Server
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.connector.running.stopping import Stop
-from spark_streams.connector.spark.connect import is_of_connect
+from spark_streams.connector.spark.running_pyspark import is_of_connect
 
 _POLL = 0.2  # seconds
 _SHORT_POLL = 0.005  # seconds

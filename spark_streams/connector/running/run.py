@@ -19,8 +19,8 @@ from spark_streams.connector.running.ending import cut, end_between_batches
 from spark_streams.connector.running.run_until_drained import run_until_drained
 from spark_streams.connector.running.spark_log_filter import filtered_spark_log
 from spark_streams.connector.running.stopping import Stop
-from spark_streams.connector.spark.connect import is_of_connect
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
+from spark_streams.connector.spark.running_pyspark import is_of_connect
 
 ALL = "RSTREAM_TRACEBACK"  # environment variable with the meaning of the argument `traceback`
 

@@ -20,7 +20,7 @@ from spark_streams.base.untyped import JavaObject, Json
 from spark_streams.connector.running.console import say
 from spark_streams.connector.running.ending import wait_for_end
 from spark_streams.connector.running.stopping import Stop
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 
 _MARGIN = 0.5  # seconds: a call of the source that waits, and its trigger
 Start = Callable[[], StreamingQuery]

@@ -21,8 +21,8 @@ from spark_streams.connector.schemas.protobuf import ProtobufReader
 from spark_streams.connector.schemas.reasons import BAD_VALUE, UnreadableError
 from spark_streams.connector.schemas.registry import Schema
 from spark_streams.connector.schemas.staged import REASON, VALUE, check_added, staged_array, with_staged
-from spark_streams.connector.spark.arrow_schema import arrow_schema
-from spark_streams.connector.spark.sql_name import quoted
+from spark_streams.connector.spark.arrow import arrow_schema
+from spark_streams.connector.spark.running_pyspark import quoted
 
 
 def decode(

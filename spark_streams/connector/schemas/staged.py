@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_streams.connector.errors import RStreamError, SchemaError
-from spark_streams.connector.spark.arrow_function import ArrayFunction, arrow_function
-from spark_streams.connector.spark.sql_name import quoted
+from spark_streams.connector.spark.arrow import ArrayFunction, arrow_function
+from spark_streams.connector.spark.running_pyspark import quoted
 
 VALUE, REASON = "value", "reason"
 

@@ -28,7 +28,7 @@ from spark_streams.connector.errors import InvalidOptionError, OffsetError, Unsu
 from spark_streams.connector.options.access_options import server_of
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.pending.poison_record import QueryFailure, note_failure
-from spark_streams.connector.spark.connect import is_of_connect
+from spark_streams.connector.spark.running_pyspark import is_of_connect
 from spark_streams.connector.watch import log_lines
 from spark_streams.connector.watch.failure import failure_of, may_be_caused_by_entry
 from spark_streams.connector.watch.health import Activity, Health, limit_of

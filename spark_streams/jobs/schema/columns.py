@@ -16,8 +16,8 @@ from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.schemas import avro_columns
 from spark_streams.connector.schemas.json_schema import columns as json_columns
 from spark_streams.connector.source.rows.cast import check_castable
-from spark_streams.connector.spark.arrow_schema import arrow_schema
-from spark_streams.connector.spark.sql_name import quoted
+from spark_streams.connector.spark.arrow import arrow_schema
+from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.jobs.settings.config import FREE, Config, value_at
 
 FOREIGN = {"ddl": str, "json": str, "avro": str, "json_schema": str}

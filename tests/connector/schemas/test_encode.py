@@ -24,7 +24,7 @@ from spark_streams.connector.schemas.encoder import Encoder, Target
 from spark_streams.connector.schemas.framing import frame, unframe
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.registry import Registry, Schema
-from spark_streams.connector.spark.arrow_schema import arrow_schema
+from spark_streams.connector.spark.arrow import arrow_schema
 from tests.connector.schemas.avro_values import record
 from tests.connector.schemas.ddl import struct_of
 from tests.connector.schemas.registry_server import RegistryServer

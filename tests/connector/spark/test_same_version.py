@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from spark_streams.connector.datasource import RStreamDataSource
 from spark_streams.connector.errors import VersionError
 from spark_streams.connector.sink import batch_writer
-from spark_streams.connector.spark import same_version
+from spark_streams.connector.spark import task as same_version
 from spark_streams.connector.wire.address.address import Address
 
 GIVEN = {"url": "redis://127.0.0.1:1/0", "streams": "s", "stream": "s", "group": "g", "delivery": "at-least-once"}

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 import spark_streams
 from spark_streams.connector.errors import InvalidOptionError
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from spark_streams.connector.watch.listener import Watch
 from tests.connector.spark.streams import read_stream, run_to_the_end, start
 from tests.connector.spark.watching import attached

@@ -13,7 +13,7 @@ from collections.abc import Container, Mapping
 
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import ConfigError
-from spark_streams.connector.spark.sql_name import quoted
+from spark_streams.connector.spark.running_pyspark import quoted
 
 _SIMPLE = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "STRING"}
 _FORMATS = {"date-time": "TIMESTAMP", "date": "DATE"}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.source.pending.poison_record import QueryFailure
-from spark_streams.connector.spark.connect import is_of_connect
+from spark_streams.connector.spark.running_pyspark import is_of_connect
 from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.connector.watch.lineage.outbox import Outbox, sender
 from spark_streams.connector.watch.lineage.plans import (

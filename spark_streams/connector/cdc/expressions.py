@@ -1,15 +1,8 @@
-"""Read JSON so that numbers keep their digits, and numbers differ from texts.
+"""Parts of SQL expressions, and JSON that is read with all digits of its numbers.
 
-Spark's from_json reads a number for a STRING as a binary floating-point number: 1.10 becomes 1.1, and digits after the
-seventeenth are lost. So each number becomes a JSON string before it is read: a mark, U+0001, and the number's text.
-
-    {"a": 1.10, "b": "1.10", "c": [2]}    →    {"a": "\\u00011.10", "b": "1.10", "c": ["\\u00012"]}
-
-A text that has the mark itself must not look like a number. So `u0001`, with which JSON writes the mark, is doubled in
-the whole text first, and only a mark of this module is not followed by it.
-
-Arrays and objects that are read as STRING are JSON texts, in which marks are written `\\u0001`. `text_of` undoes all
-this.
+The expressions of a column are texts: a table may have hundreds of columns, and Python needs about a millisecond for
+each operation on a Column. They contain no backslash outside of raw literals, because the setting
+`spark.sql.parser.escapedStringLiterals` decides about others.
 """
 
 from __future__ import annotations
@@ -18,8 +11,43 @@ from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
-from spark_streams.connector.cdc.sql import literal
+
+def quoted(text: str) -> str:
+    """Return a name in quotes."""
+    return f"`{text.replace('`', '``')}`"
+
+
+def literal(text: str) -> str:
+    """Return a text as a literal."""
+    parts = [f"r'{part}'" for part in text.split("'")]
+    return parts[0] if len(parts) == 1 else f"concat({', char(39), '.join(parts)})"
+
+
+def let(variable: str, value: str, then: str) -> str:
+    """Return the expression `then`, in which the variable is the value: it is computed once."""
+    return f"get(transform(array({value}), {variable} -> {then}), 0)"
+
+
+def cast(value: str, to: DataType) -> str:
+    """Return a cast; null if the value does not fit."""
+    return f"try_cast({value} AS {to.simpleString()})"
+
+
+# -- JSON: numbers keep their digits, and differ from texts ------------------------------------------------------------
+
+# Spark's from_json reads a number for a STRING as a binary floating-point number: 1.10 becomes 1.1, and digits after
+# the seventeenth are lost. So each number becomes a JSON string before it is read: a mark, U+0001, and the number's
+# text.
+#
+#     {"a": 1.10, "b": "1.10", "c": [2]}    →    {"a": "\u00011.10", "b": "1.10", "c": ["\u00012"]}
+#
+# A text that has the mark itself must not look like a number. So `u0001`, with which JSON writes the mark, is doubled
+# in the whole text first, and only a mark of this module is not followed by it.
+#
+# Arrays and objects that are read as STRING are JSON texts, in which marks are written `\u0001`. `text_of` undoes all
+# this.
 
 TEXTS = "MAP<STRING, STRING>"
 _MARK = "\x01"
