@@ -19,8 +19,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from spark_streams.connector.schemas.decode import decode_array
-from spark_streams.connector.schemas.encode import encode_array
-from spark_streams.connector.schemas.encoder import Target
+from spark_streams.connector.schemas.encode import Target, encode_array
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.registry import Schema
 from spark_streams.connector.spark.arrow import arrow_schema

@@ -29,7 +29,7 @@ from urllib.request import Request, urlopen
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import RegistryError, RetriesExhaustedError
 from spark_streams.connector.schemas.payload_format import NO_LOGIN, Login
-from spark_streams.connector.wire.address.patience import DEFAULT_PATIENCE, Patience
+from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE, Patience
 from spark_streams.connector.wire.connection.retry import Backoff
 
 _UNKNOWN_FOR = 60.0  # seconds until an unknown ID is asked for again: a replica of a registry may lag

@@ -31,15 +31,12 @@ from spark_streams.connector.source.pending.poison_record import QueryFailure, n
 from spark_streams.connector.spark.running_pyspark import is_of_connect
 from spark_streams.connector.watch import log_lines
 from spark_streams.connector.watch.failure import failure_of, may_be_caused_by_entry
-from spark_streams.connector.watch.health import Activity, Health, limit_of
-from spark_streams.connector.watch.lag_cache import LagCache
 from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.connector.watch.lineage.lineage import Lineage
 from spark_streams.connector.watch.metrics_page import MetricsPage
 from spark_streams.connector.watch.notebook import NotebookTable, lag_table, query_table
-from spark_streams.connector.watch.progress import offsets_in, read_progress
-from spark_streams.connector.watch.prometheus import Collector
-from spark_streams.connector.watch.queries import Query
+from spark_streams.connector.watch.progress import Activity, Health, Query, limit_of, offsets_in, read_progress
+from spark_streams.connector.watch.query_metrics import Collector, LagCache
 from spark_streams.connector.wire.address.address import Address
 
 if TYPE_CHECKING:

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from spark_streams.connector.errors import InvalidOptionError, LoginError, RegistryError
-from spark_streams.connector.schemas.decoder import Decoder
-from spark_streams.connector.schemas.framing import ids_of
+from spark_streams.connector.schemas.decoder import Decoder, ids_of
 from spark_streams.connector.schemas.payload_format import Login, PayloadFormat, check_url
 from spark_streams.connector.schemas.reasons import UnreadableError
 from spark_streams.connector.schemas.registry import MOST_AT_ONCE, MOST_UNKNOWN, Registry
-from spark_streams.connector.wire.address.patience import DEFAULT_PATIENCE
+from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE
 from tests.connector.schemas.avro_values import FIRST, READER, VERSIONS, encoded, form, record
 from tests.connector.schemas.registry_server import RegistryServer
 

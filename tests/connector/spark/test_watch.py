@@ -238,7 +238,7 @@ def health(watch: Watch) -> tuple[int, str]:
 @pytest.fixture
 def short_limits(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An idle query reports ten times a second, and the limit of its silence may be short."""
-    monkeypatch.setattr("spark_streams.connector.watch.health.LEAST", 0.0)
+    monkeypatch.setattr("spark_streams.connector.watch.progress.LEAST", 0.0)
     spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
     yield
     spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from spark_streams.connector.watch.lag_cache import LagCache
 from spark_streams.connector.watch.metrics_page import MetricsPage
-from spark_streams.connector.watch.prometheus import Collector as OfQueries
-from spark_streams.connector.watch.queries import Query
+from spark_streams.connector.watch.progress import Query
+from spark_streams.connector.watch.query_metrics import Collector as OfQueries
+from spark_streams.connector.watch.query_metrics import LagCache
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.operations.monitor.exporter.metrics import Collector
 from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache

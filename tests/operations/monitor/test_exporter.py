@@ -25,8 +25,7 @@ from spark_streams.cli import main
 from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.watch.metrics_page import MetricsPage
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.address.patience import Patience
+from spark_streams.connector.wire.address.address import Address, Patience
 from spark_streams.operations.monitor.exporter.metrics import Collector
 from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
 from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter

@@ -1,8 +1,8 @@
 """The process that decodes values for people who look at them: a value that ends a process does not end theirs.
 
-    rstream show, console                          python -m spark_streams.connector.schemas.apart.server
+    rstream show, console                          python -m spark_streams.connector.schemas.decode_server
       forms                          ---pickle-->    decoders
-      (name, value)                  ---pickle-->    decode, within the limits of apart/frames.py
+      (name, value)                  ---pickle-->    decode, within the limits below
       Shown                          <--frame----    kind, length, content
 
 The process is started for the first value, and used until it dies; the next value starts another one. It ends if its
@@ -15,19 +15,63 @@ import contextlib
 import os
 import pickle
 import signal
+import struct
 import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, NamedTuple
 
 from spark_streams.base.own_python import python_command, python_environment
 from spark_streams.connector.errors import RegistryError
-from spark_streams.connector.schemas.apart.frames import REASON, REGISTRY, SECONDS, TOO_LONG, Shown, read_frame
+from spark_streams.connector.schemas.decoder import reader_of
 from spark_streams.connector.schemas.payload_format import PayloadFormat
+from spark_streams.connector.schemas.registry import Schema
 
-COMMAND = tuple(python_command("-m", "spark_streams.connector.schemas.apart.server"))
+# -- what the process answers, and what it may take --------------------------------------------------------------------
+
+SECONDS = 10.0  # that the values of a page may take together
+MEMORY = 512 << 20  # bytes beyond what the process has when it begins
+LONGEST = 16 << 20  # bytes of a value's JSON
+TEXT, REASON, REGISTRY = range(3)  # kinds of a frame
+TOO_LONG = "not decoded: it took too long"
+TOO_LARGE = "not decoded: it needs too much memory"
+_HEAD = struct.Struct(">BI")
+
+
+class Shown(NamedTuple):
+    """A value of a field that is decoded. text: JSON in UTF-8; reason: why there is none, else empty."""
+
+    text: bytes
+    reason: str = ""
+
+
+class Frame(NamedTuple):
+    """An answer. content: a value's JSON, a reason, or the message of an error of a registry."""
+
+    kind: int
+    content: bytes
+
+    def write(self, file: IO[bytes]) -> None:
+        """Write the frame."""
+        file.write(_HEAD.pack(self.kind, len(self.content)) + self.content)
+        file.flush()
+
+
+def read_frame(file: IO[bytes]) -> Frame:
+    """Read a frame. Raises EOFError if there is none, or no whole one."""
+    head = file.read(_HEAD.size)
+    kind, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (-1, 0)
+    content = file.read(min(length, LONGEST))
+    if kind not in (TEXT, REASON, REGISTRY) or len(content) != length:
+        raise EOFError
+    return Frame(kind, content)
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+COMMAND = tuple(python_command("-m", "spark_streams.connector.schemas.decode_server"))
 _MOMENT = 1.0  # seconds that a process has to end by itself
 
 
@@ -142,3 +186,46 @@ def _end(running: _Running) -> int:
 def _reason(code: int | None) -> str:
     how = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
     return f"not decoded: the process that decodes it ended with {how}"
+
+
+# -- values of fields as JSON: `rstream show --decode` and the console -------------------------------------------------
+
+_MOST_BYTES = 1 << 20  # of a value
+
+
+class FieldDecoders:
+    """Decoders by the name of a field, in a process of their own that may die. keeps_going: a registry that cannot be
+    asked is a reason, not an error.
+    """
+
+    def __init__(
+        self, forms: Mapping[bytes, PayloadFormat], keeps_going: bool = False, process: DecodeProcess | None = None
+    ) -> None:
+        """Raise errors of the format's package if a schema is not valid. process: by default it has these forms."""
+        for form in forms.values():
+            reader_of(form, Schema(form.schema, form.format.upper()) if form.schema else None)
+        self.fields = frozenset(forms)
+        self._is_strict = not keeps_going
+        self._process = process or DecodeProcess(forms)
+
+    def page(self, pairs: Sequence[tuple[bytes, bytes]]) -> list[Shown | None]:
+        """Return the decoded values of a page, None for each field that is not decoded. Raises RegistryError."""
+        shown: list[Shown | None] = [
+            Shown(b"", "larger than 1 MB") if name in self.fields and len(value) > _MOST_BYTES else None
+            for name, value in pairs
+        ]
+        places = [place for place, (name, _) in enumerate(pairs) if name in self.fields and shown[place] is None]
+        if places:
+            found = self._process.decode([pairs[place] for place in places], self._is_strict)
+            for place, one in zip(places, found, strict=True):
+                shown[place] = one
+        return shown
+
+    def as_json(self, pairs: Iterable[tuple[bytes, bytes]]) -> list[dict[str, str]]:
+        """Return an object for each field that is decoded: its name, and the JSON as a text or the reason."""
+        own = [(name, value) for name, value in pairs if name in self.fields]
+        return [
+            {"field": name.decode(), **({"reason": one.reason} if one.reason else {"json": one.text.decode()})}
+            for (name, _), one in zip(own, self.page(own), strict=True)
+            if one is not None
+        ]

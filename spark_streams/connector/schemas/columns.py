@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Mapping
 
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.spark.running_pyspark import quoted
 
 _PRIMITIVE = {
     "boolean": "BOOLEAN",
@@ -38,7 +39,7 @@ _WIDER = {frozenset({"int", "long"}): "BIGINT", frozenset({"float", "double"}): 
 Names = Mapping[str, Json]  # named types, which a schema may use again
 
 
-def columns(schema: Json, excluded: Container[str] = ()) -> dict[str, str]:
+def avro_columns(schema: Json, excluded: Container[str] = ()) -> dict[str, str]:
     """Return the SQL types of a record's fields by name. excluded: fields to leave out. Raises ConfigError."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ConfigError(
@@ -47,7 +48,7 @@ def columns(schema: Json, excluded: Container[str] = ()) -> dict[str, str]:
     named_types: dict[str, Json] = {}
     _collect_named_types(schema, "", named_types)
     return {
-        field["name"]: _type(
+        field["name"]: _avro_type(
             field["type"], field["name"], named_types, (_full_name(schema, ""),), _inner_namespace(schema, "")
         )
         for field in schema["fields"]
@@ -55,7 +56,7 @@ def columns(schema: Json, excluded: Container[str] = ()) -> dict[str, str]:
     }
 
 
-def _type(schema: Json, path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:
+def _avro_type(schema: Json, path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:
     """Return the SQL type of a schema. Raises ConfigError.
 
     path: the field, for messages; enclosing: the named types around it.
@@ -70,7 +71,7 @@ def _type(schema: Json, path: str, named_types: Names, enclosing: tuple[str, ...
         raise ConfigError(f"field {path}: {_shown(schema)} is not an Avro type: {REMEDY}")
     kind, logical = schema.get("type"), schema.get("logicalType")
     if not isinstance(kind, str):
-        return _type(kind, path, named_types, enclosing, namespace)
+        return _avro_type(kind, path, named_types, enclosing, namespace)
     if logical == "decimal" and kind in ("bytes", "fixed"):
         return _decimal(int(schema["precision"]), int(schema.get("scale", 0)), path)
     if (kind, logical) in _LOGICAL:
@@ -78,7 +79,7 @@ def _type(schema: Json, path: str, named_types: Names, enclosing: tuple[str, ...
     build = _BUILT.get(kind)
     if build is not None:
         return build(schema, path, named_types, enclosing, namespace)
-    return _type(kind, path, named_types, enclosing, namespace)
+    return _avro_type(kind, path, named_types, enclosing, namespace)
 
 
 def _decimal(precision: int, scale: int, path: str) -> str:
@@ -92,7 +93,7 @@ def _decimal(precision: int, scale: int, path: str) -> str:
 def _union(branches: list[Json], path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:
     non_null = [branch for branch in branches if branch != "null"]
     if len(non_null) == 1:
-        return _type(non_null[0], path, named_types, enclosing, namespace)
+        return _avro_type(non_null[0], path, named_types, enclosing, namespace)
     kinds = frozenset(branch if isinstance(branch, str) else "" for branch in non_null)
     if len(non_null) == 2 and kinds in _WIDER:
         return _WIDER[kinds]
@@ -107,7 +108,7 @@ def _named(name: str, path: str, named_types: Names, enclosing: tuple[str, ...],
         raise ConfigError(f"field {path}: type {full_name} contains itself, which no column can: {REMEDY}")
     if full_name not in named_types:
         raise ConfigError(f"field {path}: type {name!r} is neither Avro's nor defined in this file: {REMEDY}")
-    return _type(named_types[full_name], path, named_types, enclosing, namespace)
+    return _avro_type(named_types[full_name], path, named_types, enclosing, namespace)
 
 
 def _record(
@@ -117,7 +118,7 @@ def _record(
     if full_name in enclosing:
         raise ConfigError(f"field {path}: type {full_name} contains itself, which no column can: {REMEDY}")
     fields = [
-        f"`{name}`: {_type(inner, f'{path}.{name}', named_types, (*enclosing, full_name), inner_namespace)}"
+        f"`{name}`: {_avro_type(inner, f'{path}.{name}', named_types, (*enclosing, full_name), inner_namespace)}"
         for name, inner in ((field["name"], field["type"]) for field in schema["fields"])
     ]
     return f"STRUCT<{', '.join(fields)}>"
@@ -126,11 +127,11 @@ def _record(
 def _array(
     schema: Mapping[str, Json], path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str
 ) -> str:
-    return f"ARRAY<{_type(schema['items'], path, named_types, enclosing, namespace)}>"
+    return f"ARRAY<{_avro_type(schema['items'], path, named_types, enclosing, namespace)}>"
 
 
 def _map(schema: Mapping[str, Json], path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:
-    return f"MAP<STRING, {_type(schema['values'], path, named_types, enclosing, namespace)}>"
+    return f"MAP<STRING, {_avro_type(schema['values'], path, named_types, enclosing, namespace)}>"
 
 
 def _enum(*_: object) -> str:
@@ -180,3 +181,56 @@ def _shown(schema: Json) -> str:
     if isinstance(schema, list):
         return ", ".join(_shown(branch) for branch in schema)
     return str(schema.get("name", schema.get("type"))) if isinstance(schema, dict) else str(schema)
+
+
+# -- columns of a JSON Schema, if it defines the type of each property -------------------------------------------------
+
+#     integer BIGINT · number DOUBLE · boolean BOOLEAN · string STRING, with format date-time TIMESTAMP, with date DATE
+#     array with items ARRAY · object with properties STRUCT · object with additionalProperties of one schema MAP
+#
+# null beside another type is ignored, because every column may be null. Refused by name: schemas that combine or refer
+# to others (oneOf, anyOf, allOf, $ref), several types, and arrays or objects that do not define their content.
+
+_SIMPLE = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "STRING"}
+_FORMATS = {"date-time": "TIMESTAMP", "date": "DATE"}
+_COMBINED = ("oneOf", "anyOf", "allOf", "$ref", "not", "if")
+
+
+def json_columns(schema: Json, excluded: Container[str] = ()) -> dict[str, str]:
+    """Return the SQL types of the properties by name. excluded: properties to leave out. Raises ConfigError."""
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
+        raise ConfigError("the schema has no properties, which become columns: name the schema of an object")
+    return {name: _json_type(inner, name) for name, inner in schema["properties"].items() if name not in excluded}
+
+
+def _json_type(schema: Json, path: str) -> str:
+    """Return the SQL type of a property. Raises ConfigError."""
+    if not isinstance(schema, dict):
+        raise ConfigError(f"property {path} has no type ({schema!r}): {REMEDY}")
+    combined = [key for key in _COMBINED if key in schema]
+    if combined:
+        raise ConfigError(f"property {path} is defined by {combined[0]}: {REMEDY}")
+    declared_type = schema.get("type", "string" if "enum" in schema else None)
+    kinds = [kind for kind in (declared_type if isinstance(declared_type, list) else [declared_type]) if kind != "null"]
+    if kinds == ["string"]:
+        return _FORMATS.get(str(schema.get("format")), "STRING")
+    if len(kinds) == 1 and kinds[0] in _SIMPLE:
+        return _SIMPLE[kinds[0]]
+    if kinds == ["array"] and isinstance(schema.get("items"), dict):
+        return f"ARRAY<{_json_type(schema['items'], path)}>"
+    if kinds == ["object"]:
+        return _object(schema, path)
+    raise ConfigError(f"property {path} has no single type for a column ({declared_type!r}): {REMEDY}")
+
+
+def _object(schema: Mapping[str, Json], path: str) -> str:
+    inner = schema.get("properties")
+    if inner:
+        fields = [
+            f"{quoted(name)}: {_json_type(property_schema, f'{path}.{name}')}"
+            for name, property_schema in inner.items()
+        ]
+        return f"STRUCT<{', '.join(fields)}>"
+    if isinstance(schema.get("additionalProperties"), dict):
+        return f"MAP<STRING, {_json_type(schema['additionalProperties'], path)}>"
+    raise ConfigError(f"property {path} is an object that does not define its content: {REMEDY}")

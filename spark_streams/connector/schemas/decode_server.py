@@ -1,4 +1,4 @@
-"""The program of the process that decodes values: `apart/process.py` starts it, and has the protocol.
+"""The program of the process that decodes values: `decode_process.py` starts it, and has the protocol.
 
 It limits itself, so that its limits hold also if its parent is gone: memory, and the time of a value, after which the
 kernel ends it. It ends if its input ends.
@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spark_streams.connector.errors import RegistryError
-from spark_streams.connector.schemas.apart.frames import (
+from spark_streams.connector.schemas.decode_process import (
     LONGEST,
     MEMORY,
     REASON,
@@ -27,11 +27,11 @@ from spark_streams.connector.schemas.apart.frames import (
     Frame,
 )
 from spark_streams.connector.schemas.decoder import Decoder
-from spark_streams.connector.schemas.json_schema.text import text_of
+from spark_streams.connector.schemas.json_schema import text_of
 from spark_streams.connector.schemas.payload_format import PROTOBUF, PayloadFormat
 from spark_streams.connector.schemas.reasons import BAD_VALUE, UnreadableError
 from spark_streams.connector.schemas.registry import Registry
-from spark_streams.connector.wire.address.patience import DEFAULT_PATIENCE
+from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE
 
 Decode = Callable[[bytes, bytes], Frame]  # takes the name of a field and its value
 _PATIENCE = replace(DEFAULT_PATIENCE, limit=5.0)  # a person waits
