@@ -86,7 +86,7 @@ def register(spark: SparkSession | None = None) -> SparkSession:
     from pyspark.sql import SparkSession
 
     from spark_streams.connector.datasource import RStreamDataSource
-    from spark_streams.connector.spark.installed_pyspark import prefer_installed_pyspark
+    from spark_streams.connector.spark.installation import prefer_installed_pyspark
 
     spark = spark or SparkSession.getActiveSession()
     if spark is None:
@@ -207,12 +207,12 @@ def watch(
 
 
 def _check_for_java(name: str) -> None:
-    from spark_streams.connector.spark.presence import check_for_java
+    from spark_streams.connector.spark.installation import check_for_java
 
     check_for_java(name)
 
 
 def _check_for_spark(name: str) -> None:
-    from spark_streams.connector.spark.presence import check_for_spark
+    from spark_streams.connector.spark.installation import check_for_spark
 
     check_for_spark(name)

@@ -20,9 +20,9 @@ from spark_streams.connector.source.offset import position_in
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import UNLIMITED, StreamReader
 from spark_streams.connector.source.trigger import delivered, reserve
-from spark_streams.connector.spark.read_limits import ReadMaxRows
-from spark_streams.connector.spark.task_context import micro_batch
-from spark_streams.connector.wire.address.patience import DEFAULT_PATIENCE, Patience
+from spark_streams.connector.spark.data_source import ReadMaxRows
+from spark_streams.connector.spark.worker import micro_batch
+from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE, Patience
 from tools.servers.server import Server
 
 ALL = ReadMaxRows(UNLIMITED)

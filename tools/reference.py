@@ -28,7 +28,7 @@ from spark_streams.connector.options.sink_table import SINK_GROUPS
 from spark_streams.connector.options.source_table import SOURCE_GROUPS
 from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE
 from spark_streams.connector.source.group import remedies
-from spark_streams.connector.watch import prometheus as query_metrics
+from spark_streams.connector.watch import query_metrics
 from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.settings.sample_config import file_name, sample_config
 from spark_streams.jobs.settings.spark_settings import CONF

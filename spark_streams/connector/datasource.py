@@ -14,7 +14,7 @@ from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions, ReadOptions, SourceOptions
 from spark_streams.connector.options.table import BATCH_SOURCE, SOURCE
 from spark_streams.connector.options.uses import check_before_use, require_options
-from spark_streams.connector.spark.presence import check_for_sink
+from spark_streams.connector.spark.installation import check_for_sink
 from spark_streams.connector.spark.running_pyspark import is_of_sail, local_schema
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RStreamDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from spark_streams.connector.source.batch_reader import BatchReader, PushingBatchReader
-        from spark_streams.connector.spark.filters import HAS_FILTERS
+        from spark_streams.connector.spark.data_source import HAS_FILTERS
 
         require_options(self.options, _REQUIRED_TO_READ)
         form = schema if is_of_sail(schema) else None
@@ -87,8 +87,7 @@ class RStreamDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from spark_streams.connector.source.refused_reader import RefusedReader
         from spark_streams.connector.source.stream_reader import StreamReader
-        from spark_streams.connector.spark.batch_starts import for_this_spark
-        from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+        from spark_streams.connector.spark.data_source import HAS_READ_LIMITS, for_this_spark
 
         try:
             require_options(self.options, _REQUIRED_TO_READ)
@@ -119,7 +118,7 @@ class RStreamDataSource(DataSource):
         from pyspark.errors import PySparkTypeError
 
         from spark_streams.connector.source.rows.columns import Columns
-        from spark_streams.connector.spark.arrow_schema import arrow_schema
+        from spark_streams.connector.spark.arrow import arrow_schema
 
         try:
             arrow = arrow_schema(schema)

@@ -110,9 +110,9 @@ def run_until_drained(query: DataStreamWriter | StreamingQuery) -> StreamingQuer
     """
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from spark_streams.connector.running.run_until_drained import drain_running
-    from spark_streams.connector.running.run_until_drained import run_until_drained as run
-    from spark_streams.connector.running.stopping import Stop
+    from spark_streams.connector.running.ending import Stop
+    from spark_streams.connector.running.run import drain_running
+    from spark_streams.connector.running.run import run_until_drained as run
 
     if not isinstance(query, DataStreamWriter):
         drain_running(query)
@@ -141,7 +141,7 @@ def run_batches(
         AssertionError: The streams have fewer entries than a batch should have.
         StreamingQueryException: The query has failed.
     """
-    from spark_streams.connector.running.run_batches import run_batches as run
+    from spark_streams.connector.running.run import run_batches as run
 
     run(reader, write, sizes)
 

@@ -4,7 +4,7 @@
     spark-submit --properties-file spark-defaults.conf jobs/NAME.py --config NAME.toml [--set key=value …]
 
 `--check` checks the configuration and the server, prints the plan, and starts nothing.
-Exit codes: 0 done, or stopped by SIGTERM or SIGINT (running/stopping.py); 1 the job failed; 2 the arguments or the
+Exit codes: 0 done, or stopped by SIGTERM or SIGINT (running/ending.py); 1 the job failed; 2 the arguments or the
 configuration are wrong; 130 stopped at once by a second SIGINT. `--traceback` prints the traceback of an error.
 """
 
@@ -21,9 +21,9 @@ import click
 from rich.console import Console
 
 from spark_streams.connector.errors import OptionError
+from spark_streams.connector.running.console import disable_python_loggers
 from spark_streams.connector.running.error_summary import one_line
-from spark_streams.connector.running.spark_log_filter import disable_python_loggers
-from spark_streams.connector.spark.presence import has_java
+from spark_streams.connector.spark.installation import has_java
 from spark_streams.connector.wire.address.server_url import redacted
 from spark_streams.jobs.arguments import JobArguments, job_options
 from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError

@@ -22,10 +22,10 @@ from spark_streams.connector.errors import ConfigError, RStreamError
 from spark_streams.connector.options.access_options import server_of
 from spark_streams.connector.options.names import named
 from spark_streams.connector.options.table import ACCESS, IDENTITY
+from spark_streams.connector.running.ending import Stop, is_under_submit
 from spark_streams.connector.running.error_summary import first_line
-from spark_streams.connector.running.stopping import Stop, is_under_submit
-from spark_streams.connector.spark.connect import is_of_connect
-from spark_streams.connector.spark.presence import JAVA_REMEDY, has_java
+from spark_streams.connector.spark.installation import JAVA_REMEDY, has_java
+from spark_streams.connector.spark.running_pyspark import is_of_connect
 from spark_streams.connector.wire.address.address import Address, default_url
 from spark_streams.jobs.gateway import start_jvm
 from spark_streams.jobs.part import Part

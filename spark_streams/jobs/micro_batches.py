@@ -15,7 +15,7 @@ from spark_streams.base.times import duration
 from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.running.progress_bar import Bar
-from spark_streams.connector.running.run_until_drained import run_until_drained
+from spark_streams.connector.running.run import run_until_drained
 from spark_streams.jobs.job import Job
 
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)

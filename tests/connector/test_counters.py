@@ -12,12 +12,11 @@ import pytest
 from spark_streams.connector import counters
 from spark_streams.connector.counters import TABLE, Counts, RunCounter
 from spark_streams.connector.source.run_counters import RunCounters
-from spark_streams.connector.spark.batch_starts import REPORT, StartingReader
+from spark_streams.connector.spark.data_source import REPORT, StartingReader
 from spark_streams.connector.watch.log_lines import progress_line, read_lines, text
 from spark_streams.connector.watch.notebook import query_table
-from spark_streams.connector.watch.progress import Progress, read_progress
-from spark_streams.connector.watch.prometheus import Collector, tables
-from spark_streams.connector.watch.queries import Query
+from spark_streams.connector.watch.progress import Progress, Query, read_progress
+from spark_streams.connector.watch.query_metrics import Collector, tables
 from spark_streams.operations.console.charts.query_logs import QueryLogs
 from spark_streams.operations.console.rendering import environment
 from tools.reference import log_counters, metrics_of

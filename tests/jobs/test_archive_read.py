@@ -12,7 +12,7 @@ import pytest
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.source.batch_reader import BatchReader
 from spark_streams.connector.source.rows.columns import Columns
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tests.connector.source.test_history_reader import Query
 from tests.jobs.work import Work
 from tools.driving import ALL, stop_all

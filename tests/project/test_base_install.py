@@ -107,7 +107,7 @@ def test_each_command_runs_or_names_its_extra(engine_server: Server, tmp_path: P
 def test_register_without_java_says_it_in_one_line(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If Spark would start a JVM: not by Spark Connect, and not under spark-submit."""
     from spark_streams.connector.errors import UnsupportedError
-    from spark_streams.connector.spark.presence import check_for_java
+    from spark_streams.connector.spark.installation import check_for_java
 
     for name in ("JAVA_HOME", "SPARK_REMOTE", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)

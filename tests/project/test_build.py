@@ -17,8 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import spark_streams
-from spark_streams.connector.spark.installation import NEEDED, SPARK, requirement
-from spark_streams.connector.spark.presence import remedy
+from spark_streams.connector.spark.installation import NEEDED, SPARK, requirement, spark_remedy
 from tests.jobs.test_deployed import bare_python
 
 pytestmark = pytest.mark.in_turn
@@ -187,4 +186,4 @@ def _runs(python: Path, folder: Path) -> None:
     looked = run(str(python), "-m", "spark_streams")
     assert str(python.parents[1]) in looked.stdout.splitlines()[0]
     wrong = [line for line in looked.stderr.splitlines() if "Java" not in line]
-    assert wrong == [f"wrong: this Python has no Spark: {remedy()}"]
+    assert wrong == [f"wrong: this Python has no Spark: {spark_remedy()}"]

@@ -33,7 +33,7 @@ from spark_streams.cli import main
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.watch.health import limit_of
+from spark_streams.connector.watch.progress import limit_of
 from spark_streams.jobs.command import program
 from spark_streams.jobs.job import ACCESS_SHAPE
 from spark_streams.jobs.settings.config import load

@@ -53,7 +53,7 @@ def test_the_modules_that_open_a_connection_are_known() -> None:
             by_socket.add(name)
     assert by_http == {
         "connector/schemas/registry.py",
-        "connector/watch/lineage/outbox.py",
+        "connector/watch/lineage/lineage.py",
         "operations/console/login/oidc.py",
     }
     assert by_socket == {

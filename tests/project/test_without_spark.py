@@ -9,7 +9,7 @@ import pytest
 import spark_streams
 from spark_streams.connector.deadletter.envelope import NAMES
 from spark_streams.connector.errors import UnsupportedError
-from spark_streams.connector.spark.presence import check_for_sink, check_for_spark
+from spark_streams.connector.spark.installation import check_for_sink, check_for_spark
 from tests.project.python_without import COMMANDS, run_without
 from tools.servers.server import Server
 
@@ -67,7 +67,7 @@ def test_rows_are_read_and_written_as_arrow_without_spark() -> None:
     ended = run_without(
         PACKAGES,
         "import spark_streams.base.ids, spark_streams.connector.options.source_options, "
-        "spark_streams.connector.wire.session, spark_streams.connector.wire.entries.decode, "
+        "spark_streams.connector.wire.session, spark_streams.connector.wire.entries.entry_page, "
         "spark_streams.connector.source.rows.columns, spark_streams.connector.sink.send.write, "
         "spark_streams.connector.deadletter.redrive.redrive",
     )

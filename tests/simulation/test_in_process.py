@@ -8,8 +8,7 @@ import pytest
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import ServerUnreachableError
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.address.patience import Patience
+from spark_streams.connector.wire.address.address import Address, Patience
 from spark_streams.connector.wire.blocked_read import BlockedRead
 from spark_streams.connector.wire.connection.connection import Connection
 from tools.simulation.in_process.core import Core

@@ -19,11 +19,10 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from spark_streams.connector.schemas.decode import decode_array
-from spark_streams.connector.schemas.encode import encode_array
-from spark_streams.connector.schemas.encoder import Target
+from spark_streams.connector.schemas.encode import Target, encode_array
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.registry import Schema
-from spark_streams.connector.spark.arrow_schema import arrow_schema
+from spark_streams.connector.spark.arrow import arrow_schema
 from tools.bench.row import Row
 
 VALUES = 5_000

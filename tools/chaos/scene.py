@@ -14,7 +14,7 @@ import redis
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_streams.connector.running.run_until_drained import may_have_more
+from spark_streams.connector.running.run import may_have_more
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.operations.verify.checker import Report, check
 from spark_streams.operations.verify.history import History, Place

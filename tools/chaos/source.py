@@ -19,8 +19,7 @@ from spark_streams.connector.datasource import RStreamDataSource
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.batch_starts import for_this_spark
-from spark_streams.connector.spark.read_limits import ReadLimit, SupportsTriggerAvailableNow
+from spark_streams.connector.spark.data_source import ReadLimit, SupportsTriggerAvailableNow, for_this_spark
 from tools.chaos import patience
 from tools.chaos.query import Query
 from tools.chaos.strike import Strike, apply_strike, stand_still, wait_for_file

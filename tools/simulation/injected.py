@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_streams.connector.errors import RetriesExhaustedError
-from spark_streams.connector.wire.address.patience import Patience
+from spark_streams.connector.wire.address.address import Patience
 from spark_streams.connector.wire.lease import LeaseTerms, Processes
 from tools.simulation.actor import Actor
 from tools.simulation.background import world_of

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_streams.connector.wire.address.patience import DEFAULT_PATIENCE
+from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE
 from spark_streams.connector.wire.address.redis_py import socket_of
 from spark_streams.connector.wire.connection.connection import Connection
 from tools.servers.server import Server

@@ -11,7 +11,7 @@ import pytest
 from spark_streams.connector.errors import ServerUnreachableError
 from spark_streams.connector.shards import names
 from spark_streams.connector.source.query import batch_stream as micro_batch_stream
-from spark_streams.connector.spark import task_context
+from spark_streams.connector.spark import worker as task_context
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from tools.chaos.wiretap import acknowledged_in, claimed_in

@@ -27,7 +27,7 @@ from spark_streams.connector.source.offset import StreamOffset, position_in
 from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.read_limits import ReadAllAvailable, ReadLimit
+from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimit
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.injected import PATIENCE, TERMS
 from tools.simulation.mixes import with_limits

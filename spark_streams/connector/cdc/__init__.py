@@ -1,11 +1,8 @@
 """Change events of a database as typed rows: DataFrame expressions only, so also over Spark Connect.
 
 change_events.py   from the entries of a stream to rows
-exact_json.py      JSON texts with all digits of their numbers
-values.py          a value of an event as the value of a column
-decimals.py        decimal numbers: text, numbers, bytes
-times.py           numbers as dates and times
-unavailable.py     Debezium's placeholder for a large value that has not changed
+expressions.py     parts of SQL; JSON texts with all digits of their numbers
+values.py          a value of an event as the value of a column: decimal numbers, dates, times
 order.py           the order of the changes of a key
 """
 

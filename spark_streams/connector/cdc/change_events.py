@@ -12,21 +12,126 @@ An event is a text that anyone may have written: every conversion here returns n
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import get_args
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
-from spark_streams.connector.cdc.columns import Columns
-from spark_streams.connector.cdc.exact_json import TEXTS, mark_numbers, name_in_json, name_members, read_json
+from spark_streams.connector.cdc.expressions import (
+    TEXTS,
+    literal,
+    mark_numbers,
+    name_in_json,
+    name_members,
+    number_in_json,
+    quoted,
+    read_json,
+)
 from spark_streams.connector.cdc.order import place
-from spark_streams.connector.cdc.sql import quoted
-from spark_streams.connector.cdc.times import Unit
-from spark_streams.connector.cdc.unavailable import PLACEHOLDER, forms_of
-from spark_streams.connector.cdc.values import FIELD, Converter, Decimals
+from spark_streams.connector.cdc.values import FIELD, Converter, Decimals, Unit
 from spark_streams.connector.errors import InvalidOptionError, SchemaError
+
+# -- the placeholder of a value that is not in the event ---------------------------------------------------------------
+
+# A large value of PostgreSQL that has not changed (TOAST), or a large object of Oracle. The placeholder is a text.
+# Debezium writes it in the form of the column's type (facts.md, D5).
+PLACEHOLDER = "__debezium_unavailable_value"
+
+
+def forms_of(placeholder: str) -> tuple[str, ...]:
+    """Return all values (of expressions.py) that stand for a value that is not in the event."""
+    data = placeholder.encode()
+    text = name_in_json(placeholder)
+    texts = (text, base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode(), data.hex())
+    as_uuid = str(uuid.UUID(bytes=hashlib.md5(data, usedforsecurity=False).digest(), version=3))
+    single_bytes = [base64.b64encode(bytes([byte])).decode() for byte in data]
+    containers = (
+        *([element] for element in (*texts, as_uuid)),
+        [number_in_json(str(byte)) for byte in data],
+        [number_in_json(f"{byte}.0") for byte in data],
+        single_bytes,  # decimals
+        [{"scale": number_in_json("0"), "value": byte} for byte in single_bytes],
+        {text: text},  # hstore
+    )
+    in_json = [json.dumps(value, ensure_ascii=False, separators=(",", ":")) for value in containers]
+    hstore_text = json.dumps({text: text}, ensure_ascii=False)  # with a space after the colon
+    return tuple(dict.fromkeys([*texts, *in_json, hstore_text]))
+
+
+# -- the columns of a table: from the members of an event to typed values ----------------------------------------------
+
+
+@dataclass(frozen=True)
+class Columns:
+    """row: the columns; is_case_sensitive: whether names that differ in case are different.
+
+    Values and kinds are structs with a field for each column. A value is a text of expressions.py.
+    """
+
+    row: StructType
+    converter: Converter
+    is_case_sensitive: bool
+
+    def values(self, *maps: str) -> Column:
+        """Return the values: of the first of these maps that has one."""
+        values = [
+            f"coalesce({', '.join(f'try_element_at({members}, {_name(field)})' for members in maps)}) "
+            f"AS {quoted(field.name)}"
+            for field in self.row
+        ]
+        return F.expr(f"struct({', '.join(values)})")
+
+    def named(self, names: str) -> Column:
+        """Return the names of those columns whose members are in this array."""
+        columns = [
+            f"CASE WHEN array_contains({names}, {_name(field)}) THEN {literal(field.name)} END" for field in self.row
+        ]
+        return F.expr(f"array_compact(array({', '.join(columns)}))")
+
+    def kinds(self, fields: str) -> Column:
+        """Return the parts of the event's schema that describe the columns. fields: the array of all parts."""
+
+        def kind(field: StructField) -> str:
+            parts_of_name = [f"filter({fields}, part -> part.field = {_name(field)})"]
+            if not self.is_case_sensitive:
+                parts_of_name.append(f"filter({fields}, part -> lower(part.field) = lower({_name(field)}))")
+            return f"coalesce({', '.join(f'get({parts}, 0)' for parts in parts_of_name)}) AS {quoted(field.name)}"
+
+        return F.expr(f"struct({', '.join(map(kind, self.row))})")
+
+    def typed(self, values: str, kinds: str) -> Column:
+        """Return typed values, null if they do not fit."""
+
+        def typed(field: StructField) -> str:
+            name = quoted(field.name)
+            return f"{self.converter.value(f'{values}.{name}', field.dataType, f'{kinds}.{name}')} AS {name}"
+
+        return F.expr(f"struct({', '.join(map(typed, self.row))})")
+
+    def malformed(self, values: str, typed: str, kinds: str) -> Column:
+        """Return why the first value that does not fit does not; null if all fit."""
+
+        def reason(field: StructField) -> str:
+            name = quoted(field.name)
+            is_unfit = f"{values}.{name} IS NOT NULL AND {typed}.{name} IS NULL"
+            return f"WHEN {is_unfit} THEN {self.converter.reason(f'{values}.{name}', field, f'{kinds}.{name}')}"
+
+        return F.expr(f"CASE {' '.join(map(reason, self.row))} END")
+
+
+def _name(field: StructField) -> str:
+    """Return the name of a column's member."""
+    return literal(name_in_json(field.name))
+
+
+# -- an event ----------------------------------------------------------------------------------------------------------
 
 _NEEDED = ("_stream", "_id", "_fields")
 _ADDED = ("_operation", "_order", "_before", "_unchanged", "_malformed")

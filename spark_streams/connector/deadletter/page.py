@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.connector.deadletter.envelope import FIELDS, NAMES, PREFIX, text
-from spark_streams.connector.wire.entries.decode import EntryPage
+from spark_streams.connector.wire.entries.entry_page import EntryPage
 from spark_streams.connector.wire.entries.lines import Index, Mask
 
 KIND = ("stream", "stage", "reason", "error")

@@ -14,15 +14,12 @@ from spark_streams.connector.deadletter.criteria import Criteria
 from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.deadletter.page import DeadLetterPage
 from spark_streams.connector.errors import StreamMissingError
-from spark_streams.connector.wire.connection.connection import ReplyError, ReplyTooLargeError, pack
-from spark_streams.connector.wire.connection.page_sizer import PageSizer
+from spark_streams.connector.wire.connection.connection import PageSizer, ReplyError, ReplyTooLargeError, pack
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.entries.decode import decode_entries
+from spark_streams.connector.wire.entries.entry_page import decode_entries
 from spark_streams.connector.wire.entries.lines import Index
-from spark_streams.connector.wire.replies.absent_streams import hint_of_names
-from spark_streams.connector.wire.replies.named_streams import names_and_patterns
-from spark_streams.connector.wire.replies.replies import milliseconds
-from spark_streams.connector.wire.replies.reply_errors import is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_no_such_key, milliseconds
+from spark_streams.connector.wire.replies.scan import hint_of_names, names_and_patterns
 from spark_streams.connector.wire.replies.xinfo import read_stream_state
 from spark_streams.connector.wire.session import Session
 

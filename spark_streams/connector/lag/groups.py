@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from spark_streams.base.printable import name_text
 from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.released import released_in
-from spark_streams.connector.wire.replies.reply_errors import is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import (
     GroupInfo,
     IdempotentAdds,
@@ -19,6 +18,7 @@ from spark_streams.connector.wire.replies.xinfo import (
     groups_in,
     idempotent_adds_in,
     lag_of,
+    released_in,
     stream_in,
 )
 

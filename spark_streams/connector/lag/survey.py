@@ -18,9 +18,7 @@ from spark_streams.connector.deadletter.envelope import names_origin
 from spark_streams.connector.errors import NotPermittedError, RStreamError, WrongKeyTypeError
 from spark_streams.connector.wire.connection.connection import Argument, Reply, ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.released import released_in
-from spark_streams.connector.wire.replies.replies import milliseconds
-from spark_streams.connector.wire.replies.reply_errors import is_no_such_key, is_not_permitted
+from spark_streams.connector.wire.replies.replies import is_no_such_key, is_not_permitted, milliseconds
 from spark_streams.connector.wire.replies.xinfo import (
     ConsumerInfo,
     GroupInfo,
@@ -30,6 +28,7 @@ from spark_streams.connector.wire.replies.xinfo import (
     groups_in,
     idempotent_adds_in,
     lag_of,
+    released_in,
     stream_in,
 )
 

@@ -16,10 +16,17 @@ from spark_streams.connector.options.migration import hint_of_other_connector
 from spark_streams.connector.options.names import linked, named, near, warn_if_deprecated
 from spark_streams.connector.options.option import REQUIRED, Option, documented
 from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SOURCE
-from spark_streams.connector.wire.address import allowed, server_url
-from spark_streams.connector.wire.address.address import DEFAULT_URL_VARIABLE, Address, default_identity, default_url
+from spark_streams.connector.wire.address import server_url
+from spark_streams.connector.wire.address.address import (
+    DEFAULT_URL_VARIABLE,
+    Address,
+    Patience,
+    check_identity,
+    check_server,
+    default_identity,
+    default_url,
+)
 from spark_streams.connector.wire.address.identity import Identity
-from spark_streams.connector.wire.address.patience import Patience
 
 # Options that Spark itself, or a platform's engine, adds to those of a reader or a writer: Databricks' engine adds some
 # to a reader with a schema, and with a connection of Unity Catalog.
@@ -124,10 +131,10 @@ def _accessed(options: AccessOptions) -> Address:
     identity = Identity(
         options.username or "", options.password or "", options.password_file or "", options.credential_provider or ""
     )
-    allowed.check_identity(identity)
+    check_identity(identity)
     # The operator of the driver sets the server and the login in the environment, as the allow-lists.
     if address.url != os.environ.get(DEFAULT_URL_VARIABLE):
-        allowed.check_server(address)
+        check_server(address)
     if identity == Identity() and address.url == default_url():
         identity = default_identity()
     if identity != Identity():

@@ -16,7 +16,7 @@ from spark_streams.connector.options.option import Option
 from spark_streams.connector.options.per_stream import PerStream
 from spark_streams.connector.options.table import BATCH_SOURCE, SOURCE
 from spark_streams.connector.shards.names import Shard
-from spark_streams.connector.wire.address import allowed
+from spark_streams.connector.wire.address import address as allowed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,7 @@ from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.lease import Processes, are_held
 from spark_streams.connector.wire.replies.multi_exec import transact
-from spark_streams.connector.wire.replies.replies import milliseconds
-from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, milliseconds
 from spark_streams.connector.wire.replies.scan import matching_strings
 from spark_streams.connector.wire.replies.xinfo import ConsumerInfo, GroupInfo, consumers_in
 

@@ -9,7 +9,7 @@ from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.retention.forgotten import GroupName, ReadingGroup
 from spark_streams.connector.wire.connection.connection import Reply, ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import GroupInfo, groups_in
 
 _DELETED = (is_no_group, is_no_such_key)  # in the meantime

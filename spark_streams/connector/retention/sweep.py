@@ -23,7 +23,7 @@ from types import MappingProxyType
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.retention.readers import Readers, RetentionState
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.reply_errors import is_no_such_key, is_not_permitted, is_syntax_error
+from spark_streams.connector.wire.replies.replies import is_no_such_key, is_not_permitted, is_syntax_error
 
 _SHORT = 0.01  # seconds: walking past pending entries may always take this long
 _SHARE = 20  # otherwise it takes at most this fraction (1/20) of the time

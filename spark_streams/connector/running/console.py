@@ -3,16 +3,154 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 
+from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import QueryError, RStreamError
 from spark_streams.connector.running.error_summary import to_rstream_error
+
+# -- the JVM's and Python's loggers that repeat the error of a query, each time with stack traces ----------------------
+
+# The program that runs the query prints the error as one line. For the jobs, conf/log4j2.properties silences the same
+# loggers from the start of the JVM.
+
+# Loggers of the JVM. About a query, they log failed and stopped tasks, and the end of the query.
+REPEATING = (
+    "org.apache.spark.api.python",
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.DAGScheduler",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources",
+    "org.apache.spark.sql.execution.python",
+    "org.apache.spark.sql.execution.streaming.MicroBatchExecution",  # Spark 4.0
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    "org.apache.spark.storage.ShuffleBlockFetcherIterator",
+    "org.apache.spark.util.Utils",
+)
+# Loggers of Python. PySpark logs errors that it raises, with Java's stack; py4j logs errors of foreachBatch functions.
+_OF_PYSPARK = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_OF_PY4J = "py4j.clientserver"
+_LATE_LOGS = 10.0  # seconds: Spark's scheduler and last tasks may log a failure or a stop this long afterwards
+
+
+class _LogFilter:
+    """Silences the loggers once, for any number of queries, and restores them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._restore_calls: list[Callable[[], object]] = []
+        self._late: threading.Timer | None = None
+
+    def begin(self, context: SparkContext | None) -> None:
+        with self._lock:
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
+            if not self._restore_calls:
+                self._restore_calls = _disable_python_loggers()
+                if context is not None:
+                    self._restore_calls += _disable_jvm_loggers(context._jvm)
+
+    def end(self) -> None:
+        with self._lock:
+            self._late = None
+            while self._restore_calls:
+                # If the gateway is closed, there is no logger to restore.
+                with contextlib.suppress(Py4JError, OSError):
+                    self._restore_calls.pop()()
+
+    def end_late(self) -> None:
+        with self._lock:
+            self._late = threading.Timer(_LATE_LOGS, self.end)
+            self._late.daemon = True
+            self._late.start()
+
+
+_log_filter = _LogFilter()
+
+
+@contextlib.contextmanager
+def filtered_spark_log(context: SparkContext | None, enabled: bool = True) -> Iterator[Callable[[], None]]:
+    """Silence these loggers within the block, if enabled, and restore them at its end.
+
+    They are restored later if the block ends with an error, or if it has called the function that it receives.
+    context: None over Spark Connect, whose server has its own log.
+    """
+    ends_late = threading.Event()
+    if not enabled:
+        yield ends_late.set
+        return
+    _log_filter.begin(context)
+    try:
+        yield ends_late.set
+    except BaseException:
+        ends_late.set()
+        raise
+    finally:
+        if ends_late.is_set():
+            _log_filter.end_late()
+        else:
+            _log_filter.end()
+
+
+def disable_python_loggers() -> None:
+    """Silence the loggers of Python until the process ends."""
+    _disable_python_loggers()
+
+
+def _disable_python_loggers() -> list[Callable[[], object]]:
+    # PySparkLogger.getLogger, because a logger that PySpark has not made itself rejects PySpark's arguments.
+    loggers = [*[PySparkLogger.getLogger(name) for name in _OF_PYSPARK], logging.getLogger(_OF_PY4J)]
+    # `disabled` and not a level: setting a level clears the level cache of all loggers. py4j's logger is used once more
+    # after Python has cleared its modules, and would then raise a TypeError without its cached level.
+    restore_calls: list[Callable[[], object]] = [
+        partial(setattr, logger, "disabled", logger.disabled) for logger in loggers
+    ]
+    for logger in loggers:
+        logger.disabled = True
+    root = logging.getLogger()
+    root.addFilter(_is_no_interrupt)
+    return [*restore_calls, partial(root.removeFilter, _is_no_interrupt)]
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Reject py4j's record of a Ctrl-C during a call, which has a stack trace."""
+    return record.msg != "KeyboardInterrupt while sending command."
+
+
+def _disable_jvm_loggers(jvm: JavaObject) -> list[Callable[[], object]]:
+    log4j = jvm.org.apache.logging.log4j
+    try:
+        context = log4j.LogManager.getContext(False)
+        config = context.getConfiguration()
+        set_level = log4j.core.config.Configurator.setLevel
+        loggers = config.getLoggers()
+        restore_calls: list[Callable[[], object]] = [context.updateLoggers]
+        for name in REPEATING:
+            has_logger = name in loggers
+            restore = (
+                partial(set_level, name, loggers[name].getLevel()) if has_logger else partial(config.removeLogger, name)
+            )
+            restore_calls.append(restore)
+        for name in REPEATING:
+            set_level(name, log4j.Level.OFF)
+    except Py4JError:  # another logging library than Spark's own: its loggers are unchanged
+        return []
+    return restore_calls
+
+
+# -- the error of a query in one line ----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

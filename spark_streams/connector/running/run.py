@@ -3,24 +3,132 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias, cast
 
 from pyspark import SparkContext
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
+from spark_streams.base.intervals import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL, PATTERN_INTERVAL_EACH
+from spark_streams.base.numbers import parse_number
 from spark_streams.base.times import duration
+from spark_streams.base.untyped import JavaObject, Json
 from spark_streams.connector.errors import InvalidOptionError, UnsupportedError
-from spark_streams.connector.running.console import errors_in_one_line, say
-from spark_streams.connector.running.ending import cut, end_between_batches
-from spark_streams.connector.running.run_until_drained import run_until_drained
-from spark_streams.connector.running.spark_log_filter import filtered_spark_log
-from spark_streams.connector.running.stopping import Stop
-from spark_streams.connector.spark.connect import is_of_connect
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.running.console import errors_in_one_line, filtered_spark_log, say
+from spark_streams.connector.running.ending import Stop, cut, end_between_batches, wait_for_end
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
+from spark_streams.connector.spark.running_pyspark import is_of_connect
+
+# -- trigger(availableNow=True) until all entries are read, on every Spark ---------------------------------------------
+
+# Before 4.2, Spark ends such a query after one batch of a Python source. It does not report that the batch is
+# committed, and does not ask for more (docs/internals/facts.md, S37). So the query is started again until a run has no
+# batch. That run also acknowledges the last batch.
+
+_MARGIN = 0.5  # seconds: a call of the source that waits, and its trigger
+Start = Callable[[], StreamingQuery]
+
+
+def run_until_drained(
+    query: StreamingQuery,
+    restart: Start | None,
+    stop: Stop,
+    on_poll: Callable[[StreamingQuery], None] = lambda query: None,
+) -> tuple[StreamingQuery, bool]:
+    """Run the query until it has read everything or a stop is requested. Return the last query, and whether it ended.
+
+    restart: starts the query again from the same checkpoint; on_poll: called repeatedly with the running query. Raises
+    the error that ended the query (StreamingQueryException).
+    """
+    while True:
+        if not wait_for_end(query, stop, partial(on_poll, query)):
+            return query, False
+        on_poll(query)
+        if not may_have_more(query):
+            return query, True
+        if restart is None or not _has_checkpoint(query):
+            say(
+                "this Spark ends trigger(availableNow=True) after one batch, which the next run acknowledges; to "
+                "read all entries, pass the writer (df.writeStream…) with a checkpointLocation to spark_streams.run"
+            )
+            return query, True
+        query = restart()
+
+
+def drain_running(query: StreamingQuery) -> None:
+    """Wait until a running query has read every entry that its streams have now.
+
+    Spark's processAllAvailable returns if the source reports no new offset. An idle source asks the server only at
+    intervals for entries that do not end its blocking read: released entries, and streams that a pattern finds. So wait
+    for the interval, too. After a batch the source asks at once.
+    """
+    began, batch = time.monotonic(), _batch_of(query)
+    query.processAllAvailable()
+    streams = _streams_of(query)
+    intervals = [max(PATTERN_INTERVAL, PATTERN_INTERVAL_EACH * streams)] if _may_find_streams(query) else []
+    if _batch_of(query) == batch:
+        intervals.append(max(IDLE_CHECK, IDLE_CHECK_EACH * streams))
+    if intervals:
+        time.sleep(max(0.0, began + max(intervals) + _MARGIN - time.monotonic()))
+        query.processAllAvailable()
+
+
+def _batch_of(query: StreamingQuery) -> object:
+    """Return the number of the last batch that has ended."""
+    return query.lastProgress["batchId"] if query.lastProgress else None
+
+
+def _streams_of(query: StreamingQuery) -> int:
+    """Return the number of streams that the sources of a query have read."""
+    progress: Json = query.lastProgress
+    ends = [source["endOffset"] for source in progress["sources"]] if progress else []
+    offsets = [json.loads(end) if isinstance(end, str) else end for end in ends]
+    return sum(len(offset.get("streams", ())) for offset in offsets if isinstance(offset, dict))
+
+
+def _may_find_streams(query: StreamingQuery) -> bool:
+    """Return whether a source of a query has option streamsPattern. Spark Connect does not tell: True."""
+    if not hasattr(query, "_jsq"):
+        return True
+    leaves: JavaObject = query._jsq.streamingQuery().logicalPlan().collectLeaves()
+    relations = [leaves.apply(index) for index in range(leaves.size())]
+    return any(
+        relation.relation().options().containsKey("streamsPattern")
+        for relation in relations
+        if relation.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation"
+    )
+
+
+def may_have_more(query: StreamingQuery) -> bool:
+    """Return whether a query that has ended may have more entries to read.
+
+    This is so if it has run a batch, also an empty one that was run again, on a Spark before 4.2.
+    """
+    if HAS_READ_LIMITS:
+        return False
+    trigger = query._jsq.streamingQuery().trigger().toString()
+    return bool(
+        trigger == "AvailableNowTrigger" and any("addBatch" in progress.durationMs for progress in query.recentProgress)
+    )
+
+
+def _has_checkpoint(query: StreamingQuery) -> bool:
+    """Return whether the checkpoint exists. A temporary checkpoint is deleted with the query."""
+    context = SparkContext._active_spark_context
+    assert context is not None  # the query needs one
+    jvm: JavaObject = context._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(query._jsq.streamingQuery().resolvedCheckpointRoot())
+    return bool(folder.getFileSystem(context._jsc.hadoopConfiguration()).exists(folder))
+
+
+# -- spark_streams.run -------------------------------------------------------------------------------------------------
 
 ALL = "RSTREAM_TRACEBACK"  # environment variable with the meaning of the argument `traceback`
 
@@ -112,3 +220,75 @@ def _classes_of(query: object) -> tuple[tuple[type, ...], tuple[type, ...]]:
     from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as WriterOfConnect
 
     return (WriterOfConnect,), (QueryOfConnect,)
+
+
+# -- batches of given sizes, for tests: a batch that was killed is repeated --------------------------------------------
+
+# Each batch is a run of its own with this maxEntriesPerTrigger and a trigger that never comes again. A batch is killed
+# after its sink has it and before its commit: the query is stopped, and the batch's entry in the checkpoint's commit
+# log is deleted. So the next run repeats it, as after a driver that died at this moment.
+
+KILL = "kill"
+_NEVER = "36500 days"
+_POLL = 0.02  # seconds
+Write = Callable[[DataFrame], DataStreamWriter]
+
+
+def run_batches(reader: DataStreamReader, write: Write, sizes: Sequence[int | str]) -> None:
+    """Run the batches. sizes: number of entries of each, or KILL. Raises AssertionError if a batch is of another size,
+    ValueError, StreamingQueryException."""
+    if not sizes or sizes[0] == KILL or any(size != KILL and not _is_size(size) for size in sizes):
+        raise ValueError(f"sizes are numbers of entries from 1, each followed by {KILL!r} or not, and not {sizes!r}")
+    size: int | str = 0
+    for number, step in enumerate(sizes):
+        size = size if step == KILL else step
+        query = write(reader.option("maxEntriesPerTrigger", str(size)).load()).trigger(processingTime=_NEVER).start()
+        try:
+            entries = _entries_of_batch(query)
+        finally:
+            query.stop()
+        if entries != size:
+            raise AssertionError(f"batch {number} of {list(sizes)} has {entries:,} entries: the streams have no more")
+        if sizes[number + 1 : number + 2] == [KILL]:
+            _forget_commit(query)
+
+
+def _is_size(size: object) -> bool:
+    return type(size) is int and size > 0
+
+
+def _entries_of_batch(query: StreamingQuery) -> int:
+    """Wait for the end of the query's trigger, and return how many entries its batch has; 0: there was none. Raises
+    StreamingQueryException."""
+    while True:
+        has_ended = query.status["message"].startswith("Waiting")  # for the next trigger, or for data
+        ran = [one for one in query.recentProgress if "addBatch" in one.durationMs]
+        if ran:
+            return sum(_entries_up_to(source.endOffset) for source in ran[-1].sources)
+        if has_ended:
+            return 0
+        if not query.isActive:
+            query.awaitTermination()  # it raises the error that ended the query
+            return 0
+        time.sleep(_POLL)
+
+
+def _entries_up_to(offset: str) -> int:
+    """Return how many entries the batch has that ends at an offset (connector/source/offset.py)."""
+    parsed: Json = json.loads(offset)
+    if not isinstance(parsed, dict) or "streams" not in parsed:
+        return 0  # of another kind of source
+    ranges = [*parsed.get("batch", {}).values(), *(one for part in parsed.get("old", {}).values() for one in part)]
+    return sum(parse_number(text.split(" ")[2]) or 0 for text in ranges)
+
+
+def _forget_commit(query: StreamingQuery) -> None:
+    """Delete the newest entry of the checkpoint's commit log."""
+    context = SparkContext._active_spark_context
+    assert context is not None  # the query had one
+    jvm: JavaObject = context._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(query._jsq.streamingQuery().resolvedCheckpointRoot(), "commits")
+    files = folder.getFileSystem(context._jsc.hadoopConfiguration())
+    numbers = (parse_number(one.getPath().getName()) for one in files.listStatus(folder))  # None: a checksum file
+    newest = max(number for number in numbers if number is not None)
+    files.delete(jvm.org.apache.hadoop.fs.Path(folder, str(newest)), False)

@@ -2,28 +2,201 @@
 It gets only bytes that avro_walk.py has looked at.
 
 fastavro's own readers of decimals round to the schema's precision, those of times of day and nanoseconds lose digits,
-and all of them take the writer's logical type where the reader's counts. avro_logical.py has the readers used here.
+and all of them take the writer's logical type where the reader's counts. The readers used here do not.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from spark_streams.base.untyped import Json
-from spark_streams.connector.schemas.avro_logical import (
-    KEPT,
-    OUR_DECIMAL,
-    ReaderTypes,
-    decimal_of,
-    for_fastavro,
-    readers,
-)
 from spark_streams.connector.schemas.avro_walk import AvroWalk, read_fields
-from spark_streams.connector.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UnreadableError, library
+from spark_streams.connector.schemas.reasons import BAD_VALUE, EXACT, OTHER_SCHEMA, UnreadableError, library
 from spark_streams.connector.schemas.registry import Schema
+
+# -- logical types: which become values of their own, and a stored number as another version's type --------------------
+
+# By Avro's rules a value is what its writer stored, promoted to the reader's type; the reader's logical type says what
+# it means. So a logical type that one version adds or removes changes no bytes. If both versions have one, their units
+# may differ: the moment or the number stays, or the schemas do not match.
+#
+#   writer            reader              value                     writer            reader             value
+#   long              timestamp-millis    moment of the number      timestamp-millis  timestamp-micros   the same moment
+#   timestamp-millis  long                the stored number         date              timestamp-millis   other-schema
+#   bytes             decimal             number of the bytes       decimal, scale 2  decimal, scale 3   other-schema
+
+# fastavro looks a function up by a type and its logical type. These names are known here only.
+OUR_DECIMAL = "rstream-decimal"
+AS_READER = "rstream-as-reader"  # the function is told both versions
+OWN = "rstream-own"  # the attribute with the schema's own logical type
+EPOCH, LOCAL_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
+_LARGEST_DECIMAL = 256  # bits: more than a decimal of 76 digits has
+
+# By type and logical type: a stored number as a value. Other logical types are read as what they are stored as.
+KEPT: dict[tuple[str, str], Callable[[int], date]] = {
+    ("int", "date"): lambda days: date(1970, 1, 1) + timedelta(days),
+    ("long", "timestamp-millis"): lambda ms: EPOCH + timedelta(milliseconds=ms),
+    ("long", "timestamp-micros"): lambda us: EPOCH + timedelta(microseconds=us),
+    ("long", "local-timestamp-millis"): lambda ms: LOCAL_EPOCH + timedelta(milliseconds=ms),
+    ("long", "local-timestamp-micros"): lambda us: LOCAL_EPOCH + timedelta(microseconds=us),
+}
+_DECIMALS = (("bytes", "decimal"), ("fixed", "decimal"))
+# By type and logical type: the name of the function that reads it.
+_READ = {**{pair: pair[1] for pair in KEPT}, **dict.fromkeys(_DECIMALS, OUR_DECIMAL)}
+# By type and logical type: what it counts, and its unit in nanoseconds.
+_UNITS: dict[tuple[str, str], tuple[str, int]] = {
+    ("int", "date"): ("days", 1),
+    ("int", "time-millis"): ("time of day", 1_000_000),
+    ("long", "time-micros"): ("time of day", 1_000),
+    **{
+        ("long", f"{local}timestamp-{unit}"): ("time since 1970", nanoseconds)
+        for local in ("", "local-")
+        for unit, nanoseconds in (("millis", 1_000_000), ("micros", 1_000), ("nanos", 1))
+    },
+}
+_NAMELESS = ("null", "boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")
+_PROMOTED = {"int": {"int", "long"}, "long": {"long"}, "string": {"bytes"}, "bytes": {"bytes"}, "fixed": {"fixed"}}
+
+
+class ReaderTypes:
+    """What a reader's schema has, for the schemas of writers. kinds: types with a logical type that is read as a value;
+    fields: the types of the fields of each name, or alias.
+    """
+
+    def __init__(self, schemas: Iterable[Json]) -> None:
+        """schemas: the reader's, with those that it refers to, as JSON."""
+        self.kinds: set[str] = set()
+        self.fields: dict[str, list[Json]] = {}
+        for schema in schemas:
+            self._add(schema)
+
+    def has_same(self, field: Mapping[str, Json]) -> bool:
+        """Return whether a writer's field is read as the type that it has, if it is read."""
+        kind = field["type"]
+        return not _has_names(kind) and all(kind == one for one in self.fields.get(field["name"], ()))
+
+    def has_logical(self, kind: Json) -> bool:
+        """Return whether a writer's type may be read as one with a logical type."""
+        return isinstance(kind, str) and not self.kinds.isdisjoint(_PROMOTED.get(kind, ()))
+
+    def _add(self, schema: Json) -> None:
+        if isinstance(schema, list):
+            for branch in schema:
+                self._add(branch)
+        elif isinstance(schema, dict):
+            kind = schema.get("type")
+            if isinstance(kind, str) and (kind, _logical(schema)) in _READ:
+                self.kinds.add(kind)
+            for key in ("type", "items", "values"):
+                self._add(schema.get(key))
+            for field in schema.get("fields", ()):
+                for name in (field["name"], *field.get("aliases", ())):
+                    self.fields.setdefault(name, []).append(field["type"])
+                self._add(field["type"])
+
+
+def for_fastavro(schema: Json, reader: ReaderTypes | None = None) -> Json:
+    """Return a schema whose logical types are those that are read here, or exactly by fastavro.
+
+    reader: of a writer's schema that another schema reads.
+    """
+    if isinstance(schema, list):
+        return [for_fastavro(branch, reader) for branch in schema]
+    if not isinstance(schema, dict):
+        is_other = reader is not None and reader.has_logical(schema)
+        return {"type": schema, "logicalType": AS_READER} if is_other else schema
+    changed = dict(schema)
+    kind, logical = schema.get("type"), _logical(schema)
+    changed.pop("logicalType", None)
+    if isinstance(kind, str):
+        if (kind, logical) in _DECIMALS or (kind, logical) in _UNITS:
+            changed[OWN] = logical
+        if (kind, logical) in _READ:
+            changed["logicalType"] = _READ[kind, logical]
+    if reader is not None and (OWN in changed or reader.has_logical(kind)):
+        changed["logicalType"] = AS_READER
+    for key in ("type", "items", "values"):
+        if key in changed and (key != "type" or not isinstance(kind, str)):
+            changed[key] = for_fastavro(changed[key], reader)
+    if kind in ("record", "error"):
+        changed["fields"] = [_field(field, reader) for field in changed["fields"]]
+    return changed
+
+
+def _field(field: Mapping[str, Json], reader: ReaderTypes | None) -> Json:
+    other = None if reader is None or reader.has_same(field) else reader
+    return {**field, "type": for_fastavro(field["type"], other)}
+
+
+def _logical(schema: Mapping[str, Json]) -> str:
+    """Return a logical type; what is no text is ignored."""
+    logical = schema.get("logicalType")
+    return logical if isinstance(logical, str) else ""
+
+
+def _has_names(schema: Json) -> bool:
+    """Return whether a type is, or has in it, one with a name: it may be used elsewhere, too."""
+    if isinstance(schema, list):
+        return any(map(_has_names, schema))
+    if not isinstance(schema, dict):
+        return schema not in _NAMELESS
+    return "name" in schema or any(_has_names(schema[key]) for key in ("type", "items", "values") if key in schema)
+
+
+def readers() -> dict[str, Callable[..., Any]]:
+    """Return the functions that fastavro calls, by the names under which it looks for them."""
+    ours: dict[str, Callable[..., Any]] = {f"{kind}-{OUR_DECIMAL}": decimal_of for kind in ("bytes", "fixed")}
+    return ours | {f"{kind}-{AS_READER}": _as_reader for kind in _PROMOTED}
+
+
+def decimal_of(data: bytes, schema: Mapping[str, Json], _reader: Json = None) -> Decimal:
+    """Return the decimal that these bytes are. Raises UnreadableError if no decimal has so many digits."""
+    number = int.from_bytes(data, "big", signed=True)
+    if number.bit_length() > _LARGEST_DECIMAL:
+        raise UnreadableError(BAD_VALUE)
+    return EXACT.scaleb(Decimal(number), -schema.get("scale", 0))
+
+
+def _as_reader(data: Any, writer: Mapping[str, Json], reader: Json) -> Any:
+    """Return a stored value as the reader's type. Raises UnreadableError."""
+    kind = reader["type"] if isinstance(reader, dict) else reader
+    logical = reader.get(OWN, "") if isinstance(reader, dict) else ""
+    if OWN in writer and logical:
+        if (kind, logical) in KEPT:
+            logical = logical.replace("-millis", "-micros")  # a moment has microseconds, whatever its version counts
+        data = _in_unit(data, writer, {**reader, OWN: logical})
+    if isinstance(data, str) and kind == "bytes":
+        data = data.encode()
+    if logical == "decimal":
+        return decimal_of(data, reader)
+    if (kind, logical) in KEPT:
+        return KEPT[kind, logical](data)
+    if kind in ("float", "double"):
+        return float(data)
+    return data.decode() if isinstance(data, bytes) and kind == "string" else data
+
+
+def _in_unit(data: Any, writer: Mapping[str, Json], reader: Mapping[str, Json]) -> Any:
+    """Return the stored number in the unit of the reader's logical type. Raises UnreadableError."""
+    if writer[OWN] == "decimal" or reader[OWN] == "decimal":
+        if writer[OWN] != reader[OWN] or writer.get("scale", 0) != reader.get("scale", 0):
+            raise UnreadableError(OTHER_SCHEMA)
+        return data
+    (counted, unit), (reader_counts, reader_unit) = (_UNITS[one["type"], one[OWN]] for one in (writer, reader))
+    if counted != reader_counts:
+        raise UnreadableError(OTHER_SCHEMA)
+    number, rest = divmod(data * unit, reader_unit)
+    if rest:  # nothing is rounded
+        raise UnreadableError(BAD_VALUE)
+    return number
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 class AvroReader:

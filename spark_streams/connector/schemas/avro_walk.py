@@ -1,7 +1,7 @@
 """A walk over the bytes of an Avro value by its writer's schema, before fastavro reads them.
 
 fastavro trusts the bytes: it calls itself as deep as they say, makes as many items as they announce, and takes a
-negative index from the end of a list. What the walk lets pass is a value of the schema within the bounds of bounds.py.
+negative index from the end of a list. What the walk lets pass is a value of the schema within the bounds of reasons.py.
 
     int, long               varints of at most 5 and 10 bytes, within 32 and 64 bits     boolean         0 or 1
     enum, union             a number that one of their symbols or branches has           fixed, floats   their size
@@ -15,8 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from spark_streams.base.untyped import Json
-from spark_streams.connector.schemas.bounds import DEEPEST, Steps
-from spark_streams.connector.schemas.reasons import BAD_VALUE, UnreadableError
+from spark_streams.connector.schemas.reasons import BAD_VALUE, DEEPEST, Steps, UnreadableError
 
 Walk = Callable[[bytes, int, int], int]  # takes (body, place, depth), returns the place behind the value
 Match = Callable[[bytes, int], re.Match[bytes] | None]

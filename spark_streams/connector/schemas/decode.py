@@ -11,18 +11,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_streams.connector.errors import DecodeError, InvalidOptionError, SchemaError
-from spark_streams.connector.schemas import avro_columns
+from spark_streams.connector.schemas.columns import avro_columns, json_columns
 from spark_streams.connector.schemas.decoder import Reader, decoder_of, reader_of
-from spark_streams.connector.schemas.fit import fitter
-from spark_streams.connector.schemas.json_schema import columns as json_columns
-from spark_streams.connector.schemas.json_schema.text import parse
+from spark_streams.connector.schemas.fit import REASON, VALUE, check_added, fitter, staged_array, with_staged
+from spark_streams.connector.schemas.json_schema import parse
 from spark_streams.connector.schemas.payload_format import AVRO, JSON, PayloadFormat, form_of, login_of, valid_schema
 from spark_streams.connector.schemas.protobuf import ProtobufReader
 from spark_streams.connector.schemas.reasons import BAD_VALUE, UnreadableError
 from spark_streams.connector.schemas.registry import Schema
-from spark_streams.connector.schemas.staged import REASON, VALUE, check_added, staged_array, with_staged
-from spark_streams.connector.spark.arrow_schema import arrow_schema
-from spark_streams.connector.spark.sql_name import quoted
+from spark_streams.connector.spark.arrow import arrow_schema
+from spark_streams.connector.spark.running_pyspark import quoted
 
 
 def decode(
@@ -121,7 +119,7 @@ def columns_of(form: PayloadFormat) -> dict[str, str]:
         reader = _reader(form)
         if isinstance(reader, ProtobufReader):
             return reader.columns()
-        columns = json_columns.columns if form.format == JSON else avro_columns.columns
+        columns = json_columns if form.format == JSON else avro_columns
         return columns(parse(form.schema.encode()))
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_streams.connector.errors import EncodeError, InvalidOptionError, SchemaError
-from spark_streams.connector.schemas.decoder import registry_of
-from spark_streams.connector.schemas.encoder import Target, encoder_of
-from spark_streams.connector.schemas.fit import UnfitError
+from spark_streams.connector.schemas.decoder import frame, registry_of
+from spark_streams.connector.schemas.fit import REASON, VALUE, UnfitError, check_added, staged_array, with_staged
 from spark_streams.connector.schemas.payload_format import (
     AVRO,
+    JSON,
     PROTOBUF,
     Login,
     check_format,
@@ -26,7 +29,73 @@ from spark_streams.connector.schemas.payload_format import (
 )
 from spark_streams.connector.schemas.reasons import BAD_VALUE
 from spark_streams.connector.schemas.registry import Schema
-from spark_streams.connector.schemas.staged import REASON, VALUE, check_added, staged_array, with_staged
+
+# -- what a task does: a struct of Spark in, bytes out -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Target:
+    """As what values are written. It goes to the tasks, which ask no registry.
+
+    schema: None for the descriptors of a file; message: for Protobuf; schema_id: None for values without framing;
+    columns: the struct's type as JSON.
+    """
+
+    format: str
+    schema: Schema | None
+    descriptors: bytes = field(default=b"", repr=False)
+    message: str = ""
+    schema_id: int | None = None
+    columns: str = ""
+
+
+class Writer(Protocol):
+    """A format with its schema. names: of the members that a struct may have, None: any."""
+
+    indexes: tuple[int, ...]
+    names: frozenset[str] | None
+
+    def write(self, value: Any) -> bytes:
+        """Return the bytes of a value. Raises one of UNFIT."""
+
+
+class Encoder:
+    """Encodes structs of one target."""
+
+    def __init__(self, target: Target) -> None:
+        """Raise errors of the format's package if the schema is not valid."""
+        self._writer = _writer(target)
+        self.names = self._writer.names
+        self._head = b"" if target.schema_id is None else frame(target.schema_id, self._writer.indexes)
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of a struct, as Arrow gives it to Python. Raises one of UNFIT."""
+        return self._head + self._writer.write(value)
+
+
+def _writer(target: Target) -> Writer:
+    """Return the writer of a format. Raises UnsupportedError if its package is missing."""
+    if target.format == PROTOBUF:
+        from spark_streams.connector.schemas.writers import ProtobufWriter
+
+        return ProtobufWriter(target.descriptors, target.schema, target.message)
+    assert target.schema is not None
+    if target.format == JSON:
+        from spark_streams.connector.schemas.writers import JsonWriter
+
+        return JsonWriter(target.schema, StructType.fromJson(json.loads(target.columns)))
+    from spark_streams.connector.schemas.writers import AvroWriter
+
+    return AvroWriter(target.schema)
+
+
+@functools.cache
+def encoder_of(target: Target) -> Encoder:
+    """Return this process' encoder of a target."""
+    return Encoder(target)
+
+
+# -- what the driver does ----------------------------------------------------------------------------------------------
 
 _LATEST = "latest"
 _MOST_IDS = 1 << 31

@@ -11,8 +11,8 @@ from importlib import import_module
 from pathlib import Path
 
 from spark_streams.connector.errors import ConfigError, InvalidOptionError, RegistryError, RStreamError, SchemaError
-from spark_streams.connector.schemas.avro_columns import REMEDY
-from spark_streams.connector.wire.address import http_url
+from spark_streams.connector.schemas.columns import REMEDY
+from spark_streams.connector.wire.address import server_url as http_url
 from spark_streams.connector.wire.address.identity import password_in
 
 AVRO, PROTOBUF, JSON = "avro", "protobuf", "json"

@@ -15,8 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from spark_streams.connector.errors import ConfigError, RegistryError
-from spark_streams.connector.schemas.bounds import Steps
-from spark_streams.connector.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, UnreadableError, library
+from spark_streams.connector.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, Steps, UnreadableError, library
 from spark_streams.connector.schemas.registry import Schema
 
 TIMESTAMP, _OF_GOOGLE = "google.protobuf.Timestamp", "google.protobuf."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from decimal import Context, Inexact, InvalidOperation, Overflow
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -34,3 +36,34 @@ def library(name: str) -> Any:
         package = {"google": "protobuf", "re2": "google-re2"}.get(package, package)
         raise UnsupportedError(f"{lacks('decode', package)}, here and where tasks run")
     return import_module(name)
+
+
+# -- what one value may cost -------------------------------------------------------------------------------------------
+
+# A value beyond a bound has a reason, and never ends a query. docs/guide/schemas.md has the bounds in one table.
+
+DEEPEST = 100  # levels of a value
+MOST_DIGITS = 1_000  # characters of a number in JSON
+MOST_UNEVALUATED = 1_000  # members or items that unevaluatedProperties or unevaluatedItems looks at
+_FIRST_STEPS = 5_000
+_STEPS_OF_A_BYTE = 10
+
+
+class Steps(threading.local):
+    """Counts the steps that a value takes in this thread: in proportion to its bytes."""
+
+    left = 0
+
+    def begin(self, size: int) -> None:
+        """Begin a value of this many bytes."""
+        self.left = _FIRST_STEPS + _STEPS_OF_A_BYTE * size
+
+    def take(self, count: int = 1) -> None:
+        """Raise UnreadableError if the value has taken all its steps."""
+        self.left -= count
+        if self.left < 0:
+            raise UnreadableError(BAD_VALUE)
+
+
+# Arithmetic of decimals that raises an error instead of rounding.
+EXACT = Context(prec=76, traps=[Inexact, InvalidOperation, Overflow])

@@ -4,13 +4,10 @@
     GET /subjects/SUBJECT/versions/VERSION       the same and its ID, for a reference, or to encode by
 
 A registry that is away (no connection, no answer in time, 5xx, 429) is waited for, as a server is. A refused login and
-any other answer stop the query at once.
+an answer that is no registry's stop the query at once.
 
-An ID is unknown by HTTP 404 with an error code 404xx. Some registries answer 404 without it, 400 or 422. So does a
-server that is no registry. Then the ID is unknown if this process has read a schema there, or one of these is a list:
-
-    GET /schemas/types                           ["AVRO", …]
-    GET /subjects                                ["orders-value", …]
+An ID or a subject is unknown by HTTP 404 with an error code 404xx. Any other answer without a schema is no registry's:
+if it made dead letters, a wrong URL would make them of all entries.
 
 Anyone may write values with any IDs. So IDs are asked for at once, and at most MOST_UNKNOWN of them in a minute.
 """
@@ -32,7 +29,7 @@ from urllib.request import Request, urlopen
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import RegistryError, RetriesExhaustedError
 from spark_streams.connector.schemas.payload_format import NO_LOGIN, Login
-from spark_streams.connector.wire.address.patience import DEFAULT_PATIENCE, Patience
+from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE, Patience
 from spark_streams.connector.wire.connection.retry import Backoff
 
 _UNKNOWN_FOR = 60.0  # seconds until an unknown ID is asked for again: a replica of a registry may lag
@@ -42,9 +39,6 @@ MOST_KEPT = 10_000  # of what values may name: a value may hold any ID
 _LARGEST = 16 << 20  # bytes of an answer
 _DEEPEST = 20  # references of references
 _MOST_REFERENCES = 1_000  # of one schema
-_IDS = "/schemas/ids/"
-_LISTS = ("/schemas/types", "/subjects")  # registries before version 5.5 have only the second one
-_NO_SUCH_ID = (http.HTTPStatus.NOT_FOUND, http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.UNPROCESSABLE_ENTITY)
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -79,7 +73,6 @@ class Registry:
     _schemas: dict[int, Schema] = field(default_factory=dict)
     _versions: dict[tuple[str, str], Schema] = field(default_factory=dict)
     _unknown: dict[int, float] = field(default_factory=dict)  # when they were asked for, the oldest first
-    _has_listed: bool = False  # what only a registry lists
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def schema(self, schema_id: int) -> Schema | None:
@@ -117,7 +110,7 @@ class Registry:
             return list(pool.map(self._answer, schema_ids))
 
     def _answer(self, schema_id: int) -> Schema | None:
-        answer = self._ask(f"{_IDS}{schema_id}")
+        answer = self._ask(f"/schemas/ids/{schema_id}")
         return None if answer is None else self._parsed(answer, schema_id)
 
     def version(self, subject: str, version: str) -> Schema:
@@ -191,7 +184,7 @@ class Registry:
             return self._refused(status, answer, path)
         if not isinstance(answer, dict) or "schema" not in answer:
             raise RegistryError(
-                f"{self.url}{path} answered, but with no schema: registry= must be the root of the registry"
+                f"{self.url}{path} answered HTTP {status} with no schema: registry= must be the root of the registry"
             )
         return answer
 
@@ -216,32 +209,18 @@ class Registry:
             raise _AwayError(f"{type(reason).__name__}: {reason}") from None
 
     def _refused(self, status: int, answer: Json, path: str) -> None:
-        """Return if the registry does not have the schema. Raises _AwayError or RegistryError."""
+        """Return if the registry does not have the schema. Raises RegistryError."""
         if status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN):
             raise RegistryError(
                 f"{self.url}{path} refuses the login (HTTP {status}): give login=(user, password file) or "
                 "login='module:function' of a user who may read schemas"
             )
         code = answer.get("error_code") if isinstance(answer, dict) else None
-        if status == http.HTTPStatus.NOT_FOUND and isinstance(code, int) and code // 100 == 404:
-            return
-        if path.startswith(_IDS) and status in _NO_SUCH_ID and self._is_registry():
-            return
-        raise RegistryError(
-            f"{self.url}{path} answered HTTP {status}, as no schema registry does: registry= must be the root of "
-            f"the registry, which lists its subjects at {self.url}/subjects"
-        )
-
-    def _is_registry(self) -> bool:
-        """Whether this process has read a schema here, or a list that registries have. Raises _AwayError."""
-        if not self._schemas and not self._has_listed:
-            self._has_listed = any(self._lists(path) for path in _LISTS)
-        return bool(self._schemas) or self._has_listed
-
-    def _lists(self, path: str) -> bool:
-        status, body = self._get(path)
-        names = _json(body) if status == http.HTTPStatus.OK else None
-        return isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if status != http.HTTPStatus.NOT_FOUND or not isinstance(code, int) or code // 100 != 404:
+            raise RegistryError(
+                f"{self.url}{path} answered HTTP {status}, as no schema registry does: expected is a schema, or HTTP "
+                "404 with an error_code of 404xx; registry= must be the root of the registry"
+            )
 
 
 def _path(subject: str, version: str) -> str:

@@ -13,7 +13,7 @@ from spark_streams.connector.shards.registry import ShardSet
 from spark_streams.connector.shards.survey import Survey, fetch_surveys, plain_and_shards, require_complete
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import transact
-from spark_streams.connector.wire.replies.reply_errors import is_busy_group
+from spark_streams.connector.wire.replies.replies import is_busy_group
 
 _MAKING = "rstream:making"  # a group that exists for a moment: only XGROUP creates an empty stream
 _PAGE = "rstream help order-by-key, on the number of shards"

@@ -20,7 +20,7 @@ from spark_streams.connector.shards.names import possible_names, shards_of
 from spark_streams.connector.shards.registry import ShardSet
 from spark_streams.connector.wire.connection.connection import Reply, ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.reply_errors import is_no_such_key, is_not_permitted, is_wrong_type
+from spark_streams.connector.wire.replies.replies import is_no_such_key, is_not_permitted, is_wrong_type
 from spark_streams.connector.wire.replies.xinfo import stream_in
 
 _SHOWN = 8  # names in a message

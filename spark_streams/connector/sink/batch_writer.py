@@ -22,10 +22,8 @@ from spark_streams.connector.sink.ledger.batch_commit import close_batch, void_b
 from spark_streams.connector.sink.ledger.runs import begin_job, begin_run, connect_once
 from spark_streams.connector.sink.send.feedback import are_dead_letters
 from spark_streams.connector.sink.send.write import SinkTask, append
-from spark_streams.connector.spark.arrow_schema import arrow_schema
-from spark_streams.connector.spark.same_version import SameVersion
-from spark_streams.connector.spark.task_context import micro_batch, partition
-from spark_streams.connector.spark.worker import freeze_imported_modules
+from spark_streams.connector.spark.arrow import arrow_schema
+from spark_streams.connector.spark.worker import SameVersion, freeze_imported_modules, micro_batch, partition
 
 
 @dataclass

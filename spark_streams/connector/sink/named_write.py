@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.micro_batch import MicroBatchName
-from spark_streams.connector.spark.connect import is_of_connect
-from spark_streams.connector.spark.task_context import micro_batch_of_driver
+from spark_streams.connector.spark.running_pyspark import is_of_connect
+from spark_streams.connector.spark.worker import micro_batch_of_driver
 
 # By session and checkpoint. In one run of a query, its function has one session, in a process of the server.
 _query_ids: dict[tuple[str, str], str] = {}

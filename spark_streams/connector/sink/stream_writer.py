@@ -11,8 +11,8 @@ from pyspark.sql.types import StructType
 from spark_streams.connector.errors import InvalidOptionError, UnsupportedError
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.sink.batch_writer import BatchWriter, Written
-from spark_streams.connector.spark.stream_arrow_writer import DataSourceStreamArrowWriter
-from spark_streams.connector.spark.task_context import micro_batch
+from spark_streams.connector.spark.data_source import DataSourceStreamArrowWriter
+from spark_streams.connector.spark.worker import micro_batch
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

@@ -47,9 +47,9 @@ from spark_streams.connector.source.partitioning import Task
 from spark_streams.connector.source.rows.column_report import READ_MODES, ColumnReport, ColumnTally, ColumnWarnings
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.task.fetcher import Fetcher
-from spark_streams.connector.spark.filters import DataSourceReader
-from spark_streams.connector.spark.row_form import rows_for_spark
-from spark_streams.connector.spark.same_version import SameVersion
+from spark_streams.connector.spark.arrow import rows_for_spark
+from spark_streams.connector.spark.data_source import DataSourceReader
+from spark_streams.connector.spark.worker import SameVersion
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.entries.entry_page import EntryPage
 from spark_streams.connector.wire.session import Session

@@ -42,15 +42,14 @@ from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnTally, ColumnWarnings
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import UNLIMITED, StreamReader
-from spark_streams.connector.spark.read_limits import (
+from spark_streams.connector.spark.arrow import rows_for_spark
+from spark_streams.connector.spark.data_source import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from spark_streams.connector.spark.row_form import rows_for_spark
-from spark_streams.connector.spark.same_version import SameVersion
-from spark_streams.connector.spark.worker import freeze_imported_modules
+from spark_streams.connector.spark.worker import SameVersion, freeze_imported_modules
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.session import Session
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.connector.errors import RStreamError
-from spark_streams.connector.spark.read_limits import ReadLimit, SupportsTriggerAvailableNow
+from spark_streams.connector.spark.data_source import ReadLimit, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow as pa

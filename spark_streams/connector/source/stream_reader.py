@@ -34,17 +34,15 @@ from spark_streams.connector.source.shard_sets import require_not_in_shards_sinc
 from spark_streams.connector.source.task.missing_entries import write_missing
 from spark_streams.connector.source.task.notes import NoteWriter
 from spark_streams.connector.source.task.read_partition import TaskCallbacks, read_task
-from spark_streams.connector.spark.commit_calls import CommitCalls
-from spark_streams.connector.spark.read_limits import (
+from spark_streams.connector.spark.arrow import rows_for_spark
+from spark_streams.connector.spark.data_source import (
+    CommitCalls,
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from spark_streams.connector.spark.row_form import rows_for_spark
-from spark_streams.connector.spark.same_version import SameVersion
-from spark_streams.connector.spark.task_context import micro_batch
-from spark_streams.connector.spark.worker import set_up_source_process
+from spark_streams.connector.spark.worker import SameVersion, micro_batch, set_up_source_process
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.session import Session
 

@@ -1,5 +1,3 @@
-"""Differences between Spark 4.0 to 4.3, one file each.
-
-Each difference is detected by a feature of pyspark and not by its version, because vendors backport features.
+"""What Spark, from 4.0 to 4.3, expects and gives, and how its versions differ.
 docs/reference/compatibility.md describes the consequences for users.
 """

@@ -1,4 +1,7 @@
-"""Check this installation, for `python -m spark_streams`. Uses only the standard library, and starts no Spark.
+"""Check what this Python and Spark's other Pythons have. Uses only the standard library, and starts no Spark.
+
+The package does not require pyspark, because a cluster provides its own Spark. So what needs Spark asks whether it is
+there; `python -m spark_streams` checks the whole installation.
 
 Spark runs two more Pythons. On the driver's machine, one searches for data sources (PYSPARK_DRIVER_PYTHON, else
 PYSPARK_PYTHON, else python3). On the driver and on executors, one runs tasks: the same Python if it has found the
@@ -17,10 +20,72 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from spark_streams.base.extras import command_for, lacks
 from spark_streams.base.version import __version__
-from spark_streams.connector.spark.presence import remedy as remedy_without_spark
+from spark_streams.connector.errors import UnsupportedError
+from spark_streams.connector.spark.running_pyspark import is_of_connect
+from spark_streams.connector.spark.startup.sitecustomize import add_to_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_REMEDY = "install a JDK 17 or newer, or set JAVA_HOME"
+_SOURCE = ("DataSource", "DataSourceReader", "DataSourceStreamReader", "InputPartition")
+_SINK = ("DataSourceArrowWriter", "DataSourceStreamWriter", "WriterCommitMessage")
+
+
+def spark_remedy() -> str:
+    """Return what to do if this Python has no Spark."""
+    return f"{command_for('spark')}, or run this with a Spark's own Python (spark-submit)"
+
+
+def check_for_spark(name: str) -> None:
+    """Raise UnsupportedError if there is no pyspark with Python sources. name: of the function that needs it."""
+    if find_spec("pyspark") is None:
+        raise UnsupportedError(f"{name} needs Spark, and this Python has no pyspark: {spark_remedy()}")
+    _check_for_classes(name, _SOURCE)
+    for package in ("pyarrow", "numpy"):
+        if find_spec(package) is None:
+            raise UnsupportedError(f"{lacks(name, package)}, here and where tasks run")
+
+
+def has_java() -> bool:
+    """Return whether Spark will find a Java."""
+    return bool(os.environ.get("JAVA_HOME")) or shutil.which("java") is not None
+
+
+def check_for_java(name: str) -> None:
+    """Raise UnsupportedError if a new session would start a JVM and there is no Java. name: as above."""
+    elsewhere = ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT")  # a server of Spark Connect; the JVM of spark-submit
+    if not has_java() and not any(os.environ.get(one) for one in elsewhere):
+        raise UnsupportedError(f"{name} starts Spark, and there is no Java: {JAVA_REMEDY}")
+
+
+def check_for_sink() -> None:
+    """Raise UnsupportedError if this pyspark has no Python sinks."""
+    _check_for_classes("a sink with format('rstream')", _SINK)
+
+
+def _check_for_classes(name: str, classes: tuple[str, ...]) -> None:
+    try:
+        module: object = import_module("pyspark.sql.datasource")
+    except ModuleNotFoundError:
+        module = None
+    missing = [one for one in classes if not hasattr(module, one)]
+    if missing:
+        version = getattr(import_module("pyspark"), "__version__", "of an unknown version")
+        raise UnsupportedError(
+            f"{name} needs Spark 4.0 or newer, and this is PySpark {version}: its module pyspark.sql.datasource has "
+            f"no {missing[0]}"
+        )
+
+
+# -- python -m spark_streams -------------------------------------------------------------------------------------------
 
 Version = tuple[int, ...]
 
@@ -134,7 +199,7 @@ def _check_spark(findings: Findings) -> None:
         package, origin = home / "python" / "pyspark", f", of {home}: run with its spark-submit"
     else:
         findings.lines.append(("pyspark", "missing", requirement("pyspark", *SPARK)))
-        findings.problems.append(f"this Python has no Spark: {remedy_without_spark()}")
+        findings.problems.append(f"this Python has no Spark: {spark_remedy()}")
         return
     version = _spark_version(package)
     fits = _fits(version, *SPARK)
@@ -235,3 +300,15 @@ def _run_program(command: list[str]) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return ended.stdout + ended.stderr
+
+
+# -- Python processes of Spark import the installed PySpark (startup/sitecustomize.py) ---------------------------------
+
+
+def prefer_installed_pyspark(spark: SparkSession) -> None:
+    """Add the folder to the path of Python processes on this machine: not on a cluster, not over Spark Connect.
+
+    Processes for functions that were created earlier are not affected.
+    """
+    if not is_of_connect(spark) and str(spark.sparkContext.master).startswith("local"):
+        add_to_path(spark.sparkContext.environment)

@@ -42,8 +42,8 @@ def with_engines_class(base: type) -> type:
     class of this name."""
     if not has_engine():
         return base
-    engines = getattr(running_module("sql.datasource"), base.__name__)
-    return types.new_class(base.__name__, (engines, base))
+    engines = getattr(running_module("sql.datasource"), base.__name__, None)  # an older engine may have none
+    return base if engines is None else types.new_class(base.__name__, (engines, base))
 
 
 def local_schema(schema: StructType | pa.Schema) -> StructType:
@@ -69,3 +69,14 @@ def takes_arrow_batches() -> bool:
     15.4, which takes a batch for a row; and it need not be so in an engine that changes with the platform."""
     is_old = os.environ.get("DATABRICKS_RUNTIME_VERSION", "").startswith(("13.", "14.", "15."))
     return not has_engine() and not is_old
+
+
+def is_of_connect(spark_object: object) -> bool:
+    """Whether a session, query or writer belongs to Spark Connect, whose client has its own class for each class of
+    Spark. Imports none of its packages."""
+    return type(spark_object).__module__.startswith("pyspark.sql.connect.")
+
+
+def quoted(name: str) -> str:
+    """Return a name in quotes, as an identifier of Spark's SQL."""
+    return f"`{name.replace('`', '``')}`"

@@ -28,18 +28,15 @@ from spark_streams.connector.errors import InvalidOptionError, OffsetError, Unsu
 from spark_streams.connector.options.access_options import server_of
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.pending.poison_record import QueryFailure, note_failure
-from spark_streams.connector.spark.connect import is_of_connect
+from spark_streams.connector.spark.running_pyspark import is_of_connect
 from spark_streams.connector.watch import log_lines
-from spark_streams.connector.watch.exposition import Exposition
 from spark_streams.connector.watch.failure import failure_of, may_be_caused_by_entry
-from spark_streams.connector.watch.health import Activity, Health, limit_of
-from spark_streams.connector.watch.lag_cache import LagCache
 from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.connector.watch.lineage.lineage import Lineage
+from spark_streams.connector.watch.metrics_page import MetricsPage
 from spark_streams.connector.watch.notebook import NotebookTable, lag_table, query_table
-from spark_streams.connector.watch.progress import offsets_in, read_progress
-from spark_streams.connector.watch.prometheus import Collector
-from spark_streams.connector.watch.queries import Query
+from spark_streams.connector.watch.progress import Activity, Health, Query, limit_of, offsets_in, read_progress
+from spark_streams.connector.watch.query_metrics import Collector, LagCache
 from spark_streams.connector.wire.address.address import Address
 
 if TYPE_CHECKING:
@@ -77,10 +74,10 @@ class Watch(StreamingQueryListener):
         self._queries: dict[str, Query] = {}
         self._handles: dict[str, StreamingQuery] = {}  # by run: after its end they return its offsets
         self._health = Health(limit, self._activity)
-        self._metrics: Exposition | None = None
+        self._metrics: MetricsPage | None = None
         if port is not None or file is not None:
             collector = Collector(self._watched_queries, self._lags)
-            self._metrics = Exposition(collector, port, host, file, self._health.trouble)
+            self._metrics = MetricsPage(collector, port, host, file, self._health.trouble)
         self.metrics_port = None if self._metrics is None else self._metrics.port
         self._lineage = lineage
         self._closed = False

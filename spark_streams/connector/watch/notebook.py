@@ -11,7 +11,7 @@ from spark_streams.base.units import count, duration, rate
 from spark_streams.connector import counters
 from spark_streams.connector.counters import Counts
 from spark_streams.connector.lag.survey import GroupLag
-from spark_streams.connector.watch.queries import Query
+from spark_streams.connector.watch.progress import Query
 
 # The colours are the notebook's own, so the table is readable in a light and in a dark theme.
 _TABLE = "border-collapse: collapse; color: inherit; background: transparent"

@@ -16,10 +16,9 @@ import hiredis
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connect import connect, invalidate_topology
+from spark_streams.connector.wire.connect import connect, invalidate_topology, leave_if_replica
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError, pack
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.left_master import leave_if_replica
 
 
 class BlockedRead:

@@ -16,14 +16,17 @@ from typing import Self, TypeVar
 
 from spark_streams.connector.errors import RetriesExhaustedError, RStreamError, ServerUnreachableError
 from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connect import connect, invalidate_topology
+from spark_streams.connector.wire.connect import connect, invalidate_topology, leave_if_replica
 from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply, ReplyError
-from spark_streams.connector.wire.connection.full_server import FULL, Memory, server_full
-from spark_streams.connector.wire.connection.named_errors import REDIRECTIONS, node_of_a_cluster
-from spark_streams.connector.wire.connection.pipe import Pipe
+from spark_streams.connector.wire.connection.named_errors import (
+    FULL,
+    REDIRECTIONS,
+    Memory,
+    node_of_a_cluster,
+    server_full,
+)
 from spark_streams.connector.wire.connection.retry import Backoff, is_transient, wants_new_connection
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.left_master import leave_if_replica
+from spark_streams.connector.wire.connection.server import Pipe, Server
 
 T = TypeVar("T")
 

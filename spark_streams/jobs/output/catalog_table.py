@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_streams.connector.errors import TableError
-from spark_streams.connector.spark.sql_name import quoted
+from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.jobs.output.batch_name import batch_name
 from spark_streams.jobs.output.owner import PROPERTY, Owner
 from spark_streams.jobs.output.partition_types import with_null_folders

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_streams.base.numbers import parse_number
-from spark_streams.connector.spark.arrow_schema import arrow_schema
+from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.jobs.output.delta_compaction import compact
 from spark_streams.jobs.output.housekeeping import no_error_ends_the_job
 from spark_streams.jobs.output.one_task import Pages, application_of, check_partitions, write_in_one_task

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from spark_streams.connector.errors import ConfigError, OptionError
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.running.error_summary import first_line
-from spark_streams.connector.spark.sql_name import quoted
+from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.jobs.job import as_texts, inherit_access
 from spark_streams.jobs.output.owner import Claimant
 from spark_streams.jobs.output.places import NamedPlace

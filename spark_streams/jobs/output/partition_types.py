@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 )
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.connector.spark.sql_name import quoted
+from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.jobs.output.formats import DELTALAKE, FILES, PYICEBERG
 from spark_streams.jobs.schema.columns import sql_type
 

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from spark_streams.connector.errors import TableError
-from spark_streams.connector.spark.sql_name import quoted
+from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.jobs.schema.columns import sql_type
 
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}

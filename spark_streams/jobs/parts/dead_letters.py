@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from spark_streams.connector.deadletter.write.routing import TO, route_dead_letters
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.spark.task_context import time_of_batch
+from spark_streams.connector.spark.worker import time_of_batch
 from spark_streams.connector.watch.lineage.datasets import Dataset, sink_dataset
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output.stream import written_once

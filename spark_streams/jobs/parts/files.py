@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.connector.errors import ConfigError, InvalidOptionError
 from spark_streams.connector.sink.encode.fields import USES_OF_COLUMN, check_writable
-from spark_streams.connector.spark.arrow_schema import arrow_schema
+from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.jobs.file_log import list_files, rows_by_file
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output.formats import SELF_DESCRIBING

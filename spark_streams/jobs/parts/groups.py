@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.running.error_summary import first_line
-from spark_streams.connector.spark.sql_name import quoted
+from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.part import Facts, Part
 from spark_streams.jobs.schema.columns import SHAPE as COLUMNS

@@ -19,20 +19,21 @@ from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.running.ending import end_between_batches
 from spark_streams.connector.shards.names import Shard
 from spark_streams.connector.source.shard_sets import resolve_shards
-from spark_streams.connector.watch.health import limit_of
 from spark_streams.connector.watch.listener import Watch
+from spark_streams.connector.watch.progress import limit_of
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.absent_streams import (
+from spark_streams.connector.wire.replies.scan import (
     ABSENT,
     CREATE,
     SILENT,
     WAITING,
+    bounded,
     lines_of,
+    matching_streams,
     missing,
     nothing_matches,
 )
-from spark_streams.connector.wire.replies.scan import bounded, matching_streams
 from spark_streams.jobs.feedback_loop import check_feedback_loop
 from spark_streams.jobs.job import Job, access_of
 from spark_streams.jobs.micro_batches import RunProgress, check_target_time, run_batches

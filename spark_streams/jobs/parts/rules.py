@@ -24,7 +24,7 @@ from spark_streams.connector.errors import ConfigError, DecodeError, TableError
 from spark_streams.connector.options.values import delays
 from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.source.rows.columns import UNFIT
-from spark_streams.connector.spark.sql_name import quoted
+from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.part import Facts, Part
 from spark_streams.jobs.parts.source import Source

@@ -13,11 +13,10 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import ConfigError, SchemaError
 from spark_streams.connector.running.error_summary import first_line
-from spark_streams.connector.schemas import avro_columns
-from spark_streams.connector.schemas.json_schema import columns as json_columns
+from spark_streams.connector.schemas.columns import avro_columns, json_columns
 from spark_streams.connector.source.rows.cast import check_castable
-from spark_streams.connector.spark.arrow_schema import arrow_schema
-from spark_streams.connector.spark.sql_name import quoted
+from spark_streams.connector.spark.arrow import arrow_schema
+from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.jobs.settings.config import FREE, Config, value_at
 
 FOREIGN = {"ddl": str, "json": str, "avro": str, "json_schema": str}
@@ -104,8 +103,8 @@ def _of_spark(schema: Json, excluded: Container[str]) -> dict[str, str]:
 Reader = Callable[[Json, Container[str]], dict[str, str]]
 _READERS: dict[str, Reader] = {
     "json": _of_spark,
-    "avro": avro_columns.columns,
-    "json_schema": json_columns.columns,
+    "avro": avro_columns,
+    "json_schema": json_columns,
 }
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from spark_streams.connector.errors import ConfigError, RStreamError
 from spark_streams.connector.schemas.decode import columns_of, decode
 from spark_streams.connector.schemas.payload_format import AVRO, form_of, login_of
-from spark_streams.connector.spark.sql_name import quoted
+from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.settings.config import Config, value_at
 

@@ -25,7 +25,7 @@ from spark_streams.operations.commands.shared import (
 )
 
 if TYPE_CHECKING:
-    from spark_streams.connector.schemas.shown import FieldDecoders
+    from spark_streams.connector.schemas.decode_process import FieldDecoders
     from spark_streams.operations.console.login.oidc import Oidc
 
 PORT = 9406

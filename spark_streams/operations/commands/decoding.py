@@ -13,7 +13,7 @@ from spark_streams.base.assignment import parse_assignment
 from spark_streams.operations.commands.shared import say
 
 if TYPE_CHECKING:
-    from spark_streams.connector.schemas.shown import FieldDecoders
+    from spark_streams.connector.schemas.decode_process import FieldDecoders
 
 F = TypeVar("F", bound=Callable[..., object])
 _OPTIONS = [
@@ -131,8 +131,8 @@ def _decoders(
     framed: bool,
     keeps_going: bool,
 ) -> FieldDecoders:
+    from spark_streams.connector.schemas.decode_process import FieldDecoders
     from spark_streams.connector.schemas.payload_format import NO_LOGIN, form_of, login_of, valid_schema
-    from spark_streams.connector.schemas.shown import FieldDecoders
 
     access = login_of(login) if any(login) else NO_LOGIN
     forms = {name.encode(): form_of(format, registry, "", "", access, None) for name in fields}

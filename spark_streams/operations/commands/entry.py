@@ -13,8 +13,7 @@ from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.connector.errors import StreamStateError
 
 if TYPE_CHECKING:
-    from spark_streams.connector.schemas.apart.frames import Shown
-    from spark_streams.connector.schemas.shown import FieldDecoders
+    from spark_streams.connector.schemas.decode_process import FieldDecoders, Shown
     from spark_streams.connector.wire.connection.server import Server
 
 _VALUE = 500  # characters of a name or a value that are shown

@@ -1,4 +1,4 @@
-"""The streams that names and patterns on the command line mean. The rule: connector/wire/replies/named_streams.py."""
+"""The streams that names and patterns on the command line mean. The rule: connector/wire/replies/scan.py."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def streams_by_word(server: Server, words: Sequence[str], exact: bool = False) -
     """Return for each word its streams, and whether it is a pattern. A sharded stream becomes its shards. A stream that
     is named may not exist. exact: all words are names. Raises ServerError."""
     from spark_streams.connector.shards.settling import fetch_shard_sets
-    from spark_streams.connector.wire.replies.named_streams import names_and_patterns
-    from spark_streams.connector.wire.replies.scan import matching_keys
+    from spark_streams.connector.wire.replies.scan import matching_keys, names_and_patterns
 
     divided = names_and_patterns(server, words, exact)
     sets = fetch_shard_sets(server, sorted(divided.names))
@@ -87,8 +86,8 @@ def resolve_streams(
 
 def require_existing(server: Server, names: Sequence[Name]) -> None:
     """Raise StreamMissingError if one of these streams does not exist. The error has the nearest names."""
-    from spark_streams.connector.wire.replies.absent_streams import hint_of_names
-    from spark_streams.connector.wire.replies.reply_errors import is_no_such_key, is_not_permitted, is_wrong_type
+    from spark_streams.connector.wire.replies.replies import is_no_such_key, is_not_permitted, is_wrong_type
+    from spark_streams.connector.wire.replies.scan import hint_of_names
 
     # XINFO rather than EXISTS: a user with rights for stream commands only may send it.
     commands = [("XINFO", "STREAM", name) for name in names]
@@ -116,7 +115,7 @@ def _with_group(server: Server, streams: Sequence[str], group: str) -> list[str]
 
 
 def _no_match(server: Server, word: str, having: str = "") -> StreamMissingError:
-    from spark_streams.connector.wire.replies.absent_streams import hint_of_names
+    from spark_streams.connector.wire.replies.scan import hint_of_names
 
     return StreamMissingError(
         f"no stream at {server.address}{having} is called {word!r} or matches it; {hint_of_names(server, [word])}"

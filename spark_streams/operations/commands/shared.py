@@ -214,7 +214,7 @@ def address_of(url: str, starts: bool = False, side: str = "") -> Address:
     """Return the server's address. starts: start the bundled engine if it does not run; side: TARGET for the server of
     `--to-url`. Raises OptionError."""
     from spark_streams.connector.options.access_options import server_of
-    from spark_streams.connector.wire.address import allowed
+    from spark_streams.connector.wire.address import address as allowed
     from spark_streams.connector.wire.address.address import Address
 
     options = _given_beside_the_url(side)

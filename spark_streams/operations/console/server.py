@@ -15,7 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.connector.schemas.shown import FieldDecoders
+from spark_streams.connector.schemas.decode_process import FieldDecoders
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.operations.console.access import Signer
 from spark_streams.operations.console.audit import Audit

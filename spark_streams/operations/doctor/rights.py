@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
 from spark_streams.connector.wire.connection.named_errors import missing_right
-from spark_streams.connector.wire.replies.reply_errors import is_not_permitted
+from spark_streams.connector.wire.replies.replies import is_not_permitted
 from spark_streams.operations.doctor.finding import Finding, Level
 
 LOOKING, READING, WRITING, REDRIVE = "looking", "reading", "writing", "redrive"

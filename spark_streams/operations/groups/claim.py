@@ -20,8 +20,8 @@ from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.group.account import count_missing, ids_between
 from spark_streams.connector.wire.connection.connection import Argument
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.released import RELEASED_IDLE, SHOWN
 from spark_streams.connector.wire.replies.replies import pairs
+from spark_streams.connector.wire.replies.xinfo import RELEASED_IDLE, SHOWN
 from spark_streams.operations.groups.group_snapshot import GroupSnapshot, queries_among
 from spark_streams.operations.groups.guard import change
 from spark_streams.operations.groups.pending_selection import Choice, pages

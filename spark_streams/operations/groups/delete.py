@@ -16,7 +16,7 @@ from spark_streams.connector.operator_commands import create_command
 from spark_streams.connector.source.group.account import undelivered
 from spark_streams.connector.wire.connection.connection import Argument, ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import consumers_in, group_named
 from spark_streams.operations.groups.acknowledge import acknowledge
 from spark_streams.operations.groups.group_keys import GroupKey

@@ -13,7 +13,7 @@ from spark_streams.connector.keys import key_beside, key_of_query, keys_of_consu
 from spark_streams.connector.options.values import MOST_DELAYS
 from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
 from spark_streams.connector.wire.replies.scan import matching_streams
 from spark_streams.connector.wire.replies.xinfo import consumers_in
 from spark_streams.operations.groups.group_snapshot import DEFAULT_QUERY, queries_among

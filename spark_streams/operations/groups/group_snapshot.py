@@ -12,9 +12,8 @@ from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.group.consumer_lease import lease_key
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.lease import Processes, are_held, describe
-from spark_streams.connector.wire.replies.absent_streams import hint_of_names
-from spark_streams.connector.wire.replies.replies import milliseconds
-from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key, is_not_permitted
+from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, is_not_permitted, milliseconds
+from spark_streams.connector.wire.replies.scan import hint_of_names
 from spark_streams.connector.wire.replies.xinfo import (
     ConsumerInfo,
     GroupInfo,

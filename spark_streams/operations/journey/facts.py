@@ -18,8 +18,7 @@ from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.account import count_between, nth_from
 from spark_streams.connector.wire.connection.connection import Argument, Reply, ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import milliseconds
-from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key, is_not_permitted
+from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, is_not_permitted, milliseconds
 from spark_streams.connector.wire.replies.scan import matching_strings
 from spark_streams.connector.wire.replies.xinfo import (
     GroupInfo,

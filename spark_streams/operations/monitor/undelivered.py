@@ -19,8 +19,8 @@ from spark_streams.connector.errors import GroupMissingError, RStreamError, Stre
 from spark_streams.connector.source.group.account import count_between, nth_from
 from spark_streams.connector.wire.blocked_read import BlockedRead
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.absent_streams import hint_of_names
-from spark_streams.connector.wire.replies.reply_errors import is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_no_such_key
+from spark_streams.connector.wire.replies.scan import hint_of_names
 from spark_streams.connector.wire.replies.xinfo import group_named, groups_in, lag_of, stream_states
 from spark_streams.connector.wire.session import Session
 

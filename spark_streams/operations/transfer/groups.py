@@ -19,7 +19,7 @@ from spark_streams.connector.operator_commands import seek_command
 from spark_streams.connector.source.group.account import count_read
 from spark_streams.connector.wire.connection.connection import Argument
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.reply_errors import is_busy_group, is_no_such_key, is_not_permitted
+from spark_streams.connector.wire.replies.replies import is_busy_group, is_no_such_key, is_not_permitted
 from spark_streams.connector.wire.replies.xinfo import GroupInfo, groups_in, stream_states
 
 _SECONDS = 30 * 86_400  # that a record lives

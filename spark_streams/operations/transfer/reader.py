@@ -12,8 +12,8 @@ from spark_streams.connector.errors import InvalidOptionError, ShardsError
 from spark_streams.connector.shards.settling import fetch_shard_sets
 from spark_streams.connector.source.group.account import nth_from
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.entries.parsed_page import parse_entries
-from spark_streams.connector.wire.replies.absent_streams import missing
+from spark_streams.connector.wire.entries.entry_page import parse_entries
+from spark_streams.connector.wire.replies.scan import missing
 from spark_streams.connector.wire.replies.xinfo import stream_states
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.groups.target import Target

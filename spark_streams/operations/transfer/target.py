@@ -19,7 +19,7 @@ from spark_streams.connector.shards.settling import require_plain
 from spark_streams.connector.wire.connection.connection import ReplyError, pack
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import execute_packed
-from spark_streams.connector.wire.replies.reply_errors import is_id_refusal, is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_id_refusal, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import ends_in, read_stream_state
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.transfer.entries import Entry

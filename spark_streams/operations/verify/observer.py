@@ -15,7 +15,7 @@ from spark_streams.base.numbers import parse_number
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import group_named
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.verify.checkpoint import Checkpoint

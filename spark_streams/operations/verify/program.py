@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 
 import spark_streams
 from spark_streams.connector.errors import find_in_text
-from spark_streams.connector.running.run_until_drained import run_until_drained
-from spark_streams.connector.running.stopping import Stop
+from spark_streams.connector.running.ending import Stop
+from spark_streams.connector.running.run import run_until_drained
 from spark_streams.operations.verify.plan import SCHEMA
 
 

@@ -26,8 +26,7 @@ from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.membership import Membership
 from spark_streams.connector.source.pending.dead_entries import DeadEntries, dead_letter
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.address.patience import Patience
+from spark_streams.connector.wire.address.address import Address, Patience
 from spark_streams.connector.wire.connection.connection import Connection, pack
 from spark_streams.connector.wire.replies.replies import pairs
 from spark_streams.connector.wire.session import Session

@@ -9,7 +9,7 @@ import redis
 
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.lag.survey import GroupLag
-from spark_streams.connector.watch.lag_cache import LagCache
+from spark_streams.connector.watch.query_metrics import LagCache
 from spark_streams.connector.wire.address.address import Address
 from tools.servers.server import Server, free_port
 

@@ -15,11 +15,16 @@ import redis
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.connector.lag.margin import Margin, memory_margin
-from spark_streams.connector.lag.points import GroupPoint, MemoryPoint, StreamPoint
-from spark_streams.connector.lag.rule import rule_of
+from spark_streams.connector.lag.margin import (
+    GroupPoint,
+    Margin,
+    MarginWindow,
+    MemoryPoint,
+    StreamPoint,
+    memory_margin,
+    rule_of,
+)
 from spark_streams.connector.lag.survey import StreamSummary, Survey, survey
-from spark_streams.connector.lag.window import MarginWindow
 from spark_streams.connector.wire.connection.connection import Connection
 from tests.operations.monitor.dashboard import CONF
 from tests.operations.monitor.streams_over_time import BEGAN_MS, Life, acked, maxlen, never, older_than

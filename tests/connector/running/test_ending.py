@@ -11,9 +11,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_streams.connector.running import stopping
-from spark_streams.connector.running.ending import end_between_batches, wait_for_end
-from spark_streams.connector.running.stopping import Stop
+from spark_streams.connector.running import ending as stopping
+from spark_streams.connector.running.ending import Stop, end_between_batches, wait_for_end
 
 BATCH, LOOKING, WAITING = "Processing new data", "Getting offsets from RStream", "Waiting for data to arrive"
 

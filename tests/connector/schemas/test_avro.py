@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.connector.errors import DecodeError
-from spark_streams.connector.schemas import avro_columns
+from spark_streams.connector.schemas.columns import avro_columns
 from spark_streams.connector.schemas.decode import decode_array
 from spark_streams.connector.schemas.decoder import Decoder
 from spark_streams.connector.schemas.payload_format import PayloadFormat
@@ -36,7 +36,7 @@ def decoded(values: list[bytes | None], given: PayloadFormat, into: str) -> list
 
 
 def into_of(schema: Any) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in avro_columns.columns(schema).items())
+    return ", ".join(f"{name} {kind}" for name, kind in avro_columns(schema).items())
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def into_of(schema: Any) -> str:
 )  # fmt: skip
 def test_a_value_of_each_type_arrives_as_it_was(kind: Any, raw: object, value: object, column: str) -> None:
     schema = record({"name": "x", "type": kind})
-    assert avro_columns.columns(schema) == {"x": column}
+    assert avro_columns(schema) == {"x": column}
     found = decoded([encoded(schema, {"x": raw})], form(schema), f"x {column}")
     assert found == [({"x": value}, None)]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spark_streams.connector.errors import SchemaError
-from spark_streams.connector.schemas import avro_columns
 from spark_streams.connector.schemas.avro import AvroReader
+from spark_streams.connector.schemas.columns import avro_columns
 from spark_streams.connector.schemas.decode import columns_of
 from spark_streams.connector.schemas.reasons import OTHER_SCHEMA, UnreadableError
 from spark_streams.connector.schemas.registry import Schema
@@ -171,4 +171,4 @@ def test_a_decimal_that_no_column_holds_is_named_with_its_remedy(precision: int)
         columns_of(form(schema))
     assert f"field in.price is a decimal of {precision} digits" in raised.value.message
     assert "set into='name TYPE, …'" in raised.value.message
-    assert avro_columns.columns(record({"name": "x", "type": decimal(38, 2)})) == {"x": "DECIMAL(38, 2)"}
+    assert avro_columns(record({"name": "x", "type": decimal(38, 2)})) == {"x": "DECIMAL(38, 2)"}

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from spark_streams.connector.schemas.avro import AvroReader, parsed
 from spark_streams.connector.schemas.avro_walk import AvroWalk
-from spark_streams.connector.schemas.bounds import DEEPEST
 from spark_streams.connector.schemas.decoder import Decoder
-from spark_streams.connector.schemas.reasons import UnreadableError
+from spark_streams.connector.schemas.reasons import DEEPEST, UnreadableError
 from spark_streams.connector.schemas.registry import Schema
 from tests.connector.schemas.avro_values import encoded, form, record
 

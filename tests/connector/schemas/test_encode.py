@@ -18,13 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.connector.errors import EncodeError, RegistryError, SchemaError
-from spark_streams.connector.schemas import avro_columns
-from spark_streams.connector.schemas.encode import encode_array
-from spark_streams.connector.schemas.encoder import Encoder, Target
-from spark_streams.connector.schemas.framing import frame, unframe
+from spark_streams.connector.schemas.columns import avro_columns
+from spark_streams.connector.schemas.decoder import frame, unframe
+from spark_streams.connector.schemas.encode import Encoder, Target, encode_array
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.registry import Registry, Schema
-from spark_streams.connector.spark.arrow_schema import arrow_schema
+from spark_streams.connector.spark.arrow import arrow_schema
 from tests.connector.schemas.avro_values import record
 from tests.connector.schemas.ddl import struct_of
 from tests.connector.schemas.registry_server import RegistryServer
@@ -364,7 +363,7 @@ def test_a_message_of_a_registry_has_its_indexes() -> None:
 
 def test_the_columns_of_the_schema_are_those_of_decode() -> None:
     """Else the round trip above would leave types out."""
-    kinds = " ".join(avro_columns.columns(AVRO).values())
+    kinds = " ".join(avro_columns(AVRO).values())
     for kind in ("BOOLEAN", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING", "BINARY", "DECIMAL", "DATE", "TIMESTAMP",
                  "TIMESTAMP_NTZ", "STRUCT", "ARRAY", "MAP"):  # fmt: skip
         assert kind in kinds

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_streams.connector.schemas.decoder import Decoder
-from spark_streams.connector.schemas.json_schema.text import JsonReader
+from spark_streams.connector.schemas.json_schema import JsonReader
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.reasons import UnreadableError
 from spark_streams.connector.schemas.registry import Schema

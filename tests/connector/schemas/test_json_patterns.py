@@ -8,7 +8,7 @@ import pytest
 
 from spark_streams.connector.errors import SchemaError
 from spark_streams.connector.schemas.decode import columns_of
-from spark_streams.connector.schemas.json_schema.patterns import search
+from spark_streams.connector.schemas.json_schema import search
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 
 

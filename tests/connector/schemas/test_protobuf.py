@@ -11,8 +11,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
 
 from spark_streams.connector.errors import ConfigError, RegistryError
-from spark_streams.connector.schemas.decoder import Decoder
-from spark_streams.connector.schemas.framing import unframe
+from spark_streams.connector.schemas.decoder import Decoder, unframe
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.protobuf import ProtobufReader
 from spark_streams.connector.schemas.reasons import UnreadableError

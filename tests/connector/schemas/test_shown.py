@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
 from spark_streams.connector.deadletter.envelope import dead_letter_fields
+from spark_streams.connector.schemas.decode_process import FieldDecoders
 from spark_streams.connector.schemas.payload_format import NO_LOGIN, form_of
-from spark_streams.connector.schemas.shown import FieldDecoders
 from tests.connector.schemas.avro_values import FIRST, encoded, record
 from tests.connector.schemas.registry_server import RegistryServer
 from tests.connector.schemas.test_avro import DECIMAL, MOMENT, of_type

@@ -10,7 +10,7 @@ from unittest import mock
 
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.wire.connection.connection import Connection
-from spark_streams.connector.wire.connection.pipe import Pipe
+from spark_streams.connector.wire.connection.server import Pipe
 
 
 class PausedTask(threading.Thread):

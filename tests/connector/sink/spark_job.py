@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_streams.connector.running.run_until_drained import may_have_more
+from spark_streams.connector.running.run import may_have_more
 from tests.connector.sink.faulty import FaultySource
 from tools.chaos.job import JAVA_OPTIONS, TOO_SLOW, add_worker
 

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.read_limits import ReadLimit
+from spark_streams.connector.spark.data_source import ReadLimit
 from tools.driving import ALL, read, reader
 from tools.servers.server import Server
 

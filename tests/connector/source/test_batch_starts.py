@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import UnsupportedError
-from spark_streams.connector.spark.batch_starts import StartingReader
+from spark_streams.connector.spark.data_source import StartingReader
 from tools.driving import NEVER_AHEAD, add, reader
 from tools.servers.server import Server
 

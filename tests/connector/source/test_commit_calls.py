@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.connector.errors import UnsupportedError
-from spark_streams.connector.spark.commit_calls import CommitCalls
+from spark_streams.connector.spark.data_source import CommitCalls
 
 
 def test_a_batch_that_is_planned_before_the_one_before_it_is_committed_is_refused() -> None:

@@ -20,8 +20,7 @@ from spark_streams.connector.errors import (
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.history_reader import HistoryReader
 from spark_streams.connector.source.rows.columns import Columns
-from spark_streams.connector.spark.batch_starts import StartingReader
-from spark_streams.connector.spark.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimit, ReadMaxRows, StartingReader
 from tests.connector.source.batch.archived import Archiver, write_batch
 from tools.driving import ALL, SCHEMA, forget_all, reader, rows, stop_all
 from tools.sending import at_each_point

@@ -10,7 +10,7 @@ from spark_streams.connector.errors import OffsetError
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.source.range import Range
-from spark_streams.connector.spark.batch_starts import REPORT
+from spark_streams.connector.spark.data_source import REPORT
 
 
 def stream_id(ms: int) -> StreamId:

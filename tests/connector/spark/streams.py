@@ -8,8 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from spark_streams.connector.spark.filters import HAS_FILTERS
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_FILTERS, HAS_READ_LIMITS
 from tools.servers.server import Server
 
 # Since Spark 4.1, which also hands over filters, a loaded DataFrame keeps the plan of its first use.

@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_streams.connector.spark.filters import HAS_FILTERS
+from spark_streams.connector.spark.data_source import HAS_FILTERS
 from tests.connector.spark.streams import PLANS_ONCE
 from tools.servers.server import Server
 

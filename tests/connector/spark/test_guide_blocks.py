@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_streams
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark

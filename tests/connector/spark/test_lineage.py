@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from spark_streams.connector.watch.lineage import lineage as lineage_module
 from spark_streams.connector.watch.lineage.datasets import stream_dataset
 from spark_streams.connector.watch.listener import Watch

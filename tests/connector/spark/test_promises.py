@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from spark_streams.cli import main
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from tests.connector.spark.streams import read_stream, run_to_the_end, start, written
 from tools.servers.server import Server
 from tools.waiting import until

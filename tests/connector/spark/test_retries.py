@@ -15,7 +15,7 @@ from rich.console import Console
 from spark_streams import route_dead_letters
 from spark_streams.connector.errors import ConfigError, InvalidOptionError, SchemaError
 from spark_streams.connector.keys import retry_stream
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.programs import etl
 from tests.connector.spark.streams import append, read_stream

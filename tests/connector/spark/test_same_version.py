@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from spark_streams.connector.datasource import RStreamDataSource
 from spark_streams.connector.errors import VersionError
 from spark_streams.connector.sink import batch_writer
-from spark_streams.connector.spark import same_version
+from spark_streams.connector.spark import worker
 from spark_streams.connector.wire.address.address import Address
 
 GIVEN = {"url": "redis://127.0.0.1:1/0", "streams": "s", "stream": "s", "group": "g", "delivery": "at-least-once"}
@@ -43,7 +43,7 @@ MADE = {
 @pytest.mark.parametrize("name", MADE)
 def test_another_version_is_named_before_anything_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pickled = cloudpickle.dumps(MADE[name]())
-    monkeypatch.setattr(same_version, "__version__", "0.0.9")
+    monkeypatch.setattr(worker, "__version__", "0.0.9")
     with pytest.raises(
         VersionError,
         match=r"a task cannot run on .*: it has spark-streams 0\.0\.9, and .* Install the driver's version",
@@ -62,7 +62,7 @@ def test_the_same_version_reads_what_it_has_pickled(name: str) -> None:
 def test_what_the_other_version_does_not_have_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The names in a pickle of another version may not exist here."""
     pickled = cloudpickle.dumps(MADE["reader"]())
-    monkeypatch.setattr(same_version, "__version__", "0.0.9")
+    monkeypatch.setattr(worker, "__version__", "0.0.9")
     monkeypatch.delattr("spark_streams.connector.source.batch_reader.BatchReader")
     monkeypatch.delattr(Address, "parse")
     with pytest.raises(VersionError):

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_streams
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from tests.connector.spark.streams import read_stream
 from tools.driving import add
 from tools.servers.server import Server

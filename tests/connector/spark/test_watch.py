@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 import spark_streams
 from spark_streams.connector.errors import InvalidOptionError
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from spark_streams.connector.watch.listener import Watch
 from tests.connector.spark.streams import read_stream, run_to_the_end, start
 from tests.connector.spark.watching import attached
@@ -238,7 +238,7 @@ def health(watch: Watch) -> tuple[int, str]:
 @pytest.fixture
 def short_limits(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An idle query reports ten times a second, and the limit of its silence may be short."""
-    monkeypatch.setattr("spark_streams.connector.watch.health.LEAST", 0.0)
+    monkeypatch.setattr("spark_streams.connector.watch.progress.LEAST", 0.0)
     spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
     yield
     spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_streams.connector.watch.health import Activity, Health, limit_of
+from spark_streams.connector.watch.progress import Activity, Health, limit_of
 
 ACTIVE = True, "Getting offsets from \x1b[31mrstream"
 WAITS = False, "Waiting for next trigger"

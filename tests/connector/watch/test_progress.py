@@ -12,8 +12,7 @@ from spark_streams.connector.counters import BAD, CLAIMED, DEAD, LOST, Counts
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.lag.survey import GroupLag
 from spark_streams.connector.watch.log_lines import progress_line, read_lines, text
-from spark_streams.connector.watch.progress import Progress, offsets_in, read_progress
-from spark_streams.connector.watch.queries import Query
+from spark_streams.connector.watch.progress import Progress, Query, offsets_in, read_progress
 
 
 def offset(**more: Any) -> dict[str, Any]:

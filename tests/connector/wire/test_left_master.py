@@ -14,9 +14,8 @@ import redis
 from spark_streams.connector.errors import ServerReplyError
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connect import connect
+from spark_streams.connector.wire.connect import RoleCheck, connect
 from spark_streams.connector.wire.lease import LeaseTerms
-from spark_streams.connector.wire.left_master import RoleCheck
 from tests.lagging import FAST
 from tests.proxy import Proxy
 from tools.driving import ALL, SMALL, add, forget_all, pending_count, read, reader

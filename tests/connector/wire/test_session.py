@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_streams.connector.errors import RetriesExhaustedError, ServerUnreachableError
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.address.patience import Patience
+from spark_streams.connector.wire.address.address import Address, Patience
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
 from spark_streams.connector.wire.session import Session
 from tools.servers.server import Server

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from tools.servers.server import Server
 from tools.waiting import until
 

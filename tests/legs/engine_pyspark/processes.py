@@ -26,7 +26,7 @@ import spark_streams.connector.datasource
 import spark_streams.connector.sink.stream_writer
 import spark_streams.connector.source.batch_reader
 import spark_streams.connector.source.history_reader
-import spark_streams.connector.spark.batch_starts  # noqa: F401
+import spark_streams.connector.spark.data_source  # noqa: F401
 from tests.legs.engine_pyspark.task import main as run_task
 
 OK, FAILED = 0, 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from tools.chaos import endings
 from tools.chaos.scene import Outcome, Scene
 

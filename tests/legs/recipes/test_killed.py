@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from tests.legs.recipes.feed import READ, Feed
 from tools.machine_time import machine_seconds, wait_for_end
 from tools.servers.server import Server

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.connector.spark.arrow_schema import arrow_schema
+from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.jobs.output import deltalake_table, pyiceberg_table
 from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
 from spark_streams.jobs.output.partition_types import changed_values, check_partition_types

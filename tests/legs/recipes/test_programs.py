@@ -7,7 +7,7 @@ import runpy
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from tests.legs.recipes.conftest import RECIPES
 from tools.servers.server import Server
 

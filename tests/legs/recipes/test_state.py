@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_streams.connector.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from tests.legs.recipes.conftest import recipe_of
 from tests.legs.recipes.feed import Feed
 from tools.servers.server import Server

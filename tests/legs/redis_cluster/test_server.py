@@ -14,7 +14,7 @@ from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.scan import list_streams, matching_streams, streams_if_few
 from spark_streams.connector.wire.session import Session
-from spark_streams.connector.wire.topology import cluster_watch
+from spark_streams.connector.wire.topology import cluster as cluster_watch
 from spark_streams.connector.wire.topology.topology import SlotMap, topology_of
 from tools.servers.cluster import RedisCluster
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from spark_streams.cli import main
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply
-from spark_streams.connector.wire.replies.reply_errors import is_syntax_error
+from spark_streams.connector.wire.replies.replies import is_syntax_error
 from spark_streams.engine import LocalEngine
 from spark_streams.operations.doctor.asking import fetch_facts
 from tools.servers.server import (

@@ -9,7 +9,7 @@ import redis
 
 from spark_streams.connector.errors import GroupForgottenError
 from spark_streams.connector.keys import forgotten_key
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.operations.groups import prune
 from tests.holding import OLD, hold
 from tests.operations.groups.conftest import Rstream, RstreamJson

@@ -13,7 +13,7 @@ import redis
 from spark_streams.connector.errors import DataLossError, GroupMissingError, GroupSharedError
 from spark_streams.connector.source.group.consumer_lease import lease_key
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.operations.groups import guard
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tests.remedies import carry_out

@@ -24,9 +24,8 @@ from click.testing import CliRunner, Result
 from spark_streams.cli import main
 from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
-from spark_streams.connector.watch.exposition import Exposition
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.address.patience import Patience
+from spark_streams.connector.watch.metrics_page import MetricsPage
+from spark_streams.connector.wire.address.address import Address, Patience
 from spark_streams.operations.monitor.exporter.metrics import Collector
 from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
 from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
@@ -63,7 +62,7 @@ class Exporter:
         self.snapshots = SnapshotCache(
             address, StreamFilter(names, most, self.now), 3.0, limit, self.told.append, now=self.now
         )
-        self.page_of = Exposition(Collector(self.snapshots))
+        self.page_of = MetricsPage(Collector(self.snapshots))
 
     def now(self) -> float:
         return self.time

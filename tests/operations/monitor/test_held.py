@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.connector.lag.survey import survey
-from spark_streams.connector.watch.exposition import Exposition
+from spark_streams.connector.watch.metrics_page import MetricsPage
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.operations.monitor import held
@@ -151,13 +151,13 @@ def test_names_are_printed_without_their_control_characters(server: Server, clie
 
 
 @pytest.fixture
-def exposition(server: Server) -> Iterator[Exposition]:
+def exposition(server: Server) -> Iterator[MetricsPage]:
     snapshots = SnapshotCache(Address.parse(server.url), StreamFilter(), 0.0, 8.0, lambda line: None)
-    yield Exposition(Collector(snapshots))
+    yield MetricsPage(Collector(snapshots))
     snapshots.close()
 
 
-def test_the_exporter_shows_it_for_every_group(client: redis.Redis, exposition: Exposition) -> None:
+def test_the_exporter_shows_it_for_every_group(client: redis.Redis, exposition: MetricsPage) -> None:
     hold(client)
     samples = dict(line.rsplit(" ", 1) for line in exposition.text().splitlines() if "rstream_held" in line)
     assert float(samples[f"rstream_held_entries{{{SLOW}}}"]) == 8

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spark_streams.base.printable import label_text, name_text
 from spark_streams.connector.lag.group_metrics import group_metrics
 from spark_streams.connector.lag.survey import GroupLag
-from spark_streams.connector.watch.exposition import Exposition
+from spark_streams.connector.watch.metrics_page import MetricsPage
 from tests.operations.monitor.prometheus import needs_prometheus, promtool
 from tools.servers.server import Server
 
@@ -82,7 +82,7 @@ class OfNames:
 
 @needs_prometheus
 def test_promtool_reads_all_names_and_finds_no_sample_twice() -> None:
-    text = Exposition(OfNames()).text()  # type: ignore[arg-type]
+    text = MetricsPage(OfNames()).text()  # type: ignore[arg-type]
     promtool("check", "metrics", given=text)
     samples = [line.rsplit(" ", 1)[0] for line in text.splitlines() if line.startswith("rstream_lag_entries")]
     assert len({*samples}) == len(samples) == 3 * len(NAMES)

@@ -34,7 +34,7 @@ from spark_streams.connector.source.query import batch_stream
 from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.connector.wire.lease import LeaseTerms, Processes

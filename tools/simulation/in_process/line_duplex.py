@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_streams.connector.wire.connection.duplex import Lost, TooMuchError
+from spark_streams.connector.wire.connection.sockets import Lost, TooMuchError
 from tools.simulation.in_process.core import Core, Line
 
 

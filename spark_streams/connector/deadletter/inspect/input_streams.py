@@ -19,7 +19,7 @@ from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS, DeadLe
 from spark_streams.connector.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
 from spark_streams.connector.deadletter.redrive.destinations import PARKED
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.reply_errors import is_wrong_type
+from spark_streams.connector.wire.replies.replies import is_wrong_type
 
 _log = logging.getLogger("spark_streams.connector.deadletter")
 

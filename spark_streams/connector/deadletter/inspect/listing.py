@@ -16,7 +16,7 @@ from spark_streams.connector.deadletter.transform import DeadLetter, dead_letter
 from spark_streams.connector.keys import read_retry_stream
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.reply_errors import is_wrong_type
+from spark_streams.connector.wire.replies.replies import is_wrong_type
 from spark_streams.connector.wire.replies.scan import list_streams
 from spark_streams.connector.wire.session import Session
 

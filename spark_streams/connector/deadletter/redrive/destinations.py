@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from spark_streams.base.pattern import NamesAndPatterns
 from spark_streams.connector.keys import is_product_key, origin_field, origins_key
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.named_streams import names_and_patterns
+from spark_streams.connector.wire.replies.scan import names_and_patterns
 
 PARKED = ":parked"  # the end of the default name of a parking stream
 Origin = tuple[str, str]  # (stream, group) of a dead letter, as text

@@ -25,7 +25,7 @@ from spark_streams.connector.deadletter.redrive.redrive_state import RedriveRun,
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.keys import key_beside
 from spark_streams.connector.wire.replies.multi_exec import transact
-from spark_streams.connector.wire.replies.reply_errors import is_wrong_type
+from spark_streams.connector.wire.replies.replies import is_wrong_type
 
 # Value of an ID in the notes: its entry was appended. Any other value is the last ID of `to` before that, as the entry
 # may have been refused.

@@ -20,8 +20,7 @@ from spark_streams.connector.errors import ServerReplyError
 from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import transact_each
-from spark_streams.connector.wire.replies.replies import find_errors
-from spark_streams.connector.wire.replies.reply_errors import is_busy_group
+from spark_streams.connector.wire.replies.replies import find_errors, is_busy_group
 
 _TRIES = 100  # of a page, while other clients append to these streams
 _FIRST_PAGE = 20  # entries; their size decides about the next page

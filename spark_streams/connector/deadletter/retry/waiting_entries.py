@@ -13,8 +13,7 @@ from spark_streams.connector.keys import RetryStream, delays_key, read_retry_str
 from spark_streams.connector.options.values import MOST_DELAYS
 from spark_streams.connector.wire.connection.connection import Reply
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import milliseconds
-from spark_streams.connector.wire.replies.reply_errors import is_wrong_type
+from spark_streams.connector.wire.replies.replies import is_wrong_type, milliseconds
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.connector.deadletter.envelope import dead_letter_fields
 from spark_streams.connector.wire.connection.connection import Argument
-from spark_streams.connector.wire.replies.released import RELEASED_IDLE
+from spark_streams.connector.wire.replies.xinfo import RELEASED_IDLE
 
 Command = Sequence[Argument]
 

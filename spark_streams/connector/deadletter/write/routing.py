@@ -13,7 +13,7 @@ from spark_streams.connector.deadletter.envelope import FIELDS, MARK, MARK_FORM,
 from spark_streams.connector.errors import InvalidOptionError, SchemaError
 from spark_streams.connector.keys import retry_stream
 from spark_streams.connector.options.values import delays
-from spark_streams.connector.spark.task_context import micro_batch, micro_batch_of_driver
+from spark_streams.connector.spark.worker import micro_batch, micro_batch_of_driver
 
 _NEEDED = ("_stream", "_id", "_fields")
 _RETRY_COLUMNS = {"_attempt": "INT", "_first_failed": "TIMESTAMP"}

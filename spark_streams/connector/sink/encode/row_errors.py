@@ -15,13 +15,13 @@ from spark_streams.connector.sink.encode.chunks import Chunk
 from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.named_errors import ids_exhausted
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import parse_replies
-from spark_streams.connector.wire.replies.reply_errors import (
+from spark_streams.connector.wire.replies.replies import (
     ID_TOO_LOW,
     IDS_EXHAUSTED,
     is_exhausted,
     is_id_form_unknown,
     is_id_refusal,
+    parse_replies,
 )
 from spark_streams.connector.wire.replies.xinfo import stream_states
 

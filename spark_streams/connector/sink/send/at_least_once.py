@@ -21,8 +21,7 @@ from spark_streams.connector.sink.send.delivery import Comparison, Delivery, Rep
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.connector.wire.connection.retry import is_transient
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import find_errors, may_hold_errors, parse_replies
-from spark_streams.connector.wire.replies.reply_errors import is_id_form_unknown
+from spark_streams.connector.wire.replies.replies import find_errors, is_id_form_unknown, may_hold_errors, parse_replies
 
 
 class AtLeastOnce(Delivery):

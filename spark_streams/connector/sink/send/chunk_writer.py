@@ -34,8 +34,7 @@ from spark_streams.connector.sink.send.feedback import Feedback
 from spark_streams.connector.sink.send.pace import Pace
 from spark_streams.connector.sink.trim.trim import Trimmer
 from spark_streams.connector.wire.connection.connection import ReplyError, pack
-from spark_streams.connector.wire.connection.pipe import Pipe
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection.server import Pipe, Server
 from spark_streams.connector.wire.session import Session
 
 _LEDGER = ("EXEC", "(the sink's ledger)")  # the refused command, in messages

@@ -16,8 +16,7 @@ from spark_streams.connector.sink.ledger.balance import Total
 from spark_streams.connector.sink.ledger.ledger_view import LedgerView, StreamRows
 from spark_streams.connector.sink.send.chunk_states import Event, State
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
-from spark_streams.connector.wire.connection.pipe import Pipe
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection.server import Pipe, Server
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,7 @@ from spark_streams.connector.sink.send.delivery import Comparison, Delivery, Rep
 from spark_streams.connector.wire.connection.connection import Connection, Reply, pack
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import Outcome, transact
-from spark_streams.connector.wire.replies.replies import find_errors, parse_replies
-from spark_streams.connector.wire.replies.reply_errors import is_no_such_key
+from spark_streams.connector.wire.replies.replies import find_errors, is_no_such_key, parse_replies
 from spark_streams.connector.wire.replies.xinfo import read_stream_state
 
 _NOTHING: Hashes = np.empty(0, np.uint64)

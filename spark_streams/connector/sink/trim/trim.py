@@ -23,8 +23,7 @@ from spark_streams.connector.sink.encode.chunks import Chunk
 from spark_streams.connector.sink.trim.entry_sizes import EntrySizes
 from spark_streams.connector.wire.connection.connection import pack
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import milliseconds
-from spark_streams.connector.wire.replies.reply_errors import is_syntax_error
+from spark_streams.connector.wire.replies.replies import is_syntax_error, milliseconds
 from spark_streams.connector.wire.session import Session
 
 

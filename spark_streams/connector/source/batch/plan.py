@@ -21,9 +21,15 @@ from spark_streams.connector.source.part import ALL, Part
 from spark_streams.connector.source.partitioning import Task, divide_into_tasks, task_size
 from spark_streams.connector.source.shard_sets import with_shards
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.absent_streams import SILENT, lines_of, missing, nothing_matches
-from spark_streams.connector.wire.replies.reply_errors import is_no_such_key
-from spark_streams.connector.wire.replies.scan import bounded, matching_streams
+from spark_streams.connector.wire.replies.replies import is_no_such_key
+from spark_streams.connector.wire.replies.scan import (
+    SILENT,
+    bounded,
+    lines_of,
+    matching_streams,
+    missing,
+    nothing_matches,
+)
 from spark_streams.connector.wire.replies.xinfo import StreamEnds, ends_in, stream_in
 
 _log = logging.getLogger("spark_streams.connector.source")

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.wire.connection.connection import Argument, Reply, pack
-from spark_streams.connector.wire.connection.page_sizer import PageSizer
+from spark_streams.connector.wire.connection.connection import Argument, PageSizer, Reply, pack
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import parse_replies
 from spark_streams.connector.wire.replies.xinfo import GroupInfo, StreamState, lag_of, stream_states

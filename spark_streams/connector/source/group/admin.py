@@ -15,7 +15,7 @@ from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.connection.connection import Argument, Reply
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import transact_in_turn
-from spark_streams.connector.wire.replies.reply_errors import is_busy_group, is_error, is_key_required, is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_busy_group, is_error, is_key_required, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import group_named
 
 Command = tuple[Argument, ...]

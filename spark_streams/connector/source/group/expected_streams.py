@@ -14,7 +14,7 @@ from spark_streams.connector.deadletter.inspect.input_streams import own_dead_le
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.shards.names import Shard
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.absent_streams import (
+from spark_streams.connector.wire.replies.scan import (
     ABSENT,
     CREATE,
     SILENT,

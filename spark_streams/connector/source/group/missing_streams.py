@@ -18,7 +18,7 @@ from spark_streams.connector.source.membership import Membership
 from spark_streams.connector.wire.connection.connection import Connection, Reply
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import transact
-from spark_streams.connector.wire.replies.reply_errors import is_no_group
+from spark_streams.connector.wire.replies.replies import is_no_group
 
 _KINDS = ("committed", "notes", "missing")  # not the lease, which the next renewal removes
 

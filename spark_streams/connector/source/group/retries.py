@@ -27,8 +27,7 @@ from spark_streams.connector.options.values import MOST_DELAYS
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import milliseconds
-from spark_streams.connector.wire.replies.reply_errors import is_busy_group, is_key_required, is_wrong_type
+from spark_streams.connector.wire.replies.replies import is_busy_group, is_key_required, is_wrong_type, milliseconds
 
 _ALL = range(1, MOST_DELAYS + 1)
 _log = logging.getLogger("spark_streams.connector.source")

@@ -18,8 +18,8 @@ import logging
 from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.eviction import drops_any_key, evicting_policy
-from spark_streams.connector.wire.replies.reply_errors import (
+from spark_streams.connector.wire.limits import drops_any_key, evicting_policy
+from spark_streams.connector.wire.replies.replies import (
     is_forbidden,
     is_no_such_key,
     is_out_of_memory,

@@ -20,7 +20,7 @@ from spark_streams.connector.source.group.findings import Start
 from spark_streams.connector.source.group.state import fetch_state, missing, shared_at_restart
 from spark_streams.connector.source.membership import Membership
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.reply_errors import is_key_required, is_no_group, is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_key_required, is_no_group, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import StreamState, group_named, stream_states
 
 _log = logging.getLogger("spark_streams.connector.source")

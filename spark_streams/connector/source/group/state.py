@@ -22,8 +22,7 @@ from spark_streams.connector.source.part import Part
 from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import transact_in_turn
-from spark_streams.connector.wire.replies.replies import milliseconds
-from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, milliseconds
 from spark_streams.connector.wire.replies.xinfo import (
     StreamState,
     consumers_in,

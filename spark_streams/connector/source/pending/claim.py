@@ -48,7 +48,7 @@ from spark_streams.connector.wire.connection.connection import Argument
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.entries.pending_page import PendingPage, arguments_of, texts_of
 from spark_streams.connector.wire.replies.multi_exec import transact
-from spark_streams.connector.wire.replies.released import FATAL, RELEASED_IDLE, released_in
+from spark_streams.connector.wire.replies.xinfo import FATAL, RELEASED_IDLE, released_in
 
 _log = logging.getLogger("spark_streams.connector.source")
 

@@ -13,7 +13,7 @@ from spark_streams.connector.keys import CLOSED, DONE, head_key, is_returned, ke
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.pending.poison_state import PoisonState
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.reply_errors import is_not_permitted
+from spark_streams.connector.wire.replies.replies import is_not_permitted
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ from spark_streams.connector.source.trigger.observe import Observer
 from spark_streams.connector.source.trigger.remove import Removing
 from spark_streams.connector.source.trigger.run_state import RunState
 from spark_streams.connector.source.trigger.trigger import Trigger
+from spark_streams.connector.wire.connect import RoleCheck
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.left_master import RoleCheck
 from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
 from spark_streams.connector.wire.session import Session
 

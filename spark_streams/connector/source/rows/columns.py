@@ -20,8 +20,7 @@ from spark_streams.connector.source.rows.malformed import Dead, Unfit
 from spark_streams.connector.source.rows.plain import plain_columns
 from spark_streams.connector.source.rows.returned_page import Attempts
 from spark_streams.connector.source.rows.text_forms import may_be_plain
-from spark_streams.connector.wire.entries.decode import EntryPage
-from spark_streams.connector.wire.entries.entry_page import last_of_each_name
+from spark_streams.connector.wire.entries.entry_page import EntryPage, last_of_each_name
 from spark_streams.connector.wire.entries.lines import Mask
 
 CORRUPT_RECORD = "_corrupt_record"

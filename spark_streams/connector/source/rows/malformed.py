@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from spark_streams.connector.source.rows.cast import members_of
 from spark_streams.connector.source.rows.nested_json import is_nested
-from spark_streams.connector.wire.entries.decode import EntryPage
+from spark_streams.connector.wire.entries.entry_page import EntryPage
 from spark_streams.connector.wire.entries.lines import Index
 
 _LONGEST_VALUE = 80  # bytes of a value that a reason quotes

@@ -22,10 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_streams.connector.wire.entries.entry_page import EntryPage
-from spark_streams.connector.wire.entries.lines import Bytes, Index, Mask
-from spark_streams.connector.wire.entries.spans import Spans
-from spark_streams.connector.wire.entries.vector_page import VectorPage
+from spark_streams.connector.wire.entries.entry_page import EntryPage, VectorPage
+from spark_streams.connector.wire.entries.lines import Bytes, Index, Mask, Spans
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 Values: TypeAlias = npt.NDArray[Any]

@@ -31,12 +31,9 @@ from spark_streams.connector.source.membership import Membership
 from spark_streams.connector.source.part import ALL, Part
 from spark_streams.connector.source.pending_list import TIME, pack_pending, split_time
 from spark_streams.connector.source.range import Range
-from spark_streams.connector.wire.connection.connection import Connection, ReplyTooLargeError, pack
+from spark_streams.connector.wire.connection.connection import Connection, PageSizer, ReplyTooLargeError, pack
 from spark_streams.connector.wire.connection.named_errors import reading_error
-from spark_streams.connector.wire.connection.page_sizer import PageSizer
-from spark_streams.connector.wire.entries.decode import decode_entries, decode_replies
-from spark_streams.connector.wire.entries.entry_page import EntryPage
-from spark_streams.connector.wire.entries.filtered_page import FilteredPage
+from spark_streams.connector.wire.entries.entry_page import EntryPage, FilteredPage, decode_entries, decode_replies
 from spark_streams.connector.wire.entries.lines import Index, Mask
 from spark_streams.connector.wire.entries.pending_page import (
     NOTHING_PENDING,
@@ -45,7 +42,7 @@ from spark_streams.connector.wire.entries.pending_page import (
     decode_pending,
     texts_of,
 )
-from spark_streams.connector.wire.replies.reply_errors import is_no_group
+from spark_streams.connector.wire.replies.replies import is_no_group
 from spark_streams.connector.wire.session import Session
 
 # -- range cursor ------------------------------------------------------------------------------------------------------

@@ -42,8 +42,7 @@ from spark_streams.connector.source.rows.column_report import ColumnReport
 from spark_streams.connector.source.rows.malformed import Dead
 from spark_streams.connector.wire.connection.connection import pack
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import parse_replies
-from spark_streams.connector.wire.replies.reply_errors import is_no_group
+from spark_streams.connector.wire.replies.replies import is_no_group, parse_replies
 
 LETTER, _COLUMNS = b"letter", b"columns"
 BATCH = b"batch"  # field with the number and the token of the batch whose notes the hash holds

@@ -29,8 +29,7 @@ from spark_streams.connector.source.part import ALL, PENDING, Part
 from spark_streams.connector.source.range import Range
 from spark_streams.connector.wire.connection.connection import SKIP, Connection, Reply, pack
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import milliseconds
-from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, milliseconds
 
 _SENT_AT_ONCE = 100  # steps
 _TIME = pack("TIME")

@@ -34,7 +34,7 @@ from spark_streams.connector.source.membership import Membership
 from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.trigger.reserve import GroupSteps, in_rounds, silent_step, xreadgroup
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.reply_errors import is_key_required, is_no_such_key
+from spark_streams.connector.wire.replies.replies import is_key_required, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import GroupInfo, group_named
 
 _NOACK = "NOACK"

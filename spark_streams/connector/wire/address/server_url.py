@@ -233,3 +233,16 @@ def _is_above_zero(text: str) -> bool:
         return 0 < float(text) < 1e9
     except ValueError:
         return False
+
+
+# -- the URL of another HTTP service -----------------------------------------------------------------------------------
+
+
+def is_root(url: str) -> bool:
+    """Whether this is http(s)://host:port, with or without a path, and without a login and a query."""
+    try:
+        parts = urlsplit(url)
+        is_plain = not ("@" in parts.netloc or parts.query or parts.fragment)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and is_plain
+    except ValueError:
+        return False

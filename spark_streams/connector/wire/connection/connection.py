@@ -20,6 +20,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar, cast
 
 import hiredis
@@ -28,10 +29,10 @@ import redis
 from spark_streams.connector.errors import RStreamError, ServerUnreachableError, WrongKeyTypeError
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.address.redis_py import open_connection, socket_of
-from spark_streams.connector.wire.connection.duplex import Duplex, TooMuchError
-from spark_streams.connector.wire.connection.engine_socket import EngineSocket
-from spark_streams.connector.wire.connection.full_server import ASK, FULL, Memory
 from spark_streams.connector.wire.connection.named_errors import (
+    ASK,
+    FULL,
+    Memory,
     error_behind,
     login_error,
     login_refused,
@@ -39,7 +40,38 @@ from spark_streams.connector.wire.connection.named_errors import (
     not_a_stream,
     remedy,
 )
-from spark_streams.connector.wire.connection.page_sizer import PageSizer
+from spark_streams.connector.wire.connection.sockets import Duplex, EngineSocket, TooMuchError
+
+# -- how many entries to request, so that a reply has about the wanted size --------------------------------------------
+
+_CUT = 100  # factor by which a page is made smaller after a page that was too large
+
+
+@dataclass
+class PageSizer:
+    """The size of a page, learned from earlier pages.
+
+    size: entries (or commands) of the next page. largest: its upper limit. page_bytes: target size of a reply. growth:
+    factor by which a page may be larger than the one before.
+    """
+
+    size: int
+    largest: int
+    page_bytes: int
+    growth: int = 10
+
+    def learn(self, entries: int, received: int) -> None:
+        """Learn from a reply with this number of entries and bytes. A reply without entries changes nothing."""
+        if entries:
+            fitting = self.page_bytes * entries // max(1, received)
+            self.size = max(1, min(self.largest, self.growth * self.size, fitting))
+
+    def too_large(self, requested: int | None = None) -> None:
+        """Reduce the size: the reply to `requested` entries (None: a whole page) exceeded the limit."""
+        self.size = max(1, (self.size if requested is None else requested) // _CUT)
+
+
+# -- the connection ----------------------------------------------------------------------------------------------------
 
 RENEW_EVERY = 5.0  # seconds between two checks for renewed credentials
 _MEMORY_AGE = 1.0  # seconds; each entry of a page may be refused because the memory is full

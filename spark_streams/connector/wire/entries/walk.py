@@ -10,7 +10,7 @@ Entries with the same names in the same order (a shape) differ only in their hea
 read in Python and defines the segments. All other entries are walked in parallel: the segment must match byte by byte,
 the header after it gives the bounds of the value, and there the next segment must follow. Entries that differ have
 another shape and take part in the next round; a deleted entry's only segment is ␍*-1. If there are many shapes, each
-round would read few entries: then they are walked field by field, whatever the names (mixed_shapes.py).
+round would read few entries: then they are walked field by field, whatever the names.
 
 The starts of entries are guessed: each `*2␍$` that is followed by an ID and `*`. The walk proves the guess, because
 each entry must end where the next one starts, from the reply's first byte to its last: RESP then allows only this
@@ -25,9 +25,195 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from spark_streams.connector.wire.entries.headers import NUMBER, bounds_of, number_at
-from spark_streams.connector.wire.entries.lines import Bytes, Index, Mask, ShapeError
-from spark_streams.connector.wire.entries.mixed_shapes import FEW_ROWS, MANY_FIELDS, MixedShapes, walk_mixed
+from spark_streams.connector.wire.entries.lines import DOLLAR, STAR, Bytes, Index, Mask, ShapeError
+
+# -- the headers of RESP parts: `$15` before a string of fifteen bytes, `*4` before an array of four -------------------
+
+NUMBER = 5  # bytes after a header's kind that `bounds_of` reads: `7␍␊` is the shortest with its required next bytes
+
+
+_LINE_END = int.from_bytes(b"\r\n", "little")
+_BEYOND = 1 << 40  # no reply has so many bytes: what follows a string of this length cannot be read
+
+
+def _short_numbers() -> Index:
+    """Return the numbers below 100 by their first two bytes, a digit and ␍, or two digits; _BEYOND for other bytes."""
+    numbers = np.full(1 << 16, _BEYOND, np.int64)
+    for number in range(100):
+        numbers[int.from_bytes((b"%d\r" % number)[:2], "little")] = number
+    return numbers
+
+
+_SHORT = _short_numbers()
+
+
+def number_at(reply: memoryview | bytes, offset: int, kind: bytes) -> tuple[int, int]:
+    """Return the number in the header at this offset, and the offset behind it.
+
+    Raises ShapeError if it is no header.
+    """
+    head = bytes(reply[offset : offset + 24])
+    end = head.find(b"\r\n")
+    digits = head[1:end]
+    if end < 2 or head[:1] != kind or not digits.isdigit() or (digits[:1] == b"0" and end > 2):
+        raise ShapeError
+    return int(digits), offset + end + 2
+
+
+def bounds_of(data: Bytes, number: Bytes, offset: Index) -> tuple[Index, Index]:
+    """Return the offset behind each header, and that plus the number in the header: the end, for a string.
+
+    number: (rows × NUMBER) bytes at `offset` in data, after the header's kind. If one is no number, raises ShapeError
+    or returns an end that no reply has.
+    """
+    short = number[:, 1] == _CR
+    shorts = np.count_nonzero(short)
+    if shorts == len(short):
+        begin, right = offset + 3, number[:, 2] == _LF
+    elif not shorts:
+        begin, right = offset + 4, number[:, 2:4].view("<u2")[:, 0] == _LINE_END
+    else:
+        begin = offset + np.where(short, 3, 4)
+        right = np.where(short, number[:, 2], number[:, 3]) == _LF
+        right &= short | (number[:, 2] == _CR)
+    if np.count_nonzero(right) < len(right):
+        return _longer(data, number, offset)
+    return begin, begin + _SHORT.take(number[:, :2].view("<u2")[:, 0].astype(np.intp))
+
+
+def _longer(data: Bytes, number: Bytes, offset: Index) -> tuple[Index, Index]:
+    """As `bounds_of`, if some numbers have more than two digits."""
+    first, second, third = (number[:, column] - _ZERO for column in range(3))  # wraps for bytes below '0'
+    if (first > 9).any():
+        raise ShapeError
+    short = number[:, 1] == _CR
+    value = first.astype(np.int64)
+    feed = np.where(short, number[:, 2], number[:, 3])
+    begin = offset + np.where(short, 3, 4)
+    more = ~short
+    if ((value == 0) & more).any() or (second[more] > 9).any():
+        raise ShapeError
+    value = np.where(short, value, 10 * value + second)
+    long = more & (number[:, 2] != _CR)
+    if long.any():
+        if (third[long] > 9).any():
+            raise ShapeError
+        feed = np.where(long, number[:, 4], feed)
+        begin = np.where(long, offset + 5, begin)
+        value = np.where(long, 10 * value + third, value)
+        longest = np.flatnonzero(long & (number[:, 3] != _CR))
+        if len(longest):
+            value[longest], begin[longest] = _longest(data, offset[longest])
+            feed[longest] = _LF
+    if (feed != _LF).any():
+        raise ShapeError
+    return begin, begin + value
+
+
+def _longest(data: Bytes, offset: Index) -> tuple[Index, Index]:
+    """Return (number, offset behind it) of numbers with four to nine digits; a string has at most 512 MB.
+
+    Raises IndexError if the reply ends before such a string could end.
+    """
+    size = 11  # nine digits, line end
+    header = (
+        np.ndarray((len(data) - size + 1,), f"V{size}", data, 0, (1,))[offset].view(np.uint8).reshape(len(offset), size)
+    )
+    number = np.zeros(len(offset), np.int64)
+    digits = np.zeros(len(offset), np.int64)
+    going = np.ones(len(offset), np.bool_)
+    for column in range(9):
+        digit = header[:, column] - _ZERO
+        going &= digit <= 9
+        number = np.where(going, 10 * number + digit, number)
+        digits += going
+    row = np.arange(len(offset))
+    if (header[row, digits] != _CR).any() or (header[row, digits + 1] != _LF).any():
+        raise ShapeError
+    return number, offset + digits + 2
+
+
+# -- entries of many shapes: the first field of all of them, then the second, whatever the names -----------------------
+
+# Pages with entries of more fields than this, and fewer of them than FEW_ROWS, are parsed one by one faster.
+MANY_FIELDS, FEW_ROWS = 100, 30
+_BEHIND = 3 + NUMBER  # bytes after a part that is followed by another: its line end, and the next header
+
+
+@dataclass
+class MixedShapes:
+    """Fields of entries: all first fields, then all second ones, …
+
+    rows: rows of the entries, ascending. count: fields of each. Per field: entry: index into rows; step: its position
+    in the entry; the bounds of its name and of its value.
+    """
+
+    data: Bytes
+    rows: Index
+    count: Index
+    entry: Index
+    step: Index
+    name_begin: Index
+    name_end: Index
+    begin: Index
+    end: Index
+
+    def named(self, name: bytes) -> Mask:
+        """Return which fields have this name."""
+        same: Mask = self.name_end - self.name_begin == len(name)
+        if name:
+            like = np.flatnonzero(same)
+            # A huge name is compared in pieces.
+            for offset in range(0, len(name), 64):
+                piece = name[offset : offset + 64]
+                words = np.ndarray((len(self.data) - len(piece) + 1,), f"V{len(piece)}", self.data, 0, (1,))
+                like = like[words[self.name_begin[like] + offset] == np.void(piece)]
+            same = np.zeros(len(same), np.bool_)
+            same[like] = True
+        return same
+
+
+def walk_mixed(data: Bytes, rows: Index, part_end: Index) -> tuple[MixedShapes, Index]:
+    """Return the fields of these entries, and the end of each entry. part_end: the end of each ID.
+
+    Raises ShapeError, or IndexError, for any other bytes.
+    """
+    after, parts = bounds_of(data, _behind(data, part_end, STAR), part_end + 3)
+    parts = parts - after
+    if (parts % 2 != 0).any() or (parts == 0).any():
+        raise ShapeError
+    count = parts // 2
+    if count.max() > MANY_FIELDS and count.sum() < FEW_ROWS * count.max():
+        raise ShapeError
+    finish = np.empty(len(rows), np.int64)
+    fields: list[tuple[Index, ...]] = []
+    remaining = np.arange(len(rows))
+    part_end = after - 2
+    step = 0
+    while len(remaining):
+        name_begin, name_end = bounds_of(data, _behind(data, part_end), part_end + 3)
+        begin, end = bounds_of(data, _behind(data, name_end), name_end + 3)
+        fields.append((remaining, np.full(len(remaining), step), name_begin, name_end, begin, end))
+        step += 1
+        finish[remaining] = end + 2
+        more = count[remaining] > step
+        remaining, part_end = remaining[more], end[more]
+    return MixedShapes(data, rows, count, *(np.concatenate(part) for part in zip(*fields, strict=True))), finish
+
+
+def _behind(data: Bytes, part_end: Index, kind: int = DOLLAR) -> Bytes:
+    """Return the numbers in the headers after parts that end here. Raises ShapeError if a part has no line end, or if
+    a header is of another kind."""
+    windows = np.ndarray((len(data) - _BEHIND + 1,), f"V{_BEHIND}", data, 0, (1,))[part_end]
+    parts = windows.view(np.uint8).reshape(len(part_end), _BEHIND)
+    for column, byte in enumerate((_CR, _LF, kind)):
+        if np.count_nonzero(parts[:, column] == byte) < len(parts):
+            raise ShapeError
+    number: Bytes = parts[:, 3:]
+    return number
+
+
+# -- entries of one shape ----------------------------------------------------------------------------------------------
 
 _SHARE = 4  # a shape of less than this share of the entries is too rare: the others are walked field by field
 _PIECE = 64  # bytes of a segment that are compared at a time

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from spark_streams.connector.errors import ServerReplyError
 from spark_streams.connector.wire.connection.connection import Argument, Connection, Known, Reply, ReplyError, pack
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import find_errors
-from spark_streams.connector.wire.replies.reply_errors import is_error
+from spark_streams.connector.wire.replies.replies import find_errors, is_error
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,17 @@ of the target node finds it if that node is scanned last.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterable, Sequence
+import difflib
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from spark_streams.connector.keys import is_product_key, is_retry_or_returned
-from spark_streams.connector.wire.connection.connection import Argument, Connection
+from spark_streams.base.pattern import NamesAndPatterns, escape, is_pattern
+from spark_streams.connector.errors import StreamMissingError
+from spark_streams.connector.keys import is_product_key, is_retry_or_returned, shards_key
+from spark_streams.connector.wire.connection.connection import Argument, Connection, ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.reply_errors import is_forbidden
+from spark_streams.connector.wire.replies.replies import is_forbidden, is_no_such_key, is_not_permitted, is_wrong_type
 
 _SCAN_COUNT = 25_000  # keys per round trip, 5 ms of the server's time
 _FEW = 100_000  # keys that are scanned for a suggestion
@@ -154,3 +157,103 @@ def _scan_node(node: Connection, *condition: Argument, kind: str) -> set[bytes]:
 
 def _page(cursor: bytes, *condition: Argument, kind: str = "stream") -> tuple[Argument, ...]:
     return ("SCAN", cursor, *condition, "COUNT", _SCAN_COUNT, "TYPE", kind)
+
+
+# -- messages about missing streams: the name may be misspelt, so they suggest the nearest one -------------------------
+
+# The suggestion costs a SCAN. There is none if the server has many keys, or if the user may not list them.
+
+_SHOWN = 5  # streams that are listed one by one
+_COMPARED = 10_000  # names, which take some tenths of a second
+
+ABSENT = "does not exist yet"
+CREATE = "wait for it with createStreams=true"  # remedy that a user may add to `missing`
+WAITING = "waiting for its first entry"
+SILENT = "has never had an entry"  # a query with a misspelt name may have created it
+
+
+def lines_of(server: Server, why: Mapping[str, str], then: str, but: Collection[str] = ()) -> list[str]:
+    """Return a line for each stream without entries.
+
+    why: ABSENT or SILENT, by stream. then: what the query does about it.
+
+    but: streams that are never read. Raises ServerUnreachableError.
+    """
+    shown = list(why)[:_SHOWN]
+    hints = _hints(server, shown, {*why, *but})
+    lines = [f"stream {stream!r} at {server.address} {why[stream]}; {then}{hints[stream]}" for stream in shown]
+    if len(why) > _SHOWN:
+        lines.append(f"{len(why) - _SHOWN} more streams at {server.address} have no entry yet")
+    return lines
+
+
+def nothing_matches(server: Server, pattern: str, but: Collection[str] = ()) -> str:
+    """Return a line for a pattern without a stream to read. Raises ServerUnreachableError."""
+    hint = _hints(server, [pattern], but)[pattern]
+    return f"no stream with entries at {server.address} matches {pattern!r}{hint}"
+
+
+def missing(server: Server, stream: str, remedy: str) -> StreamMissingError:
+    """Return the error for a missing stream that the query does not wait for. Raises ServerUnreachableError."""
+    hint = _hints(server, [stream], [stream])[stream]
+    return StreamMissingError(
+        f"stream {stream!r} does not exist at {server.address}{hint}; check its name and the url's database, or "
+        + remedy
+        + (" (embedded: forgets its streams when it ends)" if server.address.forgets else "")
+    )
+
+
+def suggest_names(server: Server, requested: Sequence[str], but: Collection[str] = ()) -> dict[str, str]:
+    """Return the nearest existing stream for each name, if there is a near one. but: names not to suggest.
+
+    Raises ServerUnreachableError.
+    """
+    existing_streams = streams_if_few(server) if requested else None
+    if existing_streams is None or len(existing_streams) > _COMPARED:
+        return {}
+    names = {name.lower(): name for name in existing_streams if name not in but}
+    matches = {name: difflib.get_close_matches(name.lower(), names, n=1) for name in requested}
+    return {name: names[near[0]] for name, near in matches.items() if near}
+
+
+def hint_of_names(server: Server, requested: Sequence[str], command: str = "rstream streams") -> str:
+    """Return a question with the nearest existing streams, or which command lists the streams."""
+    near = [repr(name) for name in suggest_names(server, requested, requested).values()]
+    return f"did you mean {', '.join(near)}?" if near else f"{command} lists the streams"
+
+
+def _hints(server: Server, requested: Sequence[str], but: Collection[str]) -> dict[str, str]:
+    """Return ` (did you mean …?)` or nothing for each name."""
+    near = suggest_names(server, requested, but)
+    return {name: f" (did you mean {near[name]!r}?)" if name in near else "" for name in requested}
+
+
+# -- names or patterns of streams: first the stream of that name -------------------------------------------------------
+
+# orders[1]    the stream orders[1], if it exists; else the streams that the pattern matches, such as orders1
+# orders:*     the stream orders:*, if it exists; else orders:1, orders:2 …
+
+
+def names_and_patterns(server: Server, words: Sequence[str], exact: bool = False) -> NamesAndPatterns:
+    """Divide words into names and patterns of streams. exact: all are names. Raises ServerError."""
+    doubtful = [] if exact else [word for word in dict.fromkeys(words) if is_pattern(word)]
+    if not doubtful:
+        return NamesAndPatterns(frozenset(words))
+    return NamesAndPatterns.divide(words, existing_streams(server, doubtful))
+
+
+def existing_streams(server: Server, names: Sequence[str]) -> set[str]:
+    """Return those of these names that are streams, sharded ones included. Raises ServerError."""
+    # XINFO rather than EXISTS: a user with rights for stream commands only may send it.
+    commands = [("XINFO", "STREAM", name) for name in names]
+    replies = server.execute_all(commands, is_no_such_key, is_wrong_type, is_not_permitted)
+    kinds = server.execute_all([("TYPE", shards_key(name)) for name in names], is_not_permitted)
+    existing = set()
+    for name, reply, kind in zip(names, replies, kinds, strict=True):
+        if is_not_permitted(reply):  # no right to this key, but the pattern may match streams with rights
+            is_stream = bool(matching_streams(server, escape(name), ()))
+        else:
+            is_stream = not isinstance(reply, ReplyError)
+        if is_stream or kind == b"hash":
+            existing.add(name)
+    return existing

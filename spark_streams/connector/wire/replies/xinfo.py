@@ -13,8 +13,7 @@ from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.keys import PROBE
 from spark_streams.connector.wire.connection.connection import Reply, ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import pairs
-from spark_streams.connector.wire.replies.reply_errors import is_no_such_key, is_not_permitted
+from spark_streams.connector.wire.replies.replies import is_no_such_key, is_not_permitted, pairs
 
 Name = TypeVar("Name", str, bytes, str | bytes)
 # The fields of a group, as all servers send them except Redis 6.2, which lacks the last two. A trigger reads them for
@@ -209,3 +208,20 @@ def consumers_in(reply: Sequence[Reply]) -> list[ConsumerInfo]:
     return [
         ConsumerInfo(info[b"name"], info[b"pending"], info[b"idle"], b"inactive" in info) for info in map(pairs, reply)
     ]
+
+
+# -- entries that XNACK (Redis 8.8) released: pending in their group, and for no consumer ------------------------------
+
+# XPENDING lists them with an empty consumer name and an idle time of -1, and its summary counts them for no consumer. A
+# claim takes them whatever minimum idle time it has, and XPENDING … IDLE lists them likewise. So an impossibly long
+# idle time selects exactly these entries.
+
+RELEASED_IDLE = 1 << 50  # milliseconds
+SHOWN = "(released)"  # shown instead of a consumer's name
+FATAL = (1 << 63) - 1  # deliveries: XNACK FATAL sets an entry's counter to this, and no other delivery count reaches it
+
+
+def released_in(summary: Reply) -> int:
+    """Number of released entries of a group. summary: the reply to XPENDING key group."""
+    total, _, _, consumers = summary
+    return max(0, int(total) - sum(int(count) for _, count in consumers or ()))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from spark_streams.connector.deadletter.kind_counts import KindCounts
     from spark_streams.connector.deadletter.retry.waiting_entries import WaitingEntries
-    from spark_streams.connector.schemas.shown import FieldDecoders
+    from spark_streams.connector.schemas.decode_process import FieldDecoders
     from spark_streams.connector.wire.connection.server import Server
 
 

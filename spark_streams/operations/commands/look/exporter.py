@@ -80,7 +80,7 @@ def exporter(
       rstream exporter --once | grep lag_seconds
     """  # fmt: skip
     from spark_streams.base.printable import printable
-    from spark_streams.connector.watch.exposition import Exposition
+    from spark_streams.connector.watch.metrics_page import MetricsPage
     from spark_streams.operations.monitor.exporter.dead_letters import SECONDS
     from spark_streams.operations.monitor.exporter.metrics import Collector
     from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
@@ -100,7 +100,7 @@ def exporter(
         limit if once else SECONDS,
         max_groups=max_groups,
     )
-    page = Exposition(Collector(snapshots), None if once else port, host)
+    page = MetricsPage(Collector(snapshots), None if once else port, host)
     try:
         if once:
             # The same bytes as over HTTP, in any locale. Labels are printable.

@@ -13,7 +13,7 @@ from spark_streams.operations.commands.names import named_streams
 from spark_streams.operations.commands.shared import connect, json_option, print_json, say, url_option
 
 if TYPE_CHECKING:
-    from spark_streams.connector.schemas.shown import FieldDecoders
+    from spark_streams.connector.schemas.decode_process import FieldDecoders
     from spark_streams.connector.wire.connection.server import Server
 
 _LAST = 10  # entries by default

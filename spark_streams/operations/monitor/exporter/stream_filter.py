@@ -7,8 +7,14 @@ from collections.abc import Callable, Sequence
 
 from spark_streams.base.pattern import is_pattern
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.named_streams import names_and_patterns
-from spark_streams.connector.wire.replies.scan import MOST_STREAMS, Bounded, bounded, list_streams, matching_streams
+from spark_streams.connector.wire.replies.scan import (
+    MOST_STREAMS,
+    Bounded,
+    bounded,
+    list_streams,
+    matching_streams,
+    names_and_patterns,
+)
 
 _SEARCH_INTERVAL = 10.0  # seconds between two searches for new streams, and ten times the duration of the last search
 
@@ -16,7 +22,7 @@ Name = str | bytes
 
 
 class StreamFilter:
-    """The streams of these names and patterns (named_streams.py), or all: the named ones, then the first
+    """The streams of these names and patterns (wire/replies/scan.py), or all: the named ones, then the first
     others by name, up to `max_streams`."""
 
     def __init__(

@@ -36,8 +36,7 @@ from spark_streams.connector.sink.batch_writer import BatchWriter
 from spark_streams.connector.sink.encode.chunks import OwnIds
 from spark_streams.connector.sink.encode.row_errors import error_of_row
 from spark_streams.connector.sink.send.write import Result, SinkTask, append
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.address.patience import DEFAULT_PATIENCE, Patience
+from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE, Address, Patience
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
 from tests.connector.sink.writing import batch_of, close, frame, ledger_keys, numbers, options, write
 from tests.proxy import Proxy

@@ -15,7 +15,7 @@ from spark_streams.connector.sink.encode.chunks import encode_chunks
 from spark_streams.connector.sink.encode.destination import Destination
 from spark_streams.connector.sink.encode.limits import ServerLimits
 from spark_streams.connector.sink.send.write import Result, SinkTask, append
-from spark_streams.connector.wire.address.patience import DEFAULT_PATIENCE
+from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE
 from spark_streams.connector.wire.connect import connect
 from tests.connector.sink.writing import batch_of, close, numbers, options
 from tools.servers.server import Server

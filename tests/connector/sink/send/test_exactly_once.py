@@ -13,7 +13,7 @@ import pytest
 from spark_streams.connector.errors import LedgerError
 from spark_streams.connector.sink.send.write import Result, SinkTask, append
 from spark_streams.connector.wire.connection.connection import Connection, pack
-from spark_streams.connector.wire.connection.pipe import Pipe
+from spark_streams.connector.wire.connection.server import Pipe
 from spark_streams.connector.wire.session import Session
 from tests.connector.sink.writing import (
     KilledError,

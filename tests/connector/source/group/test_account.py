@@ -14,7 +14,7 @@ from spark_streams.connector.errors import DataLossError
 from spark_streams.connector.source.quota import BatchQuota
 from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, read, reader, stop_all
 from tools.servers.server import Server
 

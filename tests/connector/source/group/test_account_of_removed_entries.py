@@ -15,7 +15,7 @@ from spark_streams.connector.errors import DataLossError
 from spark_streams.connector.source.group.account import count_read
 from spark_streams.connector.source.group.server_checks import require_entry_counts
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.connector.wire.replies.xinfo import stream_states

@@ -12,7 +12,7 @@ import redis
 
 from spark_streams.connector.errors import DataLossError
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tests.connector.source.group.test_retries import LETTERS, TEXTS, dead
 from tools.driving import ALL, LOOK_EACH_TIME, add, begin, drain, pending_count, read, reader, rows, stop_all
 from tools.machine_time import machine_seconds

@@ -7,7 +7,7 @@ import redis
 
 from spark_streams.connector.errors import DataLossError
 from spark_streams.connector.source.limits import Limits
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, SMALL, add, begin, drain, pending_count, read, reader
 from tools.servers.server import Server
 

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import DataLossError
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.connection.connection import Connection
 from tools import driving
 from tools.driving import ALL, LOOK_EACH_TIME, add, drain, pending_count, positions, read

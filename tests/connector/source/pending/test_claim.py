@@ -13,7 +13,7 @@ import redis
 from spark_streams.connector.errors import DataLossError
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.pending import claim
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import (
     ALL,
     NEVER_AHEAD,

@@ -13,7 +13,7 @@ import redis
 
 from spark_streams.connector.errors import DataLossError, GroupSharedError
 from spark_streams.connector.source.group import state as group_state
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import (
     ALL,
     NEVER_AHEAD,

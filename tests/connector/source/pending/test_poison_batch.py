@@ -22,7 +22,7 @@ from spark_streams.connector.source.pending.poison_record import (
     note_failure,
 )
 from spark_streams.connector.source.range import Range
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from tests.connector.source.supervised import LETTERS, Supervised, consumers, dead_letters

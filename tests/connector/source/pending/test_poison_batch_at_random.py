@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 import redis
 
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.connection.connection import Connection
 from tests.connector.source.supervised import DiedError, Supervised, consumers, dead_letters
 from tests.seeds import seeds

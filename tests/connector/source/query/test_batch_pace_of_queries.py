@@ -14,7 +14,7 @@ from spark_streams.connector.datasource import RStreamDataSource
 from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.read_limits import ReadAllAvailable, ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadMaxRows
 from tools.driving import ALL, NEVER_AHEAD, add, pending_count, read, reader
 from tools.servers.server import Server
 
@@ -201,7 +201,7 @@ def test_one_batch_of_everything_has_no_time_to_follow(server: Server, client: r
 def test_before_spark_4_2_the_option_is_refused() -> None:
     """A run with availableNow is one batch there: each would be a tenth of the one before."""
     source = RStreamDataSource({"url": "redis://h", "streams": "s", "group": "g", "targetBatchTime": "2s"})
-    with mock.patch("spark_streams.connector.spark.read_limits.HAS_READ_LIMITS", False):
+    with mock.patch("spark_streams.connector.spark.data_source.HAS_READ_LIMITS", False):
         refused = source.streamReader(StructType([StructField("n", LongType())]))
     with pytest.raises(UnsupportedError, match="targetBatchTime needs Spark 4.2 or newer.*set maxEntriesPerTrigger"):
         refused.initialOffset()

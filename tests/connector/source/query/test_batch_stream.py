@@ -18,7 +18,7 @@ from spark_streams.connector.errors import (
 )
 from spark_streams.connector.source.part import ALL as ALL_OF_RANGE
 from spark_streams.connector.source.trigger import delivered
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import (
     ALL,
     NEVER_AHEAD,

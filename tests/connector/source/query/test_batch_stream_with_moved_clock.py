@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import NEVER_AHEAD, SMALL, add, pending_count, read, reader
 from tools.servers.moved_clock import Moved, running
 from tools.servers.server import KINDS, skip_without_redis

@@ -12,7 +12,7 @@ import redis
 
 from spark_streams.connector.errors import DataLossError
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import ALL, NEVER_AHEAD, add, another_reader, pending_count, read, reader
 from tools.servers.server import Server
 

@@ -12,9 +12,8 @@ from pyspark.sql.types import ArrayType, StructField, StructType, VariantType
 
 from spark_streams.connector.errors import DecodeError, SchemaError
 from spark_streams.connector.source.rows.columns import Columns
-from spark_streams.connector.spark.arrow_schema import arrow_schema
-from spark_streams.connector.wire.entries.decode import ExactPage
-from spark_streams.connector.wire.entries.vector_page import VectorPage
+from spark_streams.connector.spark.arrow import arrow_schema
+from spark_streams.connector.wire.entries.entry_page import ExactPage, VectorPage
 
 US = pa.timestamp("us", tz="UTC")
 

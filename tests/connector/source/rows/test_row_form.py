@@ -8,8 +8,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from spark_streams.connector.spark import row_form
-from spark_streams.connector.spark.row_form import rows_for_spark, tuples_of
+from spark_streams.connector.spark import arrow as row_form
+from spark_streams.connector.spark.arrow import rows_for_spark, tuples_of
 
 MAP = pa.map_(pa.string(), pa.int64())
 SCHEMA = pa.schema([

@@ -22,7 +22,7 @@ from spark_streams.connector.sink.send.write import append
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import UNLIMITED, StreamReader
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.sending import KilledError, before_sending, killed
 
 STREAM = "traffic"

@@ -8,7 +8,7 @@ import redis
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.trigger import observe
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import NEVER_AHEAD, add, read, reader
 from tools.sending import KilledError
 from tools.servers.server import Server

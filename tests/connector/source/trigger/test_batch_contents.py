@@ -9,7 +9,7 @@ import redis
 
 from spark_streams.connector.errors import GroupSharedError, StreamStateError
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tests.remedies import carry_out
 from tools.driving import (
     ALL,

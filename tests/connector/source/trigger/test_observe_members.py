@@ -10,7 +10,7 @@ import redis
 
 from spark_streams.connector.errors import DataLossError
 from spark_streams.connector.source.commit_mark import committed_key
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tests.connector.source.moved_group import stopped_by_a_moved_group
 from tests.remedies import carry_out
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, positions, read, reader, stop_all

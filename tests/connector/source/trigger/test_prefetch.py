@@ -10,7 +10,7 @@ import redis
 from spark_streams.connector.errors import DataLossError, ServerUnreachableError
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.source.trigger import delivered, prefetch
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, begin, drain, pending_count, positions, read, reader
 from tools.servers.server import Server
 

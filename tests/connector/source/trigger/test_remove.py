@@ -12,7 +12,7 @@ import redis
 from spark_streams.connector.counters import LOST
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tests.connector.source.moved_group import read_two_of_ten, stopped_by_a_moved_group
 from tests.connector.source.trigger.hour_of_traffic import STREAM, hour
 from tools.driving import (

@@ -17,7 +17,7 @@ from spark_streams.connector.source.trigger.batch_contents import BatchContents
 from spark_streams.connector.source.trigger.delivered import Delivered
 from spark_streams.connector.source.trigger.run_state import QueryState, RunState
 from spark_streams.connector.source.trigger.trigger import Trigger, end_of_batch
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.replies.xinfo import StreamState
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, read, reader
 from tools.servers.server import Server

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from spark_streams.connector.source.offset import Offset
-from spark_streams.connector.spark.read_limits import ReadMaxRows
+from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import (
     ALL,
     LOOK_EACH_TIME,

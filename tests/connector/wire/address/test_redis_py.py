@@ -42,7 +42,6 @@ def test_one_file_alone_makes_connections_and_some_know_errors() -> None:
     errors = {
         "connector/wire/connection/connection.py",
         "connector/wire/topology/sentinel.py",
-        "connector/wire/topology/sentinel_watch.py",
         "connector/wire/connection/named_errors.py",
     }
     assert importing == {

@@ -21,9 +21,9 @@ from spark_streams.connector.wire.connection.connection import (
     ReplyTooLargeError,
     pack,
 )
-from spark_streams.connector.wire.connection.duplex import Duplex
-from spark_streams.connector.wire.connection.pipe import Pipe
-from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_wrong_type
+from spark_streams.connector.wire.connection.server import Pipe
+from spark_streams.connector.wire.connection.sockets import Duplex
+from spark_streams.connector.wire.replies.replies import is_no_group, is_wrong_type
 from tools.servers.server import Server, free_port
 
 MB = 1 << 20

@@ -13,10 +13,9 @@ from spark_streams.cli import main
 from spark_streams.connector.errors import RetriesExhaustedError, RStreamError, ServerFullError, find_in_text
 from spark_streams.connector.keys import shards_key
 from spark_streams.connector.shards.registry import RULE
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.address.patience import Patience
+from spark_streams.connector.wire.address.address import Address, Patience
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
-from spark_streams.connector.wire.connection.full_server import Memory
+from spark_streams.connector.wire.connection.named_errors import Memory
 from spark_streams.connector.wire.connection.retry import Backoff, is_transient
 from spark_streams.connector.wire.connection.server import Server as AnyServer
 from spark_streams.connector.wire.replies.multi_exec import transact

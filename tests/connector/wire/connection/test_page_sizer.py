@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.connector.wire.connection.page_sizer import PageSizer
+from spark_streams.connector.wire.connection.connection import PageSizer
 
 COUNTS = st.integers(1, 100_000)
 

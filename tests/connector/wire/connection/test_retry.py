@@ -12,10 +12,9 @@ from spark_streams.connector.errors import (
     ServerUnreachableError,
     WrongKeyTypeError,
 )
-from spark_streams.connector.wire.address.patience import Patience
+from spark_streams.connector.wire.address.address import Patience
 from spark_streams.connector.wire.connection.connection import ReplyError
-from spark_streams.connector.wire.connection.outages import Outages
-from spark_streams.connector.wire.connection.retry import Backoff, is_transient, wants_new_connection
+from spark_streams.connector.wire.connection.retry import Backoff, Outages, is_transient, wants_new_connection
 
 
 @pytest.mark.parametrize("word", ["OOM", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"])

@@ -16,10 +16,15 @@ from hypothesis import strategies as st
 
 from spark_streams.base.ids import InvalidStreamId, StreamId
 from spark_streams.connector.errors import ServerReplyError, UnsupportedError
-from spark_streams.connector.wire.entries.decode import decode_entries, decode_replies
-from spark_streams.connector.wire.entries.entry_page import EntryPage
+from spark_streams.connector.wire.entries.entry_page import (
+    EntryPage,
+    ExactPage,
+    VectorPage,
+    decode_entries,
+    decode_replies,
+    parse_entries,
+)
 from spark_streams.connector.wire.entries.lines import ShapeError
-from spark_streams.connector.wire.entries.parsed_page import ExactPage, parse_entries
 from spark_streams.connector.wire.entries.pending_page import (
     PendingPage,
     _exact,
@@ -27,7 +32,6 @@ from spark_streams.connector.wire.entries.pending_page import (
     decode_pending,
     texts_of,
 )
-from spark_streams.connector.wire.entries.vector_page import VectorPage
 
 Entry = tuple[bytes, list[bytes] | None]
 

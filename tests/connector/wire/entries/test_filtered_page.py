@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.connector.wire.entries.decode import decode_replies
-from spark_streams.connector.wire.entries.filtered_page import FilteredPage
+from spark_streams.connector.wire.entries.entry_page import FilteredPage, decode_replies
 
 
 def bulk(value: bytes) -> bytes:

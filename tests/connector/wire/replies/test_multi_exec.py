@@ -16,7 +16,7 @@ from spark_streams.connector.wire.replies.multi_exec import (
     transact_each,
     transact_in_turn,
 )
-from spark_streams.connector.wire.replies.reply_errors import is_wrong_type
+from spark_streams.connector.wire.replies.replies import is_wrong_type
 from tools.servers.server import Server
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection, Reply, ReplyError
-from spark_streams.connector.wire.replies.replies import find_errors, may_hold_errors, parse_replies
-from spark_streams.connector.wire.replies.reply_errors import (
+from spark_streams.connector.wire.replies.replies import (
     ID_TOO_LOW,
     IDS_EXHAUSTED,
+    find_errors,
     is_busy_group,
     is_id_refusal,
     is_key_required,
@@ -19,6 +19,8 @@ from spark_streams.connector.wire.replies.reply_errors import (
     is_no_such_key,
     is_syntax_error,
     is_wrong_type,
+    may_hold_errors,
+    parse_replies,
 )
 from tools.servers.server import Server
 

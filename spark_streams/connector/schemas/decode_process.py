@@ -1,0 +1,231 @@
+"""The process that decodes values for people who look at them: a value that ends a process does not end theirs.
+
+    rstream show, console                          python -m spark_streams.connector.schemas.decode_server
+      forms                          ---pickle-->    decoders
+      (name, value)                  ---pickle-->    decode, within the limits below
+      Shown                          <--frame----    kind, length, content
+
+The process is started for the first value, and used until it dies; the next value starts another one. It ends if its
+input ends, so also if its parent was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, NamedTuple
+
+from spark_streams.base.own_python import python_command, python_environment
+from spark_streams.connector.errors import RegistryError
+from spark_streams.connector.schemas.decoder import reader_of
+from spark_streams.connector.schemas.payload_format import PayloadFormat
+from spark_streams.connector.schemas.registry import Schema
+
+# -- what the process answers, and what it may take --------------------------------------------------------------------
+
+SECONDS = 10.0  # that the values of a page may take together
+MEMORY = 512 << 20  # bytes beyond what the process has when it begins
+LONGEST = 16 << 20  # bytes of a value's JSON
+TEXT, REASON, REGISTRY = range(3)  # kinds of a frame
+TOO_LONG = "not decoded: it took too long"
+TOO_LARGE = "not decoded: it needs too much memory"
+_HEAD = struct.Struct(">BI")
+
+
+class Shown(NamedTuple):
+    """A value of a field that is decoded. text: JSON in UTF-8; reason: why there is none, else empty."""
+
+    text: bytes
+    reason: str = ""
+
+
+class Frame(NamedTuple):
+    """An answer. content: a value's JSON, a reason, or the message of an error of a registry."""
+
+    kind: int
+    content: bytes
+
+    def write(self, file: IO[bytes]) -> None:
+        """Write the frame."""
+        file.write(_HEAD.pack(self.kind, len(self.content)) + self.content)
+        file.flush()
+
+
+def read_frame(file: IO[bytes]) -> Frame:
+    """Read a frame. Raises EOFError if there is none, or no whole one."""
+    head = file.read(_HEAD.size)
+    kind, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (-1, 0)
+    content = file.read(min(length, LONGEST))
+    if kind not in (TEXT, REASON, REGISTRY) or len(content) != length:
+        raise EOFError
+    return Frame(kind, content)
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+COMMAND = tuple(python_command("-m", "spark_streams.connector.schemas.decode_server"))
+_MOMENT = 1.0  # seconds that a process has to end by itself
+
+
+class _Running(NamedTuple):
+    """The process, and its pipes."""
+
+    process: subprocess.Popen[bytes]
+    requests: IO[bytes]
+    replies: IO[bytes]
+
+
+class DecodeProcess:
+    """Decodes values in another process. Threads may share it: it decodes one page at a time."""
+
+    def __init__(
+        self, forms: Mapping[bytes, PayloadFormat], command: Sequence[str] = COMMAND, seconds: float = SECONDS
+    ) -> None:
+        """forms: by the name of a field; command: to start; seconds: that the values of a page may take together."""
+        self._forms, self._command, self._seconds = dict(forms), command, seconds
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+        self._ended: Callable[[], int | None] = lambda: None  # ends the process, once; at the latest with this one
+
+    @property
+    def pid(self) -> int | None:
+        """ID of the process that was started last, None if there is none."""
+        return None if self._running is None else self._running.process.pid
+
+    def decode(self, pairs: Sequence[tuple[bytes, bytes]], is_strict: bool) -> list[Shown]:
+        """Return what the fields of a page are, in their order. is_strict: raise RegistryError if a registry cannot be
+        asked."""
+        deadline = time.monotonic() + self._seconds
+        found: list[Shown] = []
+        if self._lock.acquire(timeout=self._seconds):
+            try:
+                while len(found) < len(pairs) and time.monotonic() < deadline:
+                    self._add(pairs, found, deadline, is_strict)
+            finally:
+                self._lock.release()
+        return found + [Shown(b"", TOO_LONG)] * (len(pairs) - len(found))
+
+    def _add(self, pairs: Sequence[tuple[bytes, bytes]], found: list[Shown], deadline: float, is_strict: bool) -> None:
+        """Add the decoded values, until the process dies: then the reason for the value that it died of."""
+        try:
+            running = self._start()
+        except OSError as error:
+            found.append(Shown(b"", f"not decoded: no process can be started ({error.strerror})"))
+            return
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            running.process.kill()
+
+        timer = threading.Timer(deadline - time.monotonic(), end)
+        timer.daemon = True
+        timer.start()
+        try:
+            for pair in pairs[len(found) :]:
+                running.requests.write(pickle.dumps(pair))
+                running.requests.flush()
+                kind, content = read_frame(running.replies)
+                if kind == REGISTRY and is_strict:
+                    raise RegistryError(content.decode())
+                found.append(Shown(content) if kind not in (REASON, REGISTRY) else Shown(b"", content.decode()))
+        except (OSError, EOFError):
+            code = self._ended()
+            found.append(Shown(b"", TOO_LONG if late.is_set() or code == -signal.SIGALRM else _reason(code)))
+        except KeyboardInterrupt:  # an answer is on its way: the next request would get it
+            running.process.kill()
+            raise
+        finally:
+            timer.cancel()
+
+    def _start(self) -> _Running:
+        """Return the process, started if it does not run. Raises OSError."""
+        if self._running is not None:
+            if self._running.process.poll() is None:
+                return self._running
+            self._ended()
+        # In a session of its own: Ctrl-C is not for it. What libraries print does not reach this terminal.
+        process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=python_environment(os.environ),
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._running = running = _Running(process, process.stdin, process.stdout)
+        self._ended = weakref.finalize(self, _end, running)
+        with contextlib.suppress(BrokenPipeError):  # it died: the first request finds that
+            running.requests.write(pickle.dumps(self._forms))
+            running.requests.flush()
+        return running
+
+
+def _end(running: _Running) -> int:
+    """End the process, if it runs, and return its exit code."""
+    with contextlib.suppress(BrokenPipeError):  # it died, and what it was to read is left
+        running.requests.close()
+    try:
+        running.process.wait(_MOMENT)
+    except subprocess.TimeoutExpired:
+        running.process.kill()
+    running.replies.close()
+    return running.process.wait()
+
+
+def _reason(code: int | None) -> str:
+    how = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+    return f"not decoded: the process that decodes it ended with {how}"
+
+
+# -- values of fields as JSON: `rstream show --decode` and the console -------------------------------------------------
+
+_MOST_BYTES = 1 << 20  # of a value
+
+
+class FieldDecoders:
+    """Decoders by the name of a field, in a process of their own that may die. keeps_going: a registry that cannot be
+    asked is a reason, not an error.
+    """
+
+    def __init__(
+        self, forms: Mapping[bytes, PayloadFormat], keeps_going: bool = False, process: DecodeProcess | None = None
+    ) -> None:
+        """Raise errors of the format's package if a schema is not valid. process: by default it has these forms."""
+        for form in forms.values():
+            reader_of(form, Schema(form.schema, form.format.upper()) if form.schema else None)
+        self.fields = frozenset(forms)
+        self._is_strict = not keeps_going
+        self._process = process or DecodeProcess(forms)
+
+    def page(self, pairs: Sequence[tuple[bytes, bytes]]) -> list[Shown | None]:
+        """Return the decoded values of a page, None for each field that is not decoded. Raises RegistryError."""
+        shown: list[Shown | None] = [
+            Shown(b"", "larger than 1 MB") if name in self.fields and len(value) > _MOST_BYTES else None
+            for name, value in pairs
+        ]
+        places = [place for place, (name, _) in enumerate(pairs) if name in self.fields and shown[place] is None]
+        if places:
+            found = self._process.decode([pairs[place] for place in places], self._is_strict)
+            for place, one in zip(places, found, strict=True):
+                shown[place] = one
+        return shown
+
+    def as_json(self, pairs: Iterable[tuple[bytes, bytes]]) -> list[dict[str, str]]:
+        """Return an object for each field that is decoded: its name, and the JSON as a text or the reason."""
+        own = [(name, value) for name, value in pairs if name in self.fields]
+        return [
+            {"field": name.decode(), **({"reason": one.reason} if one.reason else {"json": one.text.decode()})}
+            for (name, _), one in zip(own, self.page(own), strict=True)
+            if one is not None
+        ]
