@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.base.untyped import Json
 from spark_streams.connector.counters import Counts
-from spark_streams.connector.source.offset import position_in
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range, position_in
 
 _OURS = frozenset({"format", "group", "consumer", "streams"})
 
