@@ -19,7 +19,7 @@ from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import position_in
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import UNLIMITED, StreamReader
-from spark_streams.connector.source.trigger import delivered, reserve
+from spark_streams.connector.source.trigger import reserve, roles
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.spark.worker import micro_batch
 from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE, Patience
@@ -153,7 +153,7 @@ def others_read_first(monkeypatch: pytest.MonkeyPatch, client: redis.Redis, coun
         return original(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(delivered, "reserve", race)
+        patch.setattr(roles, "reserve", race)
         yield
 
 

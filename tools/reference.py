@@ -27,7 +27,7 @@ from spark_streams.connector.options.option import REQUIRED, Option, documented
 from spark_streams.connector.options.sink_table import SINK_GROUPS
 from spark_streams.connector.options.source_table import SOURCE_GROUPS
 from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE
-from spark_streams.connector.source.group import remedies
+from spark_streams.connector.source.group import recovery
 from spark_streams.connector.watch import query_metrics
 from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.settings.sample_config import file_name, sample_config
@@ -340,7 +340,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "kafka-read": lambda: migration.table_of_rows("Kafka", migration.KAFKA_READ),
     "kafka-write": lambda: migration.table_of_rows("Kafka", migration.KAFKA_WRITE),
     "spark-redis": lambda: migration.table_of_rows("spark-redis", migration.SPARK_REDIS),
-    "remedies": remedies.table,
+    "remedies": recovery.table,
     "errors": print_errors,
     "shared-options": print_shared_options,
     "decode-options": print_decode_options,

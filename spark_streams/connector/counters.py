@@ -1,6 +1,6 @@
 """Counters of one run of a query: the table, and the counts of one stream.
 
-    tasks, claims, the trigger     source.run_counters     counts while the query runs
+    tasks, claims, the trigger     source.group.recovery     counts while the query runs
     Spark's progress               Counts.of_stream        reads them
     log lines                      Counts.to_json          writes them; Counts.read reads them
     metrics, notebooks, console    the columns `metric` and `heading` of TABLE

@@ -85,8 +85,7 @@ class RStreamDataSource(DataSource):
         return pushing
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from spark_streams.connector.source.refused_reader import RefusedReader
-        from spark_streams.connector.source.stream_reader import StreamReader
+        from spark_streams.connector.source.stream_reader import RefusedReader, StreamReader
         from spark_streams.connector.spark.data_source import HAS_READ_LIMITS, for_this_spark
 
         try:

@@ -39,7 +39,6 @@ ALLOWED = {
     "operations/monitor/exporter/snapshot_cache.py": OPTIONS,
     "operations/groups/target.py": OPTIONS,
     "connector/source/offset.py": OWN,
-    "connector/source/range.py": OWN,
     "connector/spark/worker.py": OWN,
     "operations/transfer/memory.py": "what the kernel says of this process",
     "connector/sink/encode/limits.py": OWN,

@@ -11,7 +11,7 @@ import pytest
 
 from spark_streams.connector import counters
 from spark_streams.connector.counters import TABLE, Counts, RunCounter
-from spark_streams.connector.source.run_counters import RunCounters
+from spark_streams.connector.source.group.recovery import RunCounters
 from spark_streams.connector.spark.data_source import REPORT, StartingReader
 from spark_streams.connector.watch.log_lines import progress_line, read_lines, text
 from spark_streams.connector.watch.notebook import query_table

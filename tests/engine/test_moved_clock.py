@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from spark_streams.engine import LocalEngine
-from tests.connector.source.group.test_consumer_lease import a_lease_from_elsewhere
+from tests.connector.source.group.test_streams_lease import a_lease_from_elsewhere
 from tools.driving import add, drain, forget_all, reader
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server, serving

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from spark_streams.base.ids import MAX_ID, MIN_ID
-from spark_streams.connector.source.group.stream_set import StreamSet
-from spark_streams.connector.source.membership import Membership
-from spark_streams.connector.source.part import ALL, Part
+from spark_streams.connector.source.group.streams import StreamSet
+from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.offset import Range
+from spark_streams.connector.source.partitioning import ALL, Part
 from spark_streams.connector.source.pending_list import acknowledge
-from spark_streams.connector.source.query.replayed_batch import ReplayedBatch
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.query.planning import ReplayedBatch
 from spark_streams.connector.source.trigger.trigger import Trigger, TriggerResult
 from spark_streams.connector.wire.connection.connection import Connection
 from tools.simulation.drivers import DRIVEN

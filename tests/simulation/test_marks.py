@@ -11,7 +11,7 @@ import redis
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.trigger import observe
-from spark_streams.connector.source.trigger.delivered import Delivered
+from spark_streams.connector.source.trigger.roles import Delivered
 from tools.servers.server import Server
 from tools.simulation import marks
 from tools.simulation.histories import more, plan

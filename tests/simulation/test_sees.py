@@ -16,11 +16,10 @@ from spark_streams.connector.sink.ledger.balance import Balance
 from spark_streams.connector.sink.ledger.join import LedgerJoin
 from spark_streams.connector.sink.ledger.ledger_view import LedgerView
 from spark_streams.connector.source.group import compare
-from spark_streams.connector.source.group.findings import Finding
-from spark_streams.connector.source.group.remedies import DataLoss
-from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.group.recovery import DataLoss, Finding
+from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.pending_list import acknowledge
-from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.trigger import batch_contents, observe
 from spark_streams.connector.source.trigger.trigger import Trigger, TriggerResult
 from spark_streams.connector.wire.connection.connection import Connection

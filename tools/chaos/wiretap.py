@@ -8,7 +8,7 @@ from typing import Any
 
 import hiredis
 
-from spark_streams.connector.source.trigger.bookmarked import Bookmarked
+from spark_streams.connector.source.trigger.roles import Bookmarked
 from spark_streams.connector.wire.connection.connection import Connection
 from tools.chaos.query import Query
 from tools.chaos.strike import stand_still

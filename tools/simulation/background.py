@@ -1,4 +1,4 @@
-"""BackgroundWorker (source.trigger.background) for the simulation: its thread works a few ticks at a time."""
+"""BackgroundWorker (source.query.triggering) for the simulation: its thread works a few ticks at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from spark_streams.connector.source.trigger.background import BackgroundWorker, Job
+from spark_streams.connector.source.query.triggering import BackgroundWorker
+from spark_streams.connector.source.trigger.run_state import Job
 from spark_streams.connector.wire.address.address import Address
 from tools.simulation.actor import Actor
 from tools.simulation.world import World

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_streams.connector.source.group.start import InitialPositionKeys
-from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.group.begin import InitialPositionKeys
+from spark_streams.connector.source.group_client import Membership
 from tools.simulation.world import CONSUMER, GROUP, World
 
 _BEFORE = "before the start"

@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, replace
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.source.commit_mark import Mark, without_pending_list
 from spark_streams.connector.source.group.compare import (
-    PendingAbove,
     Repair,
     at_end,
     compare,
@@ -34,10 +33,10 @@ from spark_streams.connector.source.group.compare import (
     moved_since_checkpoint,
     repaired,
 )
-from spark_streams.connector.source.group.findings import Finding, GroupUse, Kind
-from spark_streams.connector.source.group.state import GroupState, Look, OtherConsumer
+from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kind
+from spark_streams.connector.source.group.snapshot import GroupState, Look, OtherConsumer, PendingAbove
 from spark_streams.connector.source.offset import StreamOffset
-from spark_streams.connector.source.trigger.bookmarked import look_at_query
+from spark_streams.connector.source.trigger.roles import look_at_query
 from spark_streams.connector.wire.replies.xinfo import StreamState
 
 FIRST = 1_000_000  # IDs of a stream that is created again are lower, or continue

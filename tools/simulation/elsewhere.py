@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.connector.errors import ConsumerTakenError, RStreamError
-from spark_streams.connector.source.group.consumer_lease import ConsumerLease, lease_key
+from spark_streams.connector.source.group.streams import ConsumerLease
+from spark_streams.connector.source.group_client import lease_key
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.lease import TTL, Processes

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 import redis
 
 from spark_streams.connector.errors import LedgerError, RStreamError, StreamStateError
-from spark_streams.connector.source.group.consumer_lease import lease_key
+from spark_streams.connector.source.group_client import lease_key
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.connector.wire.lease import TTL
 from tools.servers.server import Server

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from spark_streams.connector.errors import ConsumerTakenError, RStreamError
-from spark_streams.connector.source.group.consumer_lease import lease_key
+from spark_streams.connector.source.group_client import lease_key
 from tools.simulation.step import Step
 from tools.simulation.world import CONSUMER, GROUP, World
 

@@ -23,8 +23,7 @@ from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.history_reader import HistoryReader
 from spark_streams.connector.source.limits import LIMITS
-from spark_streams.connector.source.offset import StreamOffset, position_in
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range, StreamOffset, position_in
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimit

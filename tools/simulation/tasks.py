@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_streams.connector.errors import RStreamError
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.operations.verify.history import Row
 from tools.simulation.actor import Actor

@@ -14,7 +14,7 @@ import redis
 
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.source.commit_mark import committed_key
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.operations.verify.history import id_key
 from tools.servers.server import Server

@@ -32,13 +32,11 @@ from spark_streams.connector.source.archive.history import (
 from spark_streams.connector.source.archive.rows import Rows, rows_beside, rows_of
 from spark_streams.connector.source.archive.seen import read_ids
 from spark_streams.connector.source.archive.tasks import history_tasks
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.membership import Membership
-from spark_streams.connector.source.offset import HISTORY
-from spark_streams.connector.source.part import ALL, Part
-from spark_streams.connector.source.partitioning import Task
+from spark_streams.connector.source.offset import HISTORY, Range
+from spark_streams.connector.source.partitioning import ALL, Part, Task
 from spark_streams.connector.source.quota import BatchQuota
-from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnTally, ColumnWarnings
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import UNLIMITED, StreamReader

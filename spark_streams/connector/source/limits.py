@@ -42,7 +42,7 @@ class Limits:
     pattern_interval_each: the same, per stream: a search takes 9 µs per stream
     pattern_streams: of a pattern; offsets name each of them
 
-    An idle query (query.idle):
+    An idle query (query.triggering):
     idle_wait: maximum seconds that one call of latestOffset waits; Spark stops a query between two calls. After a
         batch the first calls wait less (Idle.batch_ran)
     idle_check: seconds between two checks of streams and groups that receive no entries; 0: each call checks
@@ -57,7 +57,7 @@ class Limits:
     sample_entries: of a stream, from either end
     sample_bytes: of all streams together, if entries are alike
 
-    Samples of the size of entries (maxBytesPerTrigger, source.sampled_size):
+    Samples of the size of entries (maxBytesPerTrigger, source.quota):
     sampled_entries: of a stream
     sampled_at_once: entries of all streams together, but at least one of each
     sampled_bytes: of a stream, if its entries have the size of the first one

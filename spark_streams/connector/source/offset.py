@@ -33,13 +33,57 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from spark_streams.base.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import OffsetError
 from spark_streams.connector.source.commit_mark import Mark, checkpoint_of
-from spark_streams.connector.source.range import Range
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Entries of one stream with after < ID ≤ last that were delivered to the query's consumer at `until` at the latest
+    (milliseconds of the server's clock). count: how many they are, 0 if that is not known. An entry that is handed over
+    later has a later time of delivery, so it is not of the batch. until is 0 if the query is alone in the group: nobody
+    can hand entries over, and no clock decides."""
+
+    stream: str
+    after: StreamId
+    last: StreamId
+    count: int = 0
+    until: int = 0
+
+    @classmethod
+    def parse(cls, stream: str, text: str) -> Range:
+        """Parse the text that `str` returns. Raises ValueError, InvalidStreamId for any other text."""
+        after, last, count, until = text.split(" ")
+        return cls(stream, StreamId.parse(after), StreamId.parse(last), int(count), int(until))
+
+    def __str__(self) -> str:
+        """Return the text for an offset, which names the stream beside it."""
+        return f"{self.after} {self.last} {self.count} {self.until}"
+
+    def covers(self, entry: StreamId) -> bool:
+        """Whether the ID of an entry is within the range."""
+        return self.after < entry <= self.last
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it can have no entry."""
+        return self.last <= self.after
+
+
+def around(stream: str, ranges: Iterable[Range], last: StreamId, until: int = 0) -> list[Range]:
+    """Return what the stream has up to `last` that is in none of these ranges. Pure."""
+    found, after = list[Range](), MIN_ID
+    for taken in sorted(ranges, key=attrgetter("after")):
+        found.append(Range(stream, after, min(taken.after, last), until=until))
+        after = max(after, taken.last)
+    found.append(Range(stream, after, last, until=until))
+    return [entries for entries in found if not entries.is_empty]
+
 
 FORMAT = 1
 HISTORY = "history"  # in an offset while the archive is read (source.archive.history)

@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import ServerReplyError
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.membership import Membership
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.connection.connection import Argument, Connection, ReplyError, pack
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.entries.pending_page import PendingPage, decode_pending, last_of_full_page

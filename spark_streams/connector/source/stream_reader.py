@@ -1,6 +1,9 @@
 """Streaming reader that Spark calls: on the driver it plans micro-batches, in a task it reads entries.
 
 It has only Spark's part: offsets as JSON, read limits, partitions. The batches are in query.batch_stream.
+
+A reader that cannot be created has another one in its place (RefusedReader). If `streamReader()` raises, Spark's runner
+raises an UnboundLocalError of its own, which hides the cause. So the first method that Spark calls raises the error.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -19,18 +22,21 @@ from spark_streams.connector.errors import RStreamError, ServerUnreachableError,
 from spark_streams.connector.keys import LOSSY, NARROWED, batch_kind_field, batch_kind_key, number_of_kind_field
 from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.membership import Membership
-from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import Task
-from spark_streams.connector.source.pattern_read import report_pattern
 from spark_streams.connector.source.pending.poison_record import attempt_key_of, note_attempt
 from spark_streams.connector.source.query.batch_stream import MicroBatchStream
-from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.rows.malformed import Dead
-from spark_streams.connector.source.shard_sets import require_not_in_shards_since, require_shards_of, with_shards
+from spark_streams.connector.source.stream_names import (
+    report_pattern,
+    require_not_in_shards_since,
+    require_shards_of,
+    with_shards,
+)
 from spark_streams.connector.source.task.missing_entries import write_missing
 from spark_streams.connector.source.task.notes import NoteWriter
 from spark_streams.connector.source.task.read_partition import TaskCallbacks, read_task
@@ -46,11 +52,44 @@ from spark_streams.connector.spark.worker import SameVersion, micro_batch, set_u
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.session import Session
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger("spark_streams.connector.source")
+
+
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises the same error from each method."""
+
+    def __init__(self, error: RStreamError) -> None:
+        self._error = error
+
+    def _refuse(self) -> NoReturn:
+        raise self._error.with_traceback(None) from None
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        self._refuse()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._refuse()
+
+    def initialOffset(self) -> dict[str, object]:
+        self._refuse()
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
+        self._refuse()
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        self._refuse()
+
+
 # Spark ignores every limit if, and only if, the trigger is once=True, so there is always one.
 UNLIMITED = 1 << 62
 _CACHED_OFFSETS = 4  # offsets that are not parsed again when Spark passes them
 _KIND_MILLISECONDS = 7 * 86_400_000
-_log = logging.getLogger("spark_streams.connector.source")
 
 
 @dataclass(frozen=True)

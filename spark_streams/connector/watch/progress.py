@@ -16,8 +16,7 @@ from spark_streams.base.printable import printable
 from spark_streams.base.times import duration
 from spark_streams.base.untyped import Json
 from spark_streams.connector.counters import DEAD, Counts
-from spark_streams.connector.source.offset import position_in
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range, position_in
 
 _OURS = frozenset({"format", "group", "consumer", "streams"})
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spark_streams.connector.errors import ConfigError, RStreamError, StreamStateError
 from spark_streams.connector.keys import key_beside
-from spark_streams.connector.source.shard_sets import resolve_shards
+from spark_streams.connector.source.stream_names import resolve_shards
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import group_named

@@ -18,7 +18,7 @@ from spark_streams.connector.lag.groups import StreamView, view_streams
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.running.ending import end_between_batches
 from spark_streams.connector.shards.names import Shard
-from spark_streams.connector.source.shard_sets import resolve_shards
+from spark_streams.connector.source.stream_names import resolve_shards
 from spark_streams.connector.watch.listener import Watch
 from spark_streams.connector.watch.progress import limit_of
 from spark_streams.connector.wire.connect import connect

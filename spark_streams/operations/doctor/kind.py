@@ -7,7 +7,7 @@ from spark_streams.operations.doctor.finding import Finding, Level
 from spark_streams.operations.doctor.server_facts import ServerFacts
 
 OLDEST = (6, 2)  # the oldest version that scripts/test --servers tests
-COUNTS = (7, 0)  # source.group.server_checks
+COUNTS = (7, 0)  # source.group.begin
 _TRIMMING = {
     True: "XTRIM supports ACKED",
     False: "XTRIM does not support ACKED, so trim=acked computes the position from all groups",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.source.group.account import count_read
-from spark_streams.connector.source.group.findings import Start
+from spark_streams.connector.source.group.recovery import Start
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_no_such_key
 from spark_streams.connector.wire.replies.scan import missing

@@ -9,7 +9,7 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import StreamMissingError, StreamStateError
 from spark_streams.connector.options.table import SOURCE
 from spark_streams.connector.source.commit_mark import Mark, committed_key
-from spark_streams.connector.source.group.consumer_lease import lease_key
+from spark_streams.connector.source.group_client import lease_key
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.lease import Processes, are_held, describe
 from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, is_not_permitted, milliseconds

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.connector.errors import GroupInUseError
-from spark_streams.connector.source.group.consumer_lease import lease_key
+from spark_streams.connector.source.group_client import lease_key
 from spark_streams.connector.wire.connection.connection import Argument, Reply
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.lease import Processes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.group.account import count_between, count_read
-from spark_streams.connector.source.group.findings import Start
+from spark_streams.connector.source.group.recovery import Start
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import group_named
 from spark_streams.operations.groups.group_snapshot import GroupSnapshot

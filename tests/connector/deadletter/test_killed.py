@@ -15,7 +15,7 @@ import hiredis
 import pytest
 
 from spark_streams.connector.errors import RStreamError
-from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection, pack

@@ -12,7 +12,7 @@ import redis
 
 from spark_streams.connector.errors import LedgerError
 from spark_streams.connector.micro_batch import MicroBatchName
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
 from tests.connector.sink.writing import (
     KilledError,
     batch_of,

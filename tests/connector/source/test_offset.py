@@ -8,8 +8,7 @@ import pytest
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.errors import OffsetError
 from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.source.offset import Offset, StreamOffset
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.spark.data_source import REPORT
 
 

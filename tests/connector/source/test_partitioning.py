@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.source.part import ALL, PENDING, By, Part
-from spark_streams.connector.source.partitioning import Task, divide_into_tasks, share
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
+from spark_streams.connector.source.partitioning import ALL, PENDING, By, Part, Task, divide_into_tasks, share
 
 
 def run(stream: str, after: int, last: int, count: int, by: By = ALL, until: int = 0) -> Part:

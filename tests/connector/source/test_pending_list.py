@@ -12,10 +12,10 @@ import redis
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.errors import GroupMissingError, ServerReplyError
 from spark_streams.connector.source import pending_list
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS
-from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.pending_list import acknowledge, pending_ids, pending_ranges
-from spark_streams.connector.source.range import Range
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
 from spark_streams.connector.wire.entries.pending_page import PendingPage, decode_pending, texts_of

@@ -21,7 +21,7 @@ from spark_streams.connector.sink.ledger.batch_commit import rows_written, void_
 from spark_streams.connector.sink.ledger.runs import begin_job, begin_run
 from spark_streams.connector.sink.send.write import append
 from spark_streams.connector.source.commit_mark import committed_key
-from spark_streams.connector.source.pattern_read import PatternRead
+from spark_streams.connector.source.stream_names import PatternRead
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.groups import group_snapshot, prune
 from tests.connector.sink.writing import batch_of, close, frame, numbers, options, write

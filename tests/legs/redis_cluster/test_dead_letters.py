@@ -22,7 +22,7 @@ from spark_streams.connector.deadletter.write.failed_entry import FailedEntry
 from spark_streams.connector.deadletter.write.post import post
 from spark_streams.connector.errors import ServerReplyError, StreamStateError, UnsupportedError, WrongKeyTypeError
 from spark_streams.connector.keys import retry_stream, returned_stream, slot_of
-from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect

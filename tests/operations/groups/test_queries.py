@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import DataLossError, GroupMissingError, GroupSharedError
-from spark_streams.connector.source.group.consumer_lease import lease_key
+from spark_streams.connector.source.group_client import lease_key
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.operations.groups import guard
@@ -336,16 +336,16 @@ def test_after_entries_were_taken_of_a_batch_whose_range_others_shared(
     read(one, log[0], log[1])
     one.commit(log[1])
     # Bob reads amid the second batch: it is the query's by its pending list.
-    from spark_streams.connector.source.trigger import delivered
+    from spark_streams.connector.source.trigger import roles
 
-    honest = delivered.reserve
+    honest = roles.reserve
 
     def race(*arguments: Any) -> Any:
         client.xreadgroup("g", "bob", {"s": ">"}, count=3)
         return honest(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delivered, "reserve", race)
+        patch.setattr(roles, "reserve", race)
         end = one.latestOffset(log[1], TEN)
     stop_all()
     rstream_json("groups", "ack", *G, "--consumer", "spark", "--limit", "4", "--yes")

@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from spark_streams.base.ids import StreamId
 from spark_streams.cli import main
 from spark_streams.connector.keys import record_key
-from spark_streams.connector.source.offset import Offset, StreamOffset
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from tools.servers.server import Server
 
 

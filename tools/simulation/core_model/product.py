@@ -26,12 +26,10 @@ from spark_streams.connector.keys import key_beside
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.shards import names
 from spark_streams.connector.source.commit_mark import Mark, committed_key
-from spark_streams.connector.source.group.findings import Finding
-from spark_streams.connector.source.group.remedies import DataLoss
+from spark_streams.connector.source.group.recovery import DataLoss, Finding
 from spark_streams.connector.source.limits import LIMITS
-from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.query import batch_stream
-from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadMaxRows

@@ -7,28 +7,28 @@ from tools.simulation.mutants.mutant import Mutant
 MODES = (
     Mutant(
         "bookmark-is-not-set",
-        "connector/source/trigger/bookmarked.py",
+        "connector/source/trigger/roles.py",
         "if settled is None or settled[stream] != at.position",
         "if False",
         "noAck: the group does not show the committed position.",
     ),
     Mutant(
         "scratch-group-proves-itself",
-        "connector/source/trigger/scratch_group.py",
+        "connector/source/trigger/reserve.py",
         "for count, position in inside[:-1]:",
         "for count, position in inside:",
         "noAck: the last step of the scratch group counts without proof.",
     ),
     Mutant(
         "no-ack-leaves-the-reserved",
-        "connector/source/trigger/bookmarked.py",
+        "connector/source/trigger/roles.py",
         "        acknowledge(server, self.member, reserved, self.limits)\n",
         "",
         "noAck: what a run without noAck had reserved stays pending.",
     ),
     Mutant(
         "no-ack-passes-the-pending",
-        "connector/source/trigger/bookmarked.py",
+        "connector/source/trigger/roles.py",
         "            self._refuse_pending(server, stream)",
         "            pass",
         "noAck: entries that are pending for the query are passed over.",
@@ -42,7 +42,7 @@ MODES = (
     ),
     Mutant(
         "no-ack-in-a-shared-group",
-        "connector/source/trigger/bookmarked.py",
+        "connector/source/trigger/roles.py",
         "        if group.others:",
         "        if False:",
         "noAck: another consumer of the group is not noticed.",
@@ -175,7 +175,7 @@ MODES = (
     ),
     Mutant(
         "removed-above-the-query",
-        "connector/source/trigger/remove.py",
+        "connector/source/trigger/acknowledge.py",
         "limits = {stream: at.position for stream in due if (at := up_to.at.get(stream)) and at.read is not None}",
         "limits: dict[str, StreamId] = {}",
         "onCommit removes what the group has passed, and the query has not read.",

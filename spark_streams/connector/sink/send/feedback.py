@@ -6,7 +6,7 @@
 
 Dead letters are known by a mark on their column `dl.stream` (`envelope.ORIGIN`), which `route_dead_letters` makes: a
 producer decides about the fields of entries, and not about the columns of a query. The source reports what it reads
-(`source.pattern_read`). Only the query's own source counts: what a query writes, others may read.
+(`source.stream_names`). Only the query's own source counts: what a query writes, others may read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_streams.connector.keys import batch_kind_key, is_product_key
 from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.sink.encode.chunks import Chunk
 from spark_streams.connector.sink.encode.destination import Destination
-from spark_streams.connector.source.pattern_read import PatternRead, pattern_reads
+from spark_streams.connector.source.stream_names import PatternRead, pattern_reads
 from spark_streams.connector.wire.connection.server import Server
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from spark_streams.connector.source.archive.files import Archive
 from spark_streams.connector.source.archive.rows import first_row_group
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.quota import BatchQuota
-from spark_streams.connector.source.range import Range
 
 
 @dataclass(frozen=True)

@@ -37,13 +37,11 @@ from spark_streams.connector.source.archive.rows import KEYS, first_row_group, i
 from spark_streams.connector.source.batch.plan import fetch_heads
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.account import count_read
-from spark_streams.connector.source.group.admin import GroupChange, change_groups
-from spark_streams.connector.source.group.start import fetch_marks
-from spark_streams.connector.source.group.state import GroupState, fetch_state, missing
-from spark_streams.connector.source.membership import Membership
-from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.source.group.changes import GroupChange, change_groups
+from spark_streams.connector.source.group.snapshot import GroupState, fetch_marks, fetch_state, missing
+from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.quota import BatchQuota
-from spark_streams.connector.source.range import Range
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState
 

@@ -18,7 +18,7 @@ from spark_streams.base.ids import MAX_ID, U64_MAX, InvalidStreamId, StreamId
 from spark_streams.connector.errors import ArchiveError
 from spark_streams.connector.source.archive.files import Archive, ArchiveFile
 from spark_streams.connector.source.archive.page import ArchivePage, id_parts
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.entries.entry_page import UInt64s
 from spark_streams.connector.wire.entries.lines import Mask
 

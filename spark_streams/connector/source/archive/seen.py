@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.membership import Membership
-from spark_streams.connector.source.part import Part
+from spark_streams.connector.source.partitioning import Part
 from spark_streams.connector.source.task.fetcher import FetchedPage, Fetcher
 from spark_streams.connector.wire.session import Session
 

@@ -13,9 +13,9 @@ from spark_streams.connector.source.archive.highest import highest_ids
 from spark_streams.connector.source.batch.plan import fetch_heads, fetch_inputs, position_of, tasks_within
 from spark_streams.connector.source.batch.stream_bounds import Narrowing, StreamHead
 from spark_streams.connector.source.limits import LIMITS, Limits
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.partitioning import Task
-from spark_streams.connector.source.range import Range
-from spark_streams.connector.source.shard_sets import with_shards
+from spark_streams.connector.source.stream_names import with_shards
 from spark_streams.connector.wire.connection.server import Server
 
 

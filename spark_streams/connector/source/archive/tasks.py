@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.source.archive.files import DAY, Archive, ArchiveFile
-from spark_streams.connector.source.part import ALL, Part
-from spark_streams.connector.source.partitioning import Task
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
+from spark_streams.connector.source.partitioning import ALL, Part, Task
 
 _TASK_BYTES = 128_000_000
 

@@ -17,9 +17,8 @@ from spark_streams.connector.source.batch.probe_streams import ProbeTarget, may_
 from spark_streams.connector.source.batch.split_points import cut
 from spark_streams.connector.source.batch.stream_bounds import Narrowing, StreamHead, part_of
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.part import ALL, Part
-from spark_streams.connector.source.partitioning import Task, divide_into_tasks, task_size
-from spark_streams.connector.source.shard_sets import with_shards
+from spark_streams.connector.source.partitioning import ALL, Part, Task, divide_into_tasks, task_size
+from spark_streams.connector.source.stream_names import with_shards
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_no_such_key
 from spark_streams.connector.wire.replies.scan import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.source.batch.split_points import Probe, first_positions, further_positions
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.connection.server import Server
 
 _ROUNDS = 6  # of probes, if entries come in bursts; otherwise one is enough

@@ -9,7 +9,7 @@ from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.source.batch.plan import fetch_inputs
 from spark_streams.connector.source.batch.stream_bounds import Narrowing
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.shard_sets import with_shards
+from spark_streams.connector.source.stream_names import with_shards
 from spark_streams.connector.wire.connection.server import Server
 
 STREAMS = 20  # at most

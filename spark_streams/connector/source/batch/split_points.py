@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
 
 _PROBES_PER_PART = 4
 _MAX_PIECES = 64  # that a section is cut into for the next round of probes

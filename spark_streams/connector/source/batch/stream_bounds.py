@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
-from spark_streams.connector.source.part import ALL, Part
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
+from spark_streams.connector.source.partitioning import ALL, Part
 
 _T = TypeVar("_T")
 

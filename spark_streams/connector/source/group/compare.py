@@ -18,20 +18,10 @@ from dataclasses import dataclass
 
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.source.group.findings import Finding, GroupUse, Kind, Start
-from spark_streams.connector.source.group.state import GroupState, Look
+from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kind, Start
+from spark_streams.connector.source.group.snapshot import GroupState, Look, PendingAbove
 from spark_streams.connector.source.offset import StreamOffset
 from spark_streams.connector.wire.replies.xinfo import StreamState
-
-
-@dataclass(frozen=True)
-class PendingAbove:
-    """Entries that are pending above the position, up to the group's: for the query (reserved ahead, or left by a
-    crash), or for nobody (released). last: the last one of them."""
-
-    count: int = 0
-    last: StreamId = MIN_ID
-
 
 NOTHING_ABOVE = PendingAbove()
 

@@ -32,18 +32,15 @@ from spark_streams.connector.counters import CLAIMED
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.group.account import count_missing
-from spark_streams.connector.source.group.consumer_lease import lease_key
-from spark_streams.connector.source.group.findings import Finding, Kind
-from spark_streams.connector.source.group.remedies import DataLoss
-from spark_streams.connector.source.group.state import GroupState, OtherConsumer, read_group_now
-from spark_streams.connector.source.group.stream_set import StreamSet
+from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters
+from spark_streams.connector.source.group.snapshot import GroupState, OtherConsumer, read_group_now
+from spark_streams.connector.source.group.streams import StreamSet
+from spark_streams.connector.source.group_client import Membership, lease_key
 from spark_streams.connector.source.limits import Limits
-from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.pending.dead_entries import DeadEntries, DeadLetters
 from spark_streams.connector.source.pending_list import pending_ids, pending_page
 from spark_streams.connector.source.quota import BatchQuota
-from spark_streams.connector.source.range import Range
-from spark_streams.connector.source.run_counters import RunCounters
 from spark_streams.connector.wire.connection.connection import Argument
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.entries.pending_page import PendingPage, arguments_of, texts_of

@@ -14,10 +14,8 @@ from spark_streams.connector.deadletter.write.failed_entry import FailedEntry, n
 from spark_streams.connector.deadletter.write.post import post
 from spark_streams.connector.keys import is_returned, origin_of
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.source.group.findings import Finding, Kind
-from spark_streams.connector.source.group.remedies import DataLoss
+from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters
 from spark_streams.connector.source.limits import Limits
-from spark_streams.connector.source.run_counters import RunCounters
 from spark_streams.connector.wire.connection.server import Server
 
 _FIRST_PAGE = 20  # entries of the first page; their sizes determine the size of the next pages

@@ -26,12 +26,11 @@ from dataclasses import replace
 
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.printable import printable
-from spark_streams.connector.source.group.findings import Finding, Kind
-from spark_streams.connector.source.group.remedies import DataLoss
+from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import Limits
-from spark_streams.connector.source.membership import Membership
-from spark_streams.connector.source.offset import Offset
-from spark_streams.connector.source.part import Part, entries_per_stream, pending_parts
+from spark_streams.connector.source.offset import Offset, Range
+from spark_streams.connector.source.partitioning import Part, entries_per_stream, pending_parts
 from spark_streams.connector.source.pending.dead_entries import DeadEntries, DeadLetters
 from spark_streams.connector.source.pending.poison_record import (
     CachedPoisonState,
@@ -45,7 +44,6 @@ from spark_streams.connector.source.pending.poison_record import (
 )
 from spark_streams.connector.source.pending.poison_state import PIECES, Piece, PoisonState, Ranges
 from spark_streams.connector.source.pending_list import pending_ids, pending_ranges
-from spark_streams.connector.source.range import Range
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.entries.pending_page import texts_of
 

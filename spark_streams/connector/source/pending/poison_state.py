@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
 from spark_streams.base.untyped import Json
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
 
 PIECES = 16
 SINGLES = 128  # entries of a batch that is cut into single entries at once

@@ -1,4 +1,11 @@
-"""The driver's side of a query, independent of Spark: the calls that Spark makes to a streaming source.
+"""Steps of a run: each asks or changes the server, with what the run knows before it, and returns what it knows then.
+
+After a broken connection, Session.run waits for the server and runs the step again. Each attempt begins by making the
+run state unknown, so a step that fails leaves it unknown: the next attempt asks the server.
+
+----
+
+The driver's side of a query, independent of Spark: the calls that Spark makes to a streaming source.
 
 A micro-batch is exactly the entries that are pending for the query's consumer in the ranges of its offset (see
 source.offset). With noAck it is the range itself. Spark calls `next(start)` only with a start that is in its commit log
@@ -21,33 +28,25 @@ from typing import TypeVar
 from spark_streams.connector.counters import LOST
 from spark_streams.connector.errors import DataLossError, GroupMissingError, OffsetError
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.source.group.admin import streams_without_group
-from spark_streams.connector.source.group.opening import Opening
-from spark_streams.connector.source.group.remedies import DataLoss, MessageContext
-from spark_streams.connector.source.group.server_checks import require_entry_counts, require_no_eviction
-from spark_streams.connector.source.group.state import missing
-from spark_streams.connector.source.group.stream_set import StreamSet
+from spark_streams.connector.source.group.begin import Opening, require_entry_counts, require_no_eviction
+from spark_streams.connector.source.group.changes import streams_without_group
+from spark_streams.connector.source.group.recovery import DataLoss, MessageContext, RunCounters
+from spark_streams.connector.source.group.snapshot import missing
+from spark_streams.connector.source.group.streams import StreamSet
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.membership import Membership
 from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.source.partitioning import Plan
 from spark_streams.connector.source.pending.claim import Claims
 from spark_streams.connector.source.pending.dead_entries import DeadLetters
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
-from spark_streams.connector.source.query.batch_pace import Pacing
-from spark_streams.connector.source.query.idle import Idle
 from spark_streams.connector.source.query.planning import CurrentBatch, Planning
-from spark_streams.connector.source.query.steps import Steps
-from spark_streams.connector.source.query.triggering import Triggering
-from spark_streams.connector.source.run_counters import RunCounters
-from spark_streams.connector.source.trigger.acknowledge import Acknowledging
-from spark_streams.connector.source.trigger.admission import Admission
-from spark_streams.connector.source.trigger.background import BackgroundWorker
+from spark_streams.connector.source.query.triggering import BackgroundWorker, Idle, Steps, Triggering
+from spark_streams.connector.source.trigger.acknowledge import Acknowledging, Removing
+from spark_streams.connector.source.trigger.admission import Admission, Pacing
 from spark_streams.connector.source.trigger.batch_contents import ContentsChooser
-from spark_streams.connector.source.trigger.bookmarked import Bookmarked
-from spark_streams.connector.source.trigger.delivered import Delivered
 from spark_streams.connector.source.trigger.observe import Observer
-from spark_streams.connector.source.trigger.remove import Removing
+from spark_streams.connector.source.trigger.roles import Bookmarked, Delivered
 from spark_streams.connector.source.trigger.run_state import RunState
 from spark_streams.connector.source.trigger.trigger import Trigger
 from spark_streams.connector.wire.connect import RoleCheck

@@ -1,28 +1,170 @@
-"""The triggers of a run, and the jobs of the background worker between them.
+"""The triggers of a run: its steps, the jobs of the background worker between them, and the time without entries.
+
+A step asks or changes the server, with what the run knows before it, and returns what it knows then. After a broken
+connection, Session.run waits for the server and runs the step again. Each attempt begins by making the run state
+unknown, so a step that fails leaves it unknown: the next attempt asks the server.
 
 While the tasks of a batch run, the worker acknowledges the batch before. If many entries are left, it reserves the next
-batch first (trigger.prefetch). Each trigger waits for these jobs.
+batch first (trigger.batch_contents). Each trigger waits for these jobs.
+
+Spark asks an idle query for new entries a hundred times a second. The query asks the server only once, with a blocking
+read of all streams (wire.blocked_read). The next entry ends that read. Other events do not end it: a client changes a
+group, a retry is due, a consumer dies and leaves entries, the time of maxTriggerDelay is over. For these, the trigger
+asks the server when the first of them is due.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import TypeVar
 
-from spark_streams.connector.errors import StreamStateError
-from spark_streams.connector.source.group.opening import Opened, Opening
-from spark_streams.connector.source.group.start import fetch_marks
-from spark_streams.connector.source.group.state import Reserved
-from spark_streams.connector.source.group.stream_set import StreamSet
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.errors import DataLossError, GroupMissingError, RStreamError, StreamStateError
+from spark_streams.connector.source.group.begin import Opened, Opening
+from spark_streams.connector.source.group.recovery import DataLoss
+from spark_streams.connector.source.group.snapshot import fetch_marks
+from spark_streams.connector.source.group.streams import StreamSet
+from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.trigger.acknowledge import Acknowledging
-from spark_streams.connector.source.trigger.background import BackgroundWorker
-from spark_streams.connector.source.trigger.run_state import RunState
+from spark_streams.connector.source.trigger.run_state import Job, Reserved, RunState
 from spark_streams.connector.source.trigger.trigger import Trigger, TriggerResult
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.blocked_read import BlockedRead
+from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.session import Session
+
+_log = logging.getLogger("spark_streams.connector.source")
+
+
+_TRIES = 5  # attempts of a trigger during which streams or groups vanish (failOnDataLoss=false)
+T = TypeVar("T")
+
+
+class Steps:
+    """The steps of one run. run: what the run knows."""
+
+    def __init__(self, session: Session, losses: DataLoss, run: RunState) -> None:
+        self._session = session
+        self._losses = losses
+        self.run = run
+
+    def take(self, step: Callable[[Server, RunState], tuple[T, RunState]]) -> T:
+        """Run a step with what this run knows. The step returns what is known after it."""
+
+        def attempt(server: Server) -> T:
+            run, self.run = self.run, self.run.unknown()
+            self._losses.attempt_began()
+            result, self.run = step(server, run)
+            self._losses.step_ended()
+            return result
+
+        return self._session.run(attempt)
+
+    def ask(self, question: Callable[[Server], T]) -> T:
+        """Run a step that does not change what this run knows."""
+        return self.take(lambda server, run: (question(server), run))
+
+    def take_again(self, step: Callable[[Server, RunState], tuple[T, RunState]]) -> T:
+        """Run a step again if a stream or group vanishes under it and losses are allowed: the next attempt counts what
+        is lost with it."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self.take(step)
+            except (GroupMissingError, DataLossError):
+                if not self._losses.allowed:
+                    raise
+        return self.take(step)
+
+
+class BackgroundWorker:
+    """Runs jobs in order, in a thread and over a connection of its own.
+
+    Jobs rely on what the driver has seen after the last `wait`. A server that answers over a newer connection may be in
+    an older state, and its commit mark would then hide what it has forgotten. So `wait` makes the connection, before
+    the driver looks. If it breaks, the jobs that were submitted before the next `wait` fail with it.
+
+    A job may be interrupted at any point, also by SIGKILL. One thread may use the worker. A copy for another process
+    (pickle) starts without jobs.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._jobs: queue.SimpleQueue[tuple[Job, Future[object]] | None] = queue.SimpleQueue()
+        self._submitted: list[Future[object]] = []
+        self._broken: Exception | None = None  # since the last `wait`
+        self._thread: threading.Thread | None = None
+        self._server: Server | None = None  # of the thread
+
+    def __reduce__(self) -> tuple[type[BackgroundWorker], tuple[Address]]:
+        return BackgroundWorker, (self._address,)
+
+    def submit(self, job: Job) -> Future[object]:
+        """Run this job after the earlier ones, also if one of them has found a missing stream or group. Return its
+        future."""
+        if self._thread is None:
+            # A daemon: a process that ends does not wait for it.
+            self._thread = threading.Thread(target=self._work, name="rstream-beside", daemon=True)
+            self._thread.start()
+        result = Future[object]()
+        self._jobs.put((job, result))
+        self._submitted.append(result)
+        return result
+
+    def wait(self) -> None:
+        """Wait for all jobs that were submitted since the last call, and for a connection.
+
+        Raises the first error of these jobs: StreamStateError, ServerError.
+        """
+        self._end_jobs()
+        if self._server is None:
+            self.submit(lambda server: None)
+            self._end_jobs()
+
+    def _end_jobs(self) -> None:
+        submitted, self._submitted = self._submitted, []
+        errors = [error for error in [result.exception() for result in submitted] if error is not None]
+        self._broken = None  # no job is left
+        if errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """Finish all jobs and end the thread. A second call does nothing."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (submitted := self._jobs.get()) is not None:
+            job, result = submitted
+            try:
+                if self._broken is not None:
+                    raise self._broken
+                if self._server is None:
+                    self._server = connect(self._address)
+                self._server.renew_login()
+                result.set_result(job(self._server))
+            except Exception as error:  # noqa: BLE001 - `wait` raises it
+                if not isinstance(error, StreamStateError):
+                    self._broken = error
+                self._disconnect()  # in the middle of a reply, perhaps
+                result.set_exception(error)
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
 
 class Triggering:
@@ -106,3 +248,67 @@ def collection_paused() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+_MARGIN = 0.05  # seconds that the server is given to end a blocking read by itself
+_SHORTEST = 0.01  # seconds that the first call after a batch waits; each one after it waits twice as long
+
+
+class Idle:
+    """The idle times of one query. now: a monotonic clock, in seconds; sleep: waits that many seconds."""
+
+    def __init__(
+        self,
+        address: Address,
+        now: Callable[[], float],
+        limits: Limits,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._read = BlockedRead(address)
+        self._now, self._sleep = now, sleep
+        self._longest = limits.idle_wait
+        self._wait = 0.0  # seconds that the next call waits
+        self._since: Offset | None = None  # the checkpoint at which the query is idle
+        self._until = 0.0
+
+    def begin(self, checkpoint: Offset, last: Mapping[str, StreamId], seconds: float) -> None:
+        """Begin an idle time: no stream had an entry above the checkpoint. last: the last ID of each stream then;
+        seconds: until the trigger must ask the server again, with or without a new entry."""
+        if seconds <= 0:
+            return
+        if self._read.refused is None:
+            try:
+                self._read.begin(last, seconds)
+            except RStreamError:
+                self._read.close()  # the next trigger meets the same error, and raises it
+                return
+        self._since, self._until = checkpoint, self._now() + seconds + _MARGIN
+
+    def batch_ran(self) -> None:
+        """Make the next calls wait only briefly, because Spark has run a batch. Another source of the query may have
+        more entries, and Spark asks one source after the other."""
+        self._wait = 0.0
+
+    def lasts(self, checkpoint: Offset) -> bool:
+        """Wait for a new entry, at most Limits.idle_wait. Return whether the query is still idle: False means that the
+        trigger must ask the server."""
+        if self._since is None or self._since != checkpoint or self._now() >= self._until:
+            self._since = None
+            return False
+        self._wait = min(self._longest, max(_SHORTEST, 2 * self._wait))
+        if self._read.refused is not None:
+            self._sleep(self._wait)
+            self._since = None
+        elif self._read.is_over(self._wait):
+            self._since = None
+            if self._read.refused is not None:
+                _log.warning(
+                    "an idle query asks the server %.0f times a second, because its user has no right to XREAD (%s). "
+                    "Grant +xread to make idle queries free", 1 / self._longest, self._read.refused,
+                )  # fmt: skip
+        return self._since is not None
+
+    def close(self) -> None:
+        """Close the connections of the blocking read."""
+        self._since = None
+        self._read.close()

@@ -1,6 +1,6 @@
 """Read the parts of a task page by page. Many small ranges share a page; a large range takes many pages.
 
-The commands depend on how the entries of a range are found (source.part):
+The commands depend on how the entries of a range are found (source.partitioning):
 - ALL: XRANGE, and every entry is ours;
 - PENDING: XRANGE, and XPENDING of the same range, whose IDs select our entries. A pending list takes the server less
   time than entries, and does not count a delivery, as XREADGROUP would (FACTS R5, R8);
@@ -26,11 +26,11 @@ import pyarrow.compute as pc
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.connector.keys import is_returned
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.membership import Membership
-from spark_streams.connector.source.part import ALL, Part
+from spark_streams.connector.source.offset import Range
+from spark_streams.connector.source.partitioning import ALL, Part
 from spark_streams.connector.source.pending_list import TIME, pack_pending, split_time
-from spark_streams.connector.source.range import Range
 from spark_streams.connector.wire.connection.connection import Connection, PageSizer, ReplyTooLargeError, pack
 from spark_streams.connector.wire.connection.named_errors import reading_error
 from spark_streams.connector.wire.entries.entry_page import EntryPage, FilteredPage, decode_entries, decode_replies

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.keys import key_beside
-from spark_streams.connector.source.membership import Membership
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.connection.server import Server
 
 

@@ -33,11 +33,10 @@ from spark_streams.connector.deadletter.write.failed_entry import FailedEntry, N
 from spark_streams.connector.deadletter.write.post import post
 from spark_streams.connector.errors import DecodeError, InvalidOptionError
 from spark_streams.connector.keys import is_returned, key_beside, origin_of, retry_stream
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.membership import Membership
-from spark_streams.connector.source.offset import Offset
-from spark_streams.connector.source.part import ALL, Part, by_stream
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Offset, Range
+from spark_streams.connector.source.partitioning import ALL, Part, by_stream
 from spark_streams.connector.source.rows.column_report import ColumnReport
 from spark_streams.connector.source.rows.malformed import Dead
 from spark_streams.connector.wire.connection.connection import pack

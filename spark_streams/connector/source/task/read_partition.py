@@ -10,12 +10,11 @@ import pyarrow as pa
 
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.keys import is_returned
-from spark_streams.connector.source.group.findings import Finding, Kind
-from spark_streams.connector.source.group.remedies import MessageContext, error_of
+from spark_streams.connector.source.group.recovery import Finding, Kind, MessageContext, error_of
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.partitioning import Task
-from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.rows.column_report import ColumnTally, ReportColumns
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.rows.malformed import Dead

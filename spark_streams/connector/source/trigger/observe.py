@@ -1,9 +1,10 @@
 """What a trigger begins with: the streams and groups as they are, once they agree with the checkpoint.
 
 A trigger that follows another one of the same run knows where the groups are and what is pending: the batch up to the
-checkpoint, and what was reserved ahead. If a group shows anything else, if other consumers read from it, or if nothing
-is known (a first trigger, a connection that broke), the observer looks at each stream in one transaction, compares it
-with the checkpoint (group.compare), and applies the rule. It looks again until nothing is found.
+checkpoint, and what was reserved ahead. One round trip without transactions shows whether every group is as this run
+has left it (`as_left`). If a group shows anything else, if other consumers read from it, or if nothing is known (a
+first trigger, a connection that broke), the observer looks at each stream in one transaction, compares it with the
+checkpoint (group.compare), and applies the rule. It looks again until nothing is found.
 
 If the query is alone in a group, a finding counts only if a second look confirms it: pending entries are listed after
 the first one. In a shared group the first look counts, because others may read past the gap meanwhile.
@@ -17,10 +18,16 @@ from dataclasses import replace
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.source.group.account import count_lost_alone, count_read
-from spark_streams.connector.source.group.admin import GroupChange, carry_out, change_groups
+from spark_streams.connector.source.group.account import (
+    count_lost_alone,
+    count_read,
+    first_account,
+    first_account_without_group,
+    with_entries_below,
+)
+from spark_streams.connector.source.group.begin import Opened
+from spark_streams.connector.source.group.changes import GroupChange, carry_out, change_groups
 from spark_streams.connector.source.group.compare import (
-    PendingAbove,
     Repair,
     at_end,
     compare,
@@ -32,29 +39,74 @@ from spark_streams.connector.source.group.compare import (
     moved_since_checkpoint,
     repaired,
 )
-from spark_streams.connector.source.group.findings import Finding, GroupUse, Kind
-from spark_streams.connector.source.group.first_account import (
-    first_account,
-    first_account_without_group,
-    with_entries_below,
-)
-from spark_streams.connector.source.group.looks import Looks
-from spark_streams.connector.source.group.opening import Opened
-from spark_streams.connector.source.group.remedies import DataLoss, problem_of
-from spark_streams.connector.source.group.start import fetch_marks
-from spark_streams.connector.source.group.state import (
+from spark_streams.connector.source.group.recovery import DataLoss, Finding, GroupUse, Kind, problem_of
+from spark_streams.connector.source.group.snapshot import (
     GroupState,
     Look,
+    Looks,
+    PendingAbove,
+    fetch_marks,
+    fetch_state,
 )
-from spark_streams.connector.source.group.stream_set import StreamSet
-from spark_streams.connector.source.membership import Membership
-from spark_streams.connector.source.offset import Offset, StreamOffset
+from spark_streams.connector.source.group.streams import StreamSet
+from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.offset import Offset, Range, StreamOffset
+from spark_streams.connector.source.partitioning import by_stream
 from spark_streams.connector.source.trigger.acknowledge import Acknowledging, Marks
-from spark_streams.connector.source.trigger.as_left import as_left
-from spark_streams.connector.source.trigger.group_role import GroupRole
+from spark_streams.connector.source.trigger.reserve import destroy_scratch_groups
+from spark_streams.connector.source.trigger.roles import GroupRole
 from spark_streams.connector.source.trigger.run_state import QueryState, RunState, positions_of
-from spark_streams.connector.source.trigger.scratch_group import destroy_scratch_groups
 from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.xinfo import StreamState
+
+
+def as_left(server: Server, role: GroupRole, start: Offset, streams: Sequence[str], run: RunState) -> QueryState | None:
+    """Return the state if every group is as this run has left it and nothing is lost; None: look closer."""
+    if any(stream not in start.at for stream in streams):
+        return None
+    if any(start.at[stream].read is None for stream in streams):
+        return None  # others read from the group
+    heads, groups = fetch_state(server, role.member, streams, run.heads, if_alone=True)
+    above = {} if run.prefetched is None else by_stream(part.range for part in run.prefetched.parts)
+    states: dict[str, GroupState] = {}
+    for stream, group in groups.items():
+        ahead = above.get(stream, [])
+        if ahead and ahead[-1].last <= start[stream]:  # the group was set back before it has delivered these
+            return None
+        expected = _expected(role, stream, start, ahead, run)
+        if group is None or not _is_quiet(start.at[stream], heads[stream], group, *expected):
+            return None
+        states[stream] = role.at_query(start.at[stream], group)
+    run = replace(run, positions=positions_of(groups))
+    return QueryState(
+        start, heads, states, run.has_settled(start), above=above, left=start.left - states.keys(), run=run
+    )
+
+
+def _expected(
+    role: GroupRole, stream: str, start: Offset, above: Sequence[Range], run: RunState
+) -> tuple[StreamId, int, int, int]:
+    """Return where the group must be, how many entries are pending for us, how many of them are above the position,
+    and how many entries of the stream were read up to there."""
+    at, count = start.at[stream], sum(entries.count for entries in above)
+    position = above[-1].last if above else role.position(stream, start, run)
+    unsettled = 0 if run.has_settled(start) else sum(part.count for part in start.pending(stream))
+    return position, unsettled + count, count, at.read or 0
+
+
+def _is_quiet(
+    at: StreamOffset, head: StreamState, group: GroupState, position: StreamId, ours: int, above: int, read: int
+) -> bool:
+    """Whether a group is as the run has left it, and nothing of its stream is lost."""
+    if not group.is_alone or group.ours != ours or group.last_delivered != position or not head.exists:
+        return False
+    if head.added is None or head.added < at.added or head.last < at.position:
+        return False
+    if at.number == 0 and head.added > at.added:  # some may be below the position at which the query begins
+        return False
+    reached = at.position if not above else position
+    return (lost_above(head, reached, read + above) or 0) == 0
+
 
 _MOST_LOOKS = 40  # of one comparison: each finding needs up to three
 

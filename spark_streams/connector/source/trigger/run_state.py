@@ -3,16 +3,30 @@ groups agree with the checkpoint (QueryState)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.source.group.state import GroupState, Reserved
-from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.source.group.snapshot import GroupState
+from spark_streams.connector.source.offset import Offset, Range
+from spark_streams.connector.source.partitioning import Part
 from spark_streams.connector.source.pending.poison_record import CachedPoisonState
-from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.trigger.admission import Admission
+from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState
+
+Job = Callable[[Server], object]  # for the background worker, which has a connection of its own
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """Reserved entries. parts: in order per stream; states: the groups of all requested streams after that; times: of
+    the server after that, in milliseconds, for streams whose entries were delivered; 0 if the query is alone: nobody
+    else can hand entries over."""
+
+    parts: list[Part]
+    states: Mapping[str, GroupState]
+    times: Mapping[str, int]
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ SET committed                            after XACK: finds that the batch is ack
                                          begins where the mark says
 XGROUP SETID + SET committed             a repair: follows the mark to where the group is, with a batch without entries.
                                          onNewCheckpoint=restart, and no batch yet: does so again
-offset log                               reads the batch again by its ranges (query.replayed_batch). The trigger after
+offset log                               reads the batch again by its ranges (query.planning). The trigger after
                                          its commit acknowledges it and the batch before (`owed`)
 commit log                               acknowledges this batch, and the one before if it is owed, then plans
 XACK                                     acknowledges the same ranges again
@@ -70,20 +70,18 @@ from dataclasses import dataclass, field, replace
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import next_token
-from spark_streams.connector.source.group.opening import Opened
-from spark_streams.connector.source.group.state import GroupState
+from spark_streams.connector.source.group.begin import Opened
+from spark_streams.connector.source.group.snapshot import GroupState
 from spark_streams.connector.source.offset import Offset, StreamOffset
-from spark_streams.connector.source.part import Part
+from spark_streams.connector.source.partitioning import Part
 from spark_streams.connector.source.pending.claim import Claims
 from spark_streams.connector.source.pending.poison_record import first_stream
 from spark_streams.connector.source.quota import BatchQuota
 from spark_streams.connector.source.trigger.acknowledge import Acknowledging
-from spark_streams.connector.source.trigger.background import Job
-from spark_streams.connector.source.trigger.batch_contents import BatchContents, BatchRequest, ContentsChooser
-from spark_streams.connector.source.trigger.group_role import GroupRole
+from spark_streams.connector.source.trigger.batch_contents import BatchContents, BatchRequest, ContentsChooser, Prefetch
 from spark_streams.connector.source.trigger.observe import Observer
-from spark_streams.connector.source.trigger.prefetch import Prefetch
-from spark_streams.connector.source.trigger.run_state import QueryState, RunState
+from spark_streams.connector.source.trigger.roles import GroupRole
+from spark_streams.connector.source.trigger.run_state import Job, QueryState, RunState
 from spark_streams.connector.wire.connection.server import Server
 
 

@@ -12,7 +12,7 @@ from spark_streams.connector.deadletter.envelope import dead_letter_fields
 from spark_streams.connector.deadletter.retry.return_entries import return_due_entries
 from spark_streams.connector.errors import IdsExhaustedError, ServerReplyError
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
-from spark_streams.connector.source.group.server_checks import require_entry_counts
+from spark_streams.connector.source.group.begin import require_entry_counts
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from tests.connector.deadletter.making import SMALL

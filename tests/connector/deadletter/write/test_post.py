@@ -17,7 +17,7 @@ from spark_streams.connector.deadletter.write import post as posting
 from spark_streams.connector.deadletter.write.failed_entry import FailedEntry
 from spark_streams.connector.deadletter.write.post import post
 from spark_streams.connector.errors import IdsExhaustedError, RowTooLargeError, ServerReplyError
-from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.pending import dead_entries
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.connector.wire.address.address import Address

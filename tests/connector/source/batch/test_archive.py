@@ -29,7 +29,7 @@ from spark_streams.connector.source.archive.files import ArchiveFile
 from spark_streams.connector.source.archive.tasks import cut_by_date
 from spark_streams.connector.source.batch_reader import BatchReader
 from spark_streams.connector.source.limits import LIMITS
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.rows.columns import Columns
 from tests.connector.source.batch.archived import SCHEMA, Archiver, write_batch
 from tests.connector.source.batch.held_ids import IDS

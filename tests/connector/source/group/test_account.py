@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import DataLossError
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.quota import BatchQuota
-from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, read, reader, stop_all

@@ -8,7 +8,6 @@ from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.source.commit_mark import Mark, without_pending_list
 from spark_streams.connector.source.group.compare import (
     NOTHING_ABOVE,
-    PendingAbove,
     at_end,
     compare,
     is_proved_below,
@@ -16,10 +15,10 @@ from spark_streams.connector.source.group.compare import (
     moved_since_checkpoint,
     repaired,
 )
-from spark_streams.connector.source.group.findings import GroupUse, Kind
-from spark_streams.connector.source.group.state import GroupState, Look, OtherConsumer
+from spark_streams.connector.source.group.recovery import GroupUse, Kind
+from spark_streams.connector.source.group.snapshot import GroupState, Look, OtherConsumer, PendingAbove
 from spark_streams.connector.source.offset import StreamOffset
-from spark_streams.connector.source.trigger.bookmarked import look_at_query
+from spark_streams.connector.source.trigger.roles import look_at_query
 from spark_streams.connector.wire.replies.xinfo import StreamState
 
 BOB = (OtherConsumer("bob", 0),)

@@ -21,7 +21,7 @@ from spark_streams.connector.deadletter.redrive.redrive_plan import RedriveOptio
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.keys import read_retry_stream, retry_stream, returned_stream
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.source.trigger.remove import Removing
+from spark_streams.connector.source.trigger.acknowledge import Removing
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import DataLossError, GroupSharedError
-from spark_streams.connector.source.group import state as group_state
+from spark_streams.connector.source.group import snapshot as group_state
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import (
     ALL,

@@ -12,7 +12,7 @@ import redis
 
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.errors import DataLossError, ServerUnreachableError, StreamStateError
-from spark_streams.connector.source.offset import Offset, StreamOffset
+from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.pending import poison_state
 from spark_streams.connector.source.pending.poison_record import (
     PoisonRecord,
@@ -21,7 +21,6 @@ from spark_streams.connector.source.pending.poison_record import (
     is_done_in_sink,
     note_failure,
 )
-from spark_streams.connector.source.range import Range
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection

@@ -16,8 +16,8 @@ from spark_streams.connector.errors import (
     ServerReplyError,
     WrongKeyTypeError,
 )
-from spark_streams.connector.source.part import ALL as ALL_OF_RANGE
-from spark_streams.connector.source.trigger import delivered
+from spark_streams.connector.source.partitioning import ALL as ALL_OF_RANGE
+from spark_streams.connector.source.trigger import roles
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import (
     ALL,
@@ -408,14 +408,14 @@ def test_what_others_claim_from_us_meanwhile_hides_nothing(
     start = one.initialOffset()
     first = one.latestOffset(start, ReadMaxRows(50))
     assert read(one, start, first) == list(range(50))
-    honest = delivered.reserve
+    honest = roles.reserve
 
     def race(*arguments: Any) -> Any:
         client.xclaim("s", "g", "bob", 0, ids[:taken])
-        monkeypatch.setattr(delivered, "reserve", honest)
+        monkeypatch.setattr(roles, "reserve", honest)
         return honest(*arguments)
 
-    monkeypatch.setattr(delivered, "reserve", race)
+    monkeypatch.setattr(roles, "reserve", race)
     found = [n for batch in drain(one, 60, first) for n in batch]
     assert found == list(range(50, 200))
     assert pending_count(client) == taken  # bob's

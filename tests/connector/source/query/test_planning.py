@@ -6,9 +6,8 @@ import time
 from dataclasses import replace
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.source.offset import Offset, StreamOffset
+from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.query.planning import begun_with
-from spark_streams.connector.source.range import Range
 
 START, END = StreamId(0, 0), StreamId(9, 0)
 

@@ -14,11 +14,10 @@ import redis
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.errors import DataLossError, GroupMissingError, ServerReplyError
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.membership import Membership
-from spark_streams.connector.source.part import ALL, PENDING, Part
-from spark_streams.connector.source.partitioning import Task
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
+from spark_streams.connector.source.partitioning import ALL, PENDING, Part, Task
 from spark_streams.connector.source.rows.column_report import ColumnReport
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.rows.malformed import Dead

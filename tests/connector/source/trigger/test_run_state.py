@@ -8,13 +8,12 @@ import redis
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import ServerUnreachableError
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.source.group.state import GroupState
+from spark_streams.connector.source.group.snapshot import GroupState
 from spark_streams.connector.source.limits import LIMITS
-from spark_streams.connector.source.offset import Offset, StreamOffset
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.source.trigger.batch_contents import BatchContents
-from spark_streams.connector.source.trigger.delivered import Delivered
+from spark_streams.connector.source.trigger.roles import Delivered
 from spark_streams.connector.source.trigger.run_state import QueryState, RunState
 from spark_streams.connector.source.trigger.trigger import Trigger, end_of_batch
 from spark_streams.connector.spark.data_source import ReadMaxRows

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import StreamStateError
-from spark_streams.connector.source.group.consumer_lease import lease_key
+from spark_streams.connector.source.group_client import lease_key
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import NEVER_AHEAD, SMALL, add, begin, drain, read, reader, stop_all

@@ -10,7 +10,7 @@ import redis
 
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.source.batch_reader import BatchReader
-from spark_streams.connector.source.range import Range
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.rows.columns import Columns
 from tools.driving import ALL, NEVER_AHEAD, SCHEMA, add, drain, reader, rows
 from tools.servers.server import Server

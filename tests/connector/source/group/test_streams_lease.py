@@ -15,7 +15,8 @@ import redis
 
 from spark_streams.connector.errors import ConsumerTakenError
 from spark_streams.connector.keys import session_key
-from spark_streams.connector.source.group.consumer_lease import ConsumerLease, lease_key
+from spark_streams.connector.source.group.streams import ConsumerLease
+from spark_streams.connector.source.group_client import lease_key
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.connector.wire.lease import LeaseTerms, Processes

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from spark_streams.base.ids import MAX_ID
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.group.compare import Repair
-from spark_streams.connector.source.group.findings import Start
-from spark_streams.connector.source.group.state import missing
-from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.group.recovery import Start
+from spark_streams.connector.source.group.snapshot import missing
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.connection.connection import Argument, Reply
 from spark_streams.connector.wire.connection.server import Server

@@ -9,9 +9,8 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import RStreamError
-from spark_streams.connector.source.group.findings import Finding, Kind
-from spark_streams.connector.source.group.remedies import DataLoss, MessageContext
-from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, MessageContext
+from spark_streams.connector.source.group_client import Membership
 from tests.connector.source.trigger.test_observe import TEN, batches
 from tests.remedies import carry_out
 from tools.driving import ALL, NEVER_AHEAD, add, another_reader, drain, pending_count, read, reader, stop_all

@@ -2,11 +2,13 @@
 
 fetch_looks   one transaction for each stream: stream, group, consumers, commit mark and time are of one moment
 fetch_state   one round trip for all streams, without transactions: for a query whose groups are as it has left them
+
+A role (trigger.roles) adds what is pending above the query's position to its looks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,10 +17,9 @@ from spark_streams.connector.errors import GroupMissingError, GroupSharedError, 
 from spark_streams.connector.keys import probe_group
 from spark_streams.connector.operator_commands import delete_consumer_command
 from spark_streams.connector.source.commit_mark import Mark, committed_key
-from spark_streams.connector.source.group.findings import Finding, Kind
-from spark_streams.connector.source.group.remedies import MessageContext, error_of, problem_of
-from spark_streams.connector.source.membership import Membership
-from spark_streams.connector.source.part import Part
+from spark_streams.connector.source.group.recovery import Finding, Kind, MessageContext, error_of, problem_of
+from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import transact_in_turn
@@ -63,7 +64,7 @@ class GroupState(NamedTuple):
 
 class Look(NamedTuple):
     """A stream, its group (None: there is none), the query's commit mark and the server's time (milliseconds) at one
-    moment. has_scratch: it has the query's scratch group, which a killed run has left (trigger.scratch_group)."""
+    moment. has_scratch: it has the query's scratch group, which a killed run has left (trigger.reserve)."""
 
     head: StreamState
     group: GroupState | None
@@ -102,6 +103,13 @@ def _looked_at(
         look: list[tuple[Argument, ...]] = [("XINFO", "STREAM", stream), *_group_commands(member, stream)]
         sent.append([*look, ("GET", key), ("TIME",)])
     yield from zip(streams, transact_in_turn(connection, sent, is_no_such_key, is_no_group), strict=True)
+
+
+def fetch_marks(server: Server, member: Membership, streams: Sequence[str]) -> dict[str, Mark | None]:
+    """Return the commit marks of these streams; None: there is none. Raises ServerError."""
+    keys = [committed_key(stream, member.group, member.consumer) for stream in streams]
+    marks = map(Mark.parse, server.execute_all([("GET", key) for key in keys]))
+    return dict(zip(streams, marks, strict=True))
 
 
 def fetch_state(
@@ -237,11 +245,42 @@ def shared_at_restart(member: Membership, stream: str, state: GroupState) -> Gro
 
 
 @dataclass(frozen=True)
-class Reserved:
-    """Reserved entries. parts: in order per stream; states: the groups of all requested streams after that; times: of
-    the server after that, in milliseconds, for streams whose entries were delivered; 0 if the query is alone: nobody
-    else can hand entries over."""
+class PendingAbove:
+    """Entries that are pending above the position, up to the group's: for the query (reserved ahead, or left by a
+    crash), or for nobody (released). last: the last one of them."""
 
-    parts: list[Part]
-    states: Mapping[str, GroupState]
-    times: Mapping[str, int]
+    count: int = 0
+    last: StreamId = MIN_ID
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Looks at some streams, and what is pending above the position in each: for the query, and for nobody (released:
+    number and last ID)."""
+
+    looks: Mapping[str, Look]
+    above: Mapping[str, list[Range]]
+    released: Mapping[str, tuple[int, StreamId]]
+
+    def above_of(self, stream: str) -> PendingAbove:
+        """Return what is pending above the position for the query, or for nobody: the query takes it."""
+        released, last = self.released.get(stream, (0, MIN_ID))
+        ranges = self.above.get(stream, [])
+        return PendingAbove(self.ours_above(stream) + released, max([last, *(entries.last for entries in ranges)]))
+
+    def ours_above(self, stream: str) -> int:
+        """Return how many entries are pending for the query above its position."""
+        return sum(entries.count for entries in self.above.get(stream, ()))
+
+    def of(self, streams: Collection[str]) -> Looks:
+        """Return the looks at these streams."""
+        return Looks(
+            {stream: look for stream, look in self.looks.items() if stream in streams},
+            {stream: ranges for stream, ranges in self.above.items() if stream in streams},
+            {stream: released for stream, released in self.released.items() if stream in streams},
+        )
+
+    def with_later(self, other: Looks) -> Looks:
+        """Return these looks, and later ones at some of the streams instead of theirs."""
+        kept = self.of(self.looks.keys() - other.looks.keys())
+        return Looks({**kept.looks, **other.looks}, {**kept.above, **other.above}, {**kept.released, **other.released})

@@ -1,5 +1,24 @@
 """The streams of each trigger: those of the options, or those that match the pattern, with returned entries, and the
-query's lease on all of them. Groups are created before (group.opening)."""
+query's lease on all of them. Groups are created before (group.begin).
+
+The lease (wire.lease): one running query per group and consumer, on each of its streams. Two queries with the same
+consumer would take each other's entries, also two that are started from one DataFrame. A query that reads one DataFrame
+twice (a self-join) has two sources, in two processes. Other queries never claim entries of a consumer with a live lease
+(pending.claim).
+
+Expected streams: the query names them before they exist. It waits for them and logs this, or refuses
+(`createStreams=false`). Which streams the query has read is in its checkpoint, which the first trigger brings. Only
+then does it log or refuse. A missing stream that the checkpoint names is a loss (group.compare).
+
+Missing streams of a pattern: their keys are deleted, unless entries wait for a retry.
+
+    1. The stream is missing, and the checkpoint no longer names it (group.recovery).
+    2. Nothing waits for a retry, and the group has acknowledged all returned entries (is_idle). The next offset does
+       not name the stream of returned entries.
+    3. The checkpoint does not name it. One transaction deletes all keys beside the missing stream (forget).
+
+A run that is killed between 2 and 3 leaves the keys. They are small, and `rstream groups delete` removes them.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +27,163 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import filterfalse
 
+from spark_streams.base.ids import MIN_ID
+from spark_streams.base.times import from_milliseconds
 from spark_streams.connector.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.connector.deadletter.inspect.recorded import fetch_recorded
-from spark_streams.connector.keys import is_returned, origin_of
+from spark_streams.connector.errors import ConsumerTakenError, GroupForgottenError
+from spark_streams.connector.keys import (
+    delays_key,
+    forgotten_key,
+    is_returned,
+    keys_of_consumer,
+    origin_of,
+    origins_key,
+    retry_stream,
+    returned_stream,
+)
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.options.values import MOST_DELAYS
+from spark_streams.connector.retention.forgotten import ForgottenGroup
+from spark_streams.connector.shards.names import Shard
 from spark_streams.connector.source.commit_mark import committed_key
-from spark_streams.connector.source.group.admin import streams_without_group
-from spark_streams.connector.source.group.consumer_lease import ConsumerLease
-from spark_streams.connector.source.group.missing_streams import forget, is_idle
+from spark_streams.connector.source.group.changes import streams_without_group
 from spark_streams.connector.source.group.retries import Retries
-from spark_streams.connector.source.group.start import require_not_forgotten
+from spark_streams.connector.source.group_client import Membership, lease_key
 from spark_streams.connector.source.limits import Limits
-from spark_streams.connector.source.membership import Membership
 from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.wire import lease
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.connection.connection import Connection, Reply
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.scan import bounded, matching_streams
+from spark_streams.connector.wire.replies.multi_exec import transact
+from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
+from spark_streams.connector.wire.replies.scan import (
+    ABSENT,
+    CREATE,
+    SILENT,
+    WAITING,
+    bounded,
+    lines_of,
+    matching_streams,
+    missing,
+    nothing_matches,
+)
+from spark_streams.connector.wire.replies.xinfo import group_named, stream_states
 
 _log = logging.getLogger("spark_streams.connector.source")
+
+
+class ConsumerLease(lease.Lease):
+    """Lease of one query on its streams. Raises ConsumerTakenError if another query has the consumer."""
+
+    def __init__(
+        self, address: Address, group: str, consumer: str, terms: lease.LeaseTerms = lease.DEFAULT_TERMS
+    ) -> None:
+        super().__init__(address, group, terms)
+        self._group, self._consumer = group, consumer
+
+    def key_of(self, stream: str) -> bytes:
+        return lease_key(stream, self._group, self._consumer)
+
+    def taken(self, stream: str, where: str) -> ConsumerTakenError:
+        return ConsumerTakenError(
+            f"stream {stream!r} at {self._address}: another running query is consumer {self._consumer!r} of group "
+            f"{self._group!r}{where}, so this query is refused. Call load() once for each query. Set another group "
+            "(both queries get all entries) or another consumer (they share the entries), or stop the other query. If "
+            "this query reads one load() twice (a self-join), it takes the consumer from itself: call load() for each "
+            "side, each with its own option group"
+        )
+
+    def live(self, server: Server, consumers: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return those of these (stream, consumer) of the group that have the lease of a running query."""
+        keys = [lease_key(stream, self._group, consumer) for stream, consumer in consumers]
+        leases = server.execute_all([("GET", key) for key in keys])
+        held = lease.are_held(server, leases, self._terms.processes)
+        return {pair for pair, is_held in zip(consumers, held, strict=True) if is_held}
+
+
+class ExpectedStreams:
+    """Absent streams of one run of a query."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._excluded = own_dead_letter_streams(options.dead_letter_stream)
+        self._absent: set[str] = set()  # when the query started
+        self.has_recorded = False  # which these are
+        self._is_reported = False
+
+    def record_absent(self, server: Server, streams: Sequence[str]) -> None:
+        """Record which of these streams do not exist, before XGROUP CREATE creates them. Raises WrongKeyTypeError."""
+        self.has_recorded = True
+        self._absent |= {stream for stream, state in stream_states(server, streams).items() if not state.exists}
+
+    def was_absent(self, stream: str) -> bool:
+        """Whether a stream did not exist when the query started."""
+        return stream in self._absent
+
+    def check(self, server: Server, unknown: Sequence[str]) -> None:
+        """Report streams without entries, at the first trigger of a run. unknown: streams that the checkpoint does not
+        name. Raises StreamMissingError."""
+        if self._is_reported:
+            return
+        reasons = {}
+        for stream, state in stream_states(server, unknown).items():
+            if not state.exists and not self._options.create_streams:
+                raise missing(server, stream, CREATE)
+            if state.last == MIN_ID and not (
+                state.exists and Shard.parse(stream)
+            ):  # shards are created before their rows
+                reasons[stream] = ABSENT if stream in self._absent or not state.exists else SILENT
+        for line in lines_of(server, reasons, WAITING, self._excluded):
+            _log.warning("%s", line)
+        self._is_reported = True
+
+    def check_pattern(self, server: Server, streams: Sequence[str]) -> None:
+        """Do the same for a pattern. streams: that match it, or that the checkpoint names."""
+        if not self._is_reported and not streams:
+            line = nothing_matches(server, self._options.pattern, self._excluded)
+            _log.warning("%s; waiting for the first one", line)
+        self._is_reported = True
+
+
+_KINDS = ("committed", "notes", "missing")  # not the lease, which the next renewal removes
+
+
+def is_idle(server: Server, member: Membership, stream: str) -> bool:
+    """Whether a stream is missing, and no entry of it waits for a retry or is returned. Raises ServerError."""
+    return _has_nothing(_state(server.connection_for(stream), member, stream))
+
+
+def forget(server: Server, member: Membership, stream: str) -> bool:
+    """Delete the keys beside a missing stream. Return False, and delete nothing, if it exists by now or an entry of it
+    waits. Raises ServerError."""
+    node = server.connection_for(stream)
+    retries, returned = _retry_streams(member, stream), returned_stream(stream, member.group)
+    node.execute("WATCH", stream, *retries, returned)
+    if not _has_nothing(_state(node, member, stream)):
+        node.execute("UNWATCH")
+        return False
+    keys: list[bytes | str] = [*retries, *map(origins_key, retries), returned, delays_key(stream, member.group)]
+    for name in (stream, returned):
+        keys += [key for kind, key in keys_of_consumer(name, member.group, member.consumer) if kind in _KINDS]
+    return transact(node, [("DEL", *keys)]) is not None
+
+
+def _retry_streams(member: Membership, stream: str) -> list[str]:
+    return [retry_stream(stream, member.group, attempts) for attempts in range(1, MOST_DELAYS + 1)]
+
+
+def _state(node: Connection, member: Membership, stream: str) -> Sequence[Reply]:
+    """Return whether the stream exists, what is pending of returned entries, and the lengths of the other streams."""
+    returned = returned_stream(stream, member.group)
+    lengths = [("XLEN", name) for name in (returned, *_retry_streams(member, stream))]
+    return node.execute_all([("EXISTS", stream), ("XPENDING", returned, member.group), *lengths], is_no_group)
+
+
+def _has_nothing(state: Sequence[Reply]) -> bool:
+    exists, pending, *lengths = state
+    return not any([exists, 0 if is_no_group(pending) else pending[0], *lengths])
 
 
 class StreamSet:
@@ -199,3 +358,35 @@ class StreamSet:
     def release(self) -> None:
         """Give the lease back."""
         self._lease.release()
+
+
+def require_not_forgotten(server: Server, member: Membership, streams: Sequence[str], accepts_loss: bool) -> None:
+    """Check that the group was not forgotten on these streams since it was last used (retention.forgotten), while the
+    query holds its lease. accepts_loss: log it, and let the group hold entries back again.
+
+    Raises GroupForgottenError, ServerError.
+    """
+    own = [stream for stream in streams if not is_returned(stream)]
+    replies = server.execute_all([("GET", forgotten_key(stream, member.group)) for stream in own])
+    for stream, record in zip(own, map(ForgottenGroup.parse, replies), strict=True):
+        if record is None:
+            continue
+        [groups] = server.execute_all([("XINFO", "GROUPS", stream)], is_no_such_key)
+        info = group_named(member.group, groups)
+        if info is None or info.last_delivered != record.position:
+            continue  # created again or set to another position since
+        first = stream_states(server, [stream])[stream].first
+        left = "no entry is left" if first in (None, MIN_ID) else f"the oldest entry that is left is {first}"
+        why = (
+            f"group {member.group!r} of stream {stream!r} at {server.address} was forgotten at "
+            f"{from_milliseconds(record.at).isoformat(timespec='seconds')}, after entry {record.position}: its "
+            "consumers were idle when rstream groups prune --hold ran, so entries that it had not acknowledged may be "
+            f"removed; {left}"
+        )
+        if not accepts_loss:
+            raise GroupForgottenError(
+                f"{why}. To accept the loss and read what is left, set failOnDataLoss=false for one start. To keep "
+                "entries longer, raise --idle of that command where it is scheduled"
+            )
+        _log.warning("%s (failOnDataLoss=false)", why)
+        server.execute("DEL", forgotten_key(stream, member.group))

@@ -9,7 +9,7 @@ import redis
 
 from spark_streams.connector.errors import DataLossError, ServerUnreachableError
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.source.trigger import delivered, prefetch
+from spark_streams.connector.source.trigger import batch_contents, roles
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, begin, drain, pending_count, positions, read, reader
 from tools.servers.server import Server
@@ -117,13 +117,13 @@ def test_entries_that_are_trimmed_before_the_group_comes_to_them_are_noticed(
     ids = add(client, 40)
     one = reader(server)
     start = one.initialOffset()
-    trimmed = prefetch.fetch_state
+    trimmed = batch_contents.fetch_state
 
     def trimming(*given: Any, **named: Any) -> Any:
         client.xtrim("s", minid=ids[25], approximate=False)
         return trimmed(*given, **named)
 
-    monkeypatch.setattr(prefetch, "fetch_state", trimming)
+    monkeypatch.setattr(batch_contents, "fetch_state", trimming)
     first = one.latestOffset(start, TEN)
     assert reserved(one, client, first) == 0
     with pytest.raises(DataLossError, match="stream 's': 15 entries above .* were trimmed"):
@@ -160,16 +160,16 @@ def test_a_server_that_is_lost_meanwhile_is_asked_again(
     add(client, 40)
     one = reader(server)
     start = one.initialOffset()
-    honest = delivered.reserve
+    honest = roles.reserve
 
     def breaks(*given: Any) -> Any:
         honest(*given)
-        monkeypatch.setattr(delivered, "reserve", honest)
+        monkeypatch.setattr(roles, "reserve", honest)
         raise ServerUnreachableError("no stream server answers")
 
     first = one.latestOffset(start, TEN)
     assert reserved(one, client, first) == 10
-    monkeypatch.setattr(delivered, "reserve", breaks)
+    monkeypatch.setattr(roles, "reserve", breaks)
     second = one.latestOffset(first, TEN)
     assert read(one, first, second) == list(range(10, 20))
     assert [n for batch in drain(one, 10, second) for n in batch] == list(range(20, 40))
@@ -219,14 +219,14 @@ def test_a_query_that_ends_finishes_what_it_reserves_before_it_gives_its_lease_b
     one = reader(server)
     start = one.initialOffset()
     leases: list[bool] = []
-    honest = delivered.reserve
+    honest = roles.reserve
 
     def watched(*given: Any) -> Any:
         found = honest(*given)
         leases.append(bool(client.keys("rstream:lease:*")))
         return found
 
-    monkeypatch.setattr(delivered, "reserve", watched)
+    monkeypatch.setattr(roles, "reserve", watched)
     one.latestOffset(start, TEN)
     one.stop()
     assert leases == [True, True]

@@ -14,10 +14,11 @@ import redis
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.errors import GroupMissingError, ServerUnreachableError
-from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.pending_list import acknowledge
-from spark_streams.connector.source.range import Range
-from spark_streams.connector.source.trigger.background import BackgroundWorker, Job
+from spark_streams.connector.source.query.triggering import BackgroundWorker
+from spark_streams.connector.source.trigger.run_state import Job
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from tools.machine_time import machine_seconds
@@ -159,9 +160,9 @@ def test_a_copy_in_another_process_has_a_thread_of_its_own(client: redis.Redis, 
 
 def test_a_process_ends_without_waiting_for_it() -> None:
     program = (
-        "import time; from spark_streams.connector.source.trigger import background;"
-        "from spark_streams.connector.source.trigger.background import *;"
-        "background.Connection = lambda address: time.sleep(60);"
+        "import time; from spark_streams.connector.source.query import triggering;"
+        "from spark_streams.connector.source.query.triggering import *;"
+        "triggering.connect = lambda address: time.sleep(60);"
         "BackgroundWorker(Address.parse('redis://127.0.0.1:1')).submit(lambda server: None)"
     )
     started = machine_seconds()

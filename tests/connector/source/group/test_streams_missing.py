@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from spark_streams.connector.keys import retry_stream, returned_stream
-from spark_streams.connector.source.group.missing_streams import forget
-from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.group.streams import forget
+from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection

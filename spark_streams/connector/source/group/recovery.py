@@ -1,27 +1,95 @@
-"""What the query does about each finding: one table, its words, and the one function that reports.
+"""What a query may find when it compares its streams and groups with its checkpoint, what it does about each finding,
+and what a run counts.
 
-docs/reference/data-loss.md is printed from the table (`python -m tools.reference`).
+    Snapshot ─▶ compare() ─▶ Finding ─▶ RECOVERY_ACTIONS ─▶ an error, or a corrected start (repair)
+    (snapshot)  (compare)                                   (report)     (trigger.observe)
 
-A row is of one kind of finding. It says what a strict and a lenient query do, alone in the group or not. Each message
-has the positions of group, checkpoint and commit mark, and the commands that an operator may run.
+Tasks, claims and replays of a batch report lost entries as findings, too; the same table decides about them.
+docs/reference/data-loss.md is printed from it (`python -m tools.reference`).
+
+A row of the table is of one kind of finding. It says what a strict and a lenient query do, alone in the group or not.
+Each message has the positions of group, checkpoint and commit mark, and the commands that an operator may run.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import NamedTuple
 
 from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.connector import counters
+from spark_streams.connector.counters import RunCounter
 from spark_streams.connector.errors import DataLossError, GroupMissingError, StreamStateError
 from spark_streams.connector.keys import key_beside
 from spark_streams.connector.operator_commands import create_command, pending_command, seek_command
-from spark_streams.connector.source.group.findings import Finding, GroupUse, Kind
-from spark_streams.connector.source.membership import Membership
+from spark_streams.connector.source.group_client import Membership
 
 _log = logging.getLogger("spark_streams.connector.source")
+
+
+class Kind(Enum):
+    """Kind of a finding. The value is the sentence that docs/reference/data-loss.md shows."""
+
+    STREAM_MISSING = "The stream is missing, and so is its group."
+    STREAM_REPLACED = "The group is missing, and the stream is not the one that the query has read."
+    GROUP_MISSING = "The group is missing. Its stream exists."
+    GROUP_BELOW = "The group is below the checkpoint."
+    GROUP_ABOVE = "The group is above the checkpoint, and the entries in between are not pending for the query."
+    CHECKPOINT_OLDER = "The query has committed a batch that the checkpoint does not have: it is an older copy."
+    SERVER_RESTORED = "The server has returned to an older state, without entries that the query has seen."
+    ENTRIES_LOST = "Entries are missing that no batch has read."
+    NOTES_LOST = "The notes of a batch (`mode=DEADLETTER`) are missing, or older than the batch."
+
+
+class GroupUse(Enum):
+    """Whether other consumers are in the query's group, now or at the last offset."""
+
+    ALONE = "alone"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True)
+class Start:
+    """A position for a group: it delivers the entries above it. read: how many entries were ever added up to there,
+    None: unknown; passed: entries that the stream has below `latest`."""
+
+    position: StreamId
+    read: int | None = None
+    passed: int = 0
+
+    def words(self) -> tuple[str, ...]:
+        """Return the option of XGROUP CREATE and SETID that sets how many entries the group has read."""
+        return () if self.read is None else ("ENTRIESREAD", str(self.read))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding about one stream.
+
+    above: the checkpoint's position, or the entry above which entries are missing; position: of the group, None: there
+    is no group; mark: position of the commit mark, None: there is none; lost: unread entries that are lost, at least;
+    for SERVER_RESTORED, entries that the server no longer has, read ones, too; is_exact: whether exactly so many are;
+    other: another consumer of the group; detail: which entries, for ENTRIES_LOST; is_harmless: a strict query need not
+    stop: all entries up to the checkpoint are there and the query is alone (GROUP_BELOW), or the loss was accepted
+    before; is_left: the missing stream is one of a pattern, and the query stops reading it.
+    """
+
+    kind: Kind
+    stream: str
+    group_use: GroupUse = GroupUse.ALONE
+    above: StreamId = MIN_ID
+    position: StreamId | None = None
+    mark: StreamId | None = None
+    lost: int = 0
+    is_exact: bool = True
+    other: str = ""
+    detail: str = ""
+    is_harmless: bool = False
+    is_left: bool = False
 
 
 class MessageContext(NamedTuple):
@@ -287,3 +355,35 @@ def table() -> str:
         for row in ROWS
     ]
     return "\n".join([columns, "|---|---|---|---|", *lines])
+
+
+class RunCounters:
+    """What a run has counted so far (model.counters.TABLE)."""
+
+    def __init__(self) -> None:
+        self._entries: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._values: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+
+    def entries(self, counter: RunCounter) -> Counter[str]:
+        """Return the numbers of a counter of entries, by stream."""
+        return self._entries[counter.name]
+
+    def values(self, counter: RunCounter) -> Counter[tuple[str, str]]:
+        """Return the numbers of a counter of values, by stream and column."""
+        return self._values[counter.name]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the counters above zero, as the query's progress shows them."""
+        report: dict[str, object] = {}
+        for counter in counters.TABLE:
+            by_entries = counter.unit == "entries"
+            if counts := dict(+self.entries(counter)) if by_entries else _by_stream(self.values(counter)):
+                report[counter.name] = counts
+        return report
+
+
+def _by_stream(values: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
+    by_stream: dict[str, dict[str, int]] = {}
+    for (stream, column), count in (+values).items():
+        by_stream.setdefault(stream, {})[column] = count
+    return by_stream

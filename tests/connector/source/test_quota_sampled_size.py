@@ -11,7 +11,7 @@ import redis
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.errors import WrongKeyTypeError
 from spark_streams.connector.source.limits import LIMITS
-from spark_streams.connector.source.sampled_size import average_sizes
+from spark_streams.connector.source.quota import average_sizes
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from tools.servers.server import Server
