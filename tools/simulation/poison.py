@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.source.pending.poison_state import PIECES, PoisonState
+from spark_streams.connector.source.pending.poison_record import PIECES, PoisonState
 from spark_streams.connector.source.range import Range
 
 

@@ -37,11 +37,8 @@ from spark_streams.connector.source.archive.rows import rows_beside, rows_of
 from spark_streams.connector.source.archive.seen import NO_GROUP, SeenIds
 from spark_streams.connector.source.archive.table_plan import plan_with_archive
 from spark_streams.connector.source.archive.tasks import history_tasks
-from spark_streams.connector.source.batch.infer_schema import InferredColumn, infer
-from spark_streams.connector.source.batch.plan import plan_tasks
-from spark_streams.connector.source.batch.pushdown import narrowing_of
-from spark_streams.connector.source.batch.sample import sample
-from spark_streams.connector.source.batch.stream_bounds import Narrowing
+from spark_streams.connector.source.batch.infer_schema import InferredColumn, infer, sample
+from spark_streams.connector.source.batch.plan import Narrowing, narrowing_of, plan_tasks
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.partitioning import Task
 from spark_streams.connector.source.rows.column_report import READ_MODES, ColumnReport, ColumnTally, ColumnWarnings

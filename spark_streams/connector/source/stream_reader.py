@@ -31,8 +31,7 @@ from spark_streams.connector.source.rows.column_report import STREAM_MODES, Colu
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.rows.malformed import Dead
 from spark_streams.connector.source.shard_sets import require_not_in_shards_since, require_shards_of, with_shards
-from spark_streams.connector.source.task.missing_entries import write_missing
-from spark_streams.connector.source.task.notes import NoteWriter
+from spark_streams.connector.source.task.notes import NoteWriter, write_missing
 from spark_streams.connector.source.task.read_partition import TaskCallbacks, read_task
 from spark_streams.connector.spark.commit_calls import CommitCalls
 from spark_streams.connector.spark.read_limits import (

@@ -10,8 +10,14 @@ from spark_streams.connector.keys import is_product_key
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.source.archive.files import Archive
 from spark_streams.connector.source.archive.highest import highest_ids
-from spark_streams.connector.source.batch.plan import fetch_heads, fetch_inputs, position_of, tasks_within
-from spark_streams.connector.source.batch.stream_bounds import Narrowing, StreamHead
+from spark_streams.connector.source.batch.plan import (
+    Narrowing,
+    StreamHead,
+    fetch_heads,
+    fetch_inputs,
+    position_of,
+    tasks_within,
+)
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.partitioning import Task
 from spark_streams.connector.source.range import Range

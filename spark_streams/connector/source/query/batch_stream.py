@@ -31,8 +31,7 @@ from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.membership import Membership
 from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.source.partitioning import Plan
-from spark_streams.connector.source.pending.claim import Claims
-from spark_streams.connector.source.pending.dead_entries import DeadLetters
+from spark_streams.connector.source.pending.claim import Claims, DeadLetters
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.query.batch_pace import Pacing
 from spark_streams.connector.source.query.idle import Idle

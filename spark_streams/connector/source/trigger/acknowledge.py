@@ -36,8 +36,13 @@ from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.range import Range, around
 from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.connector.source.run_counters import RunCounters
-from spark_streams.connector.source.task.missing_entries import delete_missing, fetch_missing
-from spark_streams.connector.source.task.notes import LetterDestination, collect, noted_streams
+from spark_streams.connector.source.task.notes import (
+    LetterDestination,
+    collect,
+    delete_missing,
+    fetch_missing,
+    noted_streams,
+)
 from spark_streams.connector.source.trigger.background import Job
 from spark_streams.connector.source.trigger.group_role import GroupRole
 from spark_streams.connector.source.trigger.remove import Removing

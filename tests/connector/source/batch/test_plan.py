@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.connector.source.batch.plan import Narrowing, StreamHead, part_of
 from spark_streams.connector.source.batch.split_points import Probe, cut, first_positions, further_positions
-from spark_streams.connector.source.batch.stream_bounds import Narrowing, StreamHead, part_of
 from spark_streams.connector.source.part import ALL, Part
 from spark_streams.connector.source.range import Range
 from tests.connector.source.batch.held_ids import IDS, head_of, inside
