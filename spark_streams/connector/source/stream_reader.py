@@ -28,8 +28,7 @@ from spark_streams.connector.source.pending.poison_record import attempt_key_of,
 from spark_streams.connector.source.query.batch_stream import MicroBatchStream
 from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
-from spark_streams.connector.source.rows.columns import Columns
-from spark_streams.connector.source.rows.malformed import Dead
+from spark_streams.connector.source.rows.columns import Columns, Dead
 from spark_streams.connector.source.shard_sets import require_not_in_shards_since, require_shards_of, with_shards
 from spark_streams.connector.source.task.notes import NoteWriter, write_missing
 from spark_streams.connector.source.task.read_partition import TaskCallbacks, read_task

@@ -22,7 +22,7 @@ from spark_streams.connector.source.history_reader import HistoryReader
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.spark.batch_starts import StartingReader
 from spark_streams.connector.spark.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows
-from tests.connector.source.batch.archived import Archiver, write_batch
+from tests.connector.source.archive.archived import Archiver, write_batch
 from tools.driving import ALL, SCHEMA, forget_all, reader, rows, stop_all
 from tools.sending import at_each_point
 from tools.servers.server import Server

@@ -1,4 +1,4 @@
-"""Infer columns and types from a sample of entries. Pure: values in, types and their misfits out.
+"""Infer columns and types from a sample of entries. Nothing on the server changes.
 
 A field gets the narrowest of these types that reads each of its values without loss:
 
@@ -39,10 +39,19 @@ from spark_streams.connector.source.rows.columns import METADATA
 from spark_streams.connector.source.shard_sets import with_shards
 from spark_streams.connector.wire.connection.server import Server
 
-# == batch/sample ==
-# Sample entries of some streams, to infer a schema from. Nothing on the server changes.
-
-STREAMS = 20  # at most
+STREAMS = 20  # that are sampled at most
+SHARE = 0.8  # of the values, which a type must fit
+_LONG = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_MILLISECONDS = re.compile("[1-9][0-9]{11,12}")
+_DOUBLE = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
+_NO_NUMBER = re.compile(r"nan|[+-]?inf(inity)?", re.IGNORECASE)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIMESTAMP = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
+)
+_MAX_DIGITS = 17  # that a double distinguishes
+_EXACT = 1 << 53  # whole numbers beyond are not all doubles
+_log = logging.getLogger("spark_streams.connector.source")
 
 
 def sample(server: Server, options: BatchSourceOptions, limits: Limits = LIMITS) -> list[Sequence[bytes]]:
@@ -69,20 +78,8 @@ def sample(server: Server, options: BatchSourceOptions, limits: Limits = LIMITS)
     return entries
 
 
-SHARE = 0.8  # of the values, which a type must fit
-
-_LONG = re.compile(r"0|-?[1-9][0-9]{0,18}")
-_MILLISECONDS = re.compile("[1-9][0-9]{11,12}")
-_DOUBLE = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
-_NO_NUMBER = re.compile(r"nan|[+-]?inf(inity)?", re.IGNORECASE)
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_TIMESTAMP = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
-)
-_MAX_DIGITS = 17  # that a double distinguishes
-_EXACT = 1 << 53  # whole numbers beyond are not all doubles
-
-_log = logging.getLogger("spark_streams.connector.source")
+# -- types -------------------------------------------------------------------------------------------------------------
+# Pure: values in, types and their misfits out.
 
 
 @dataclass(frozen=True)
@@ -105,13 +102,12 @@ _TYPES: tuple[_Type, ...] = (
 
 @dataclass(frozen=True)
 class InferredColumn:
-    """name: of the field; kind: name of its type; values: how many were sampled, without missing ones; misfits: the
-    values among them that do not fit, each with its count, the most frequent first."""
+    """The column of a field."""
 
-    name: str
-    kind: str
-    values: int = 0
-    misfits: tuple[tuple[bytes, int], ...] = ()
+    name: str  # of the field
+    kind: str  # name of its type
+    values: int = 0  # how many were sampled, without missing ones
+    misfits: tuple[tuple[bytes, int], ...] = ()  # values that do not fit, each with its count, the most frequent first
 
     @property
     def comment(self) -> str | None:
@@ -125,7 +121,7 @@ class InferredColumn:
         return f"{math.floor(fitting * 10) / 10:g} % of {self.values:,} values fit; not: {shown}{rest}"
 
 
-class _Values:
+class _SampledValues:
     """The sampled values of a field. entries: how many entries have the field."""
 
     def __init__(self) -> None:
@@ -145,10 +141,10 @@ def infer(
     nullValue; share: of the values, which a type other than string must fit.
     A field that cannot be a column beside the others is left out, with a warning: field names come from producers.
     """
-    sampled: dict[bytes, _Values] = {}
+    sampled: dict[bytes, _SampledValues] = {}
     for entry in entries:
         for field, value in zip(entry[0::2], entry[1::2], strict=True):
-            values = sampled.setdefault(field, _Values())
+            values = sampled.setdefault(field, _SampledValues())
             values.entries += 1
             if value not in null_values:
                 values.counts[value] += 1
@@ -179,6 +175,32 @@ def _is_text(field: bytes) -> bool:
     return True
 
 
+def _column(name: str, counts: Counter[bytes], share: float) -> InferredColumn:
+    """Choose the type of a column. counts: its values, each with its number."""
+    present = Counter({value: count for value, count in counts.items() if value})
+    kinds = {value: kind_of(value) for value in present}
+    total = present.total()
+    counts_of_kinds: Counter[str] = Counter()
+    for value, count in present.items():
+        counts_of_kinds[kinds[value]] += count
+    # Of types that fit equally many values, max returns the first, which is the narrowest.
+    kind = max(_TYPES, key=lambda kind: sum(counts_of_kinds[name] for name in kind.kinds))
+    fitting = {name: counts_of_kinds[name] for name in kind.kinds if counts_of_kinds[name]}
+    if fitting and fitting.keys() != {"no number"} and sum(fitting.values()) >= share * total:
+        misfits = [(value, count) for value, count in present.most_common() if kinds[value] not in kind.kinds]
+        if kind.name == "boolean":  # 0 and 1 mean false and true in such a column
+            misfits = [(value, count) for value, count in misfits if value.strip() not in (b"0", b"1")]
+        if _are_refused([value for value, _count in misfits], kind.arrow):
+            return InferredColumn(name, kind.name, total, tuple(misfits))
+    return InferredColumn(name, "binary" if "binary" in kinds.values() else "string", total)
+
+
+def _are_refused(values: Sequence[bytes], to: pa.DataType) -> bool:
+    """Return whether the source reads none of these values as one of this type."""
+    column, _unfit = cast_values(pa.array(values, pa.binary()), to)
+    return bool(column.null_count == len(values))
+
+
 def kind_of(value: bytes) -> str:
     """Return the kind of a value: a type above, `short` for a whole number that a double holds exactly, `milliseconds`
     for one that may be a time, or `no number` for nan and infinity."""
@@ -206,32 +228,6 @@ def kind_of(value: bytes) -> str:
                 return "string"
             return kind
     return "string"
-
-
-def _column(name: str, counts: Counter[bytes], share: float) -> InferredColumn:
-    """Choose the type of a column. counts: its values, each with its number."""
-    present = Counter({value: count for value, count in counts.items() if value})
-    kinds = {value: kind_of(value) for value in present}
-    total = present.total()
-    counts_of_kinds: Counter[str] = Counter()
-    for value, count in present.items():
-        counts_of_kinds[kinds[value]] += count
-    # Of types that fit equally many values, max returns the first, which is the narrowest.
-    kind = max(_TYPES, key=lambda kind: sum(counts_of_kinds[name] for name in kind.kinds))
-    fitting = {name: counts_of_kinds[name] for name in kind.kinds if counts_of_kinds[name]}
-    if fitting and fitting.keys() != {"no number"} and sum(fitting.values()) >= share * total:
-        misfits = [(value, count) for value, count in present.most_common() if kinds[value] not in kind.kinds]
-        if kind.name == "boolean":  # 0 and 1 mean false and true in such a column
-            misfits = [(value, count) for value, count in misfits if value.strip() not in (b"0", b"1")]
-        if _are_refused([value for value, _count in misfits], kind.arrow):
-            return InferredColumn(name, kind.name, total, tuple(misfits))
-    return InferredColumn(name, "binary" if "binary" in kinds.values() else "string", total)
-
-
-def _are_refused(values: Sequence[bytes], to: pa.DataType) -> bool:
-    """Return whether the source reads none of these values as one of this type."""
-    column, _unfit = cast_values(pa.array(values, pa.binary()), to)
-    return bool(column.null_count == len(values))
 
 
 def _shown(value: bytes) -> str:

@@ -1,4 +1,11 @@
-"""Plan the tasks of a batch read: a few round trips for all streams together. Nothing on the server changes."""
+"""Plan the tasks of a batch read: a few round trips for all streams together.
+
+    filters of Spark ──► Narrowing ─┐
+    options ──► first, last ID ─────┼─► part of each stream ──► tasks, cut where entries lie (split_points.py)
+    XINFO STREAM ──► StreamHead ────┘
+
+Nothing on the server changes.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +36,19 @@ from spark_streams.connector.wire.replies.reply_errors import is_no_such_key
 from spark_streams.connector.wire.replies.scan import bounded, matching_streams
 from spark_streams.connector.wire.replies.xinfo import StreamEnds, ends_in, stream_in
 
-# == batch/stream_bounds ==
-# Bounds of a batch read on one stream, from options and filters. Pure: IDs in, a range out.
-
+_log = logging.getLogger("spark_streams.connector.source")
 _T = TypeVar("_T")
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_TEXT_OF_ID = re.compile(r"([1-9][0-9]{0,19})(-.*)?", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class StreamHead:
-    """State of a stream when the read is planned. first, last: IDs of its oldest and newest entry, None if it is empty;
-    length: in entries; entry_bytes: estimated size of an entry; has_dead_letters: its oldest entry is a dead letter;
-    generated: ID of the last entry ever added."""
-
-    first: StreamId | None
-    last: StreamId | None
-    length: int
-    entry_bytes: int = 0
-    has_dead_letters: bool = False
-    generated: StreamId = MIN_ID
+# -- filters -----------------------------------------------------------------------------------------------------------
+# Spark's filters on the metadata columns become a Narrowing. A narrowing may hold more than the filter keeps, never
+# less, because Spark applies every filter again. Filters of other kinds narrow nothing. Pure: filter objects in.
+#
+# Texts and IDs have different orders ('5-10' < '5-9' as texts). Equality on the ID column names an entry. A range on
+# the ID column bounds the milliseconds only, and only among IDs with equally many digits (TextBound). The timestamp
+# column holds the ID's milliseconds; its filters come in microseconds.
 
 
 @dataclass(frozen=True)
@@ -65,14 +67,11 @@ class TextBound:
 
 @dataclass(frozen=True)
 class Narrowing:
-    """Entries that filters may keep. An entry outside of the narrowing matches no filter; one inside may match none.
+    """Entries that filters may keep. An entry outside of the narrowing matches no filter; one inside may match none."""
 
-    streams, ids: only these, or None for all; after < ID ≤ last; text: see TextBound.
-    """
-
-    streams: frozenset[str] | None = None
-    ids: frozenset[StreamId] | None = None
-    after: StreamId = MIN_ID
+    streams: frozenset[str] | None = None  # only these, None: all
+    ids: frozenset[StreamId] | None = None  # only these, None: all
+    after: StreamId = MIN_ID  # after < ID ≤ last
     last: StreamId = MAX_ID
     text: tuple[TextBound, ...] = ()
 
@@ -97,55 +96,7 @@ def _intersection(first: frozenset[_T] | None, second: frozenset[_T] | None) -> 
     return first & second
 
 
-def part_of(stream: str, head: StreamHead, after: StreamId, last: StreamId, narrowing: Narrowing) -> Part | None:
-    """Return what to read between two positions, after < ID ≤ last; None if it is empty.
-
-    The newest entry bounds the range: entries that are added later are never part of it. The count is an estimate,
-    unless the range is the whole stream.
-    """
-    if head.first is None or head.last is None:
-        return None
-    after = max(after, narrowing.after, head.first.previous())
-    last = min(last, narrowing.last, head.last)
-    for bound in narrowing.text:
-        if after < last and len(str(after.next().ms)) == len(str(last.ms)) == bound.digits:
-            after = max(after, StreamId(bound.lowest, 0).previous() if bound.lowest > 0 else MIN_ID)
-            last = min(last, StreamId(bound.highest, U64_MAX))
-    if not after < last:
-        return None
-    if narrowing.ids is None:
-        return Part(Range(stream, after, last, _share_of(head, head.first, head.last, after, last)), ALL)
-    ids = sorted(entry_id for entry_id in narrowing.ids if after < entry_id <= last)
-    if not ids:
-        return None
-    packed = b"".join(b"$%d\r\n%b\r\n" % (len(bytes(entry_id)), bytes(entry_id)) for entry_id in ids)
-    return Part(Range(stream, ids[0].previous(), ids[-1], len(ids)), packed)
-
-
-def _share_of(head: StreamHead, first: StreamId, newest: StreamId, after: StreamId, last: StreamId) -> int:
-    """Estimate how many of the stream's entries lie in (after, last], as if they were spread evenly; exact for all."""
-    if after < first and last >= newest:
-        return head.length
-    width, part = newest.ms - first.ms, last.ms - after.ms
-    if width == 0:
-        width, part = newest.seq - first.seq, min(last.seq - after.seq, newest.seq - first.seq)
-    return max(1, min(head.length, round(head.length * part / max(1, width))))
-
-
-# == batch/pushdown ==
-# Turn Spark's filters on the metadata columns into a Narrowing. Pure: filter objects in, IDs out.
-#
-# A narrowing may hold more than the filter keeps, never less, because Spark applies every filter again. Filters of other
-# kinds narrow nothing.
-#
-# Texts and IDs have different orders ('5-10' < '5-9' as texts). Equality on the ID column names an entry. A range on the
-# ID column bounds the milliseconds only, and only among IDs with equally many digits (TextBound). The timestamp column
-# holds the ID's milliseconds; its filters come in microseconds.
-#
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _NOTHING = Narrowing(ids=frozenset())
-_TEXT_OF_ID = re.compile(r"([1-9][0-9]{0,19})(-.*)?", re.DOTALL)
 
 
 def narrowing_of(filters: Iterable[object], columns: Mapping[str, str]) -> Narrowing:
@@ -236,7 +187,24 @@ def _between(lowest: int, highest: int) -> Narrowing:
     return Narrowing(after=after, last=StreamId(min(highest, U64_MAX), U64_MAX))
 
 
-_log = logging.getLogger("spark_streams.connector.source")
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StreamHead:
+    """State of a stream when the read is planned."""
+
+    first: StreamId | None  # ID of its oldest entry, None if it is empty
+    last: StreamId | None  # ID of its newest entry
+    length: int  # in entries
+    entry_bytes: int = 0  # estimated size of an entry
+    has_dead_letters: bool = False  # its oldest entry is a dead letter
+    generated: StreamId = MIN_ID  # ID of the last entry ever added
+
+    @property
+    def border(self) -> StreamId:
+        """The highest ID up to which the stream has no entry."""
+        return self.generated if self.first is None else self.first.previous()
 
 
 def plan_tasks(
@@ -275,6 +243,12 @@ def tasks_within(
     return divide_into_tasks(_cut(server, heads, parts, entries), entries, limits=limits)
 
 
+def position_of(positions: PerStream[str], stream: str) -> StreamId:
+    """Return the ID of a position. `$` is the highest ID: the newest entry bounds the range."""
+    position = positions.value_for(stream)
+    return MAX_ID if position == "$" else StreamId.parse(position)
+
+
 def fetch_inputs(
     server: Server, options: BatchSourceOptions, narrowing: Narrowing, must_exist: bool = True
 ) -> dict[str, StreamHead]:
@@ -296,12 +270,6 @@ def fetch_inputs(
     recorded = fetch_recorded(server, dead)
     warn_of_dead_letters(dead - recorded)
     return {stream: head for stream, head in heads.items() if stream not in recorded}
-
-
-def position_of(positions: PerStream[str], stream: str) -> StreamId:
-    """Return the ID of a position. `$` is the highest ID: the newest entry bounds the range."""
-    position = positions.value_for(stream)
-    return MAX_ID if position == "$" else StreamId.parse(position)
 
 
 def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dict[str, StreamHead]:
@@ -338,6 +306,41 @@ def _head(ends: StreamEnds | None) -> StreamHead:
     (first, first_fields), (last, last_fields) = ends.first, ends.last
     size = max(sum(len(part) + 8 for part in fields) for fields in (first_fields, last_fields))
     return StreamHead(first, last, ends.length, size, is_dead_letter(first_fields))
+
+
+def part_of(stream: str, head: StreamHead, after: StreamId, last: StreamId, narrowing: Narrowing) -> Part | None:
+    """Return what to read between two positions, after < ID ≤ last; None if it is empty.
+
+    The newest entry bounds the range: entries that are added later are never part of it. The count is an estimate,
+    unless the range is the whole stream.
+    """
+    if head.first is None or head.last is None:
+        return None
+    after = max(after, narrowing.after, head.first.previous())
+    last = min(last, narrowing.last, head.last)
+    for bound in narrowing.text:
+        if after < last and len(str(after.next().ms)) == len(str(last.ms)) == bound.digits:
+            after = max(after, StreamId(bound.lowest, 0).previous() if bound.lowest > 0 else MIN_ID)
+            last = min(last, StreamId(bound.highest, U64_MAX))
+    if not after < last:
+        return None
+    if narrowing.ids is None:
+        return Part(Range(stream, after, last, _share_of(head, head.first, head.last, after, last)), ALL)
+    ids = sorted(entry_id for entry_id in narrowing.ids if after < entry_id <= last)
+    if not ids:
+        return None
+    packed = b"".join(b"$%d\r\n%b\r\n" % (len(bytes(entry_id)), bytes(entry_id)) for entry_id in ids)
+    return Part(Range(stream, ids[0].previous(), ids[-1], len(ids)), packed)
+
+
+def _share_of(head: StreamHead, first: StreamId, newest: StreamId, after: StreamId, last: StreamId) -> int:
+    """Estimate how many of the stream's entries lie in (after, last], as if they were spread evenly; exact for all."""
+    if after < first and last >= newest:
+        return head.length
+    width, part = newest.ms - first.ms, last.ms - after.ms
+    if width == 0:
+        width, part = newest.seq - first.seq, min(last.seq - after.seq, newest.seq - first.seq)
+    return max(1, min(head.length, round(head.length * part / max(1, width))))
 
 
 def _cut(server: Server, heads: Mapping[str, StreamHead], parts: Sequence[Part], entries: int) -> list[Part]:

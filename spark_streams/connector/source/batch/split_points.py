@@ -1,4 +1,4 @@
-"""Where to cut a stream so that its parts hold about equally many entries. Pure arithmetic over a few probes.
+"""Where to cut a stream so that its parts hold about equally many entries: a few round trips for all streams together.
 
 A server can tell how many entries a stream has, and which ones follow an ID, but not how many lie between two IDs; and
 entries come in bursts. So a stream is probed: a probe is the first few IDs at or above a position. Between two probes
@@ -17,154 +17,39 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.source.range import Range
 from spark_streams.connector.wire.connection.server import Server
 
-_PROBES_PER_PART = 4
-_MAX_PIECES = 64  # that a section is cut into for the next round of probes
-
-
-@dataclass(frozen=True)
-class Probe:
-    """ids: the first IDs at or above the position and within the range, ascending; is_last: no further ID follows;
-    deepest: the last sequence number in the position's millisecond, 0 if there is none; below: the last ID below the
-    position, None if there is none or if it was not asked for."""
-
-    position: StreamId
-    ids: tuple[StreamId, ...]
-    is_last: bool
-    deepest: int = 0
-    below: StreamId | None = None
-
-
-@dataclass(frozen=True)
-class ProbedSection:
-    """From the position of one probe to the next. count: of entries; is_exact: the count is no estimate; seen: the last
-    ID of the section that the probe returned, None if there is none; end: no entry of the section is above this ID."""
-
-    first: StreamId
-    upto: StreamId
-    count: int
-    is_exact: bool
-    seen: StreamId | None
-    end: StreamId
-
-
-def first_positions(entry_range: Range, entries: int, limit: int) -> list[StreamId]:
-    """Return the positions of the first round, evenly over the range, at most `limit`. entries: wanted per part."""
-    probes = min(limit, _PROBES_PER_PART * -(-entry_range.count // entries))
-    return _between(entry_range.after.next(), entry_range.last, probes)
-
-
-def further_positions(
-    entry_range: Range, probes: Sequence[Probe], entries: int, length: int, limit: int
-) -> list[StreamId]:
-    """Return at most `limit` positions within the sectiones that are too large for a part.
-
-    length: entries of the stream. If the probes account for far fewer entries than the range should hold, a burst lies
-    hidden between them.
-    """
-    sectiones = _estimates(entry_range, probes, length)
-    is_hidden = sum(section.count for section in sectiones) < entry_range.count // 2
-    vague = [section for section in sectiones if not section.is_exact and (is_hidden or 2 * section.count > entries)]
-    positions: list[StreamId] = []
-    for section in sorted(vague, key=lambda section: -section.count):
-        pieces = limit // len(vague) if is_hidden else 2 + 2 * section.count // entries
-        if section.seen is not None:
-            positions += _between(section.seen, section.end, max(2, min(_MAX_PIECES, pieces)))
-    return sorted(set(positions[:limit]) - {probe.position for probe in probes})
-
-
-def cut(entry_range: Range, probes: Sequence[Probe], entries: int, length: int) -> list[Range]:
-    """Return the range in parts of about `entries` entries: touching, in order, together the whole range."""
-    parts: list[Range] = []
-    after, count = entry_range.after, 0
-    for section in sectiones_of(entry_range, probes, length):
-        if count > 0 and section.first > after.next() and count + section.count > entries:
-            parts.append(replace(entry_range, after=after, last=section.first.previous(), count=count))
-            after, count = section.first.previous(), 0
-        count += section.count
-    return [*parts, replace(entry_range, after=after, count=max(1, count))]
-
-
-def sectiones_of(entry_range: Range, probes: Sequence[Probe], length: int) -> list[ProbedSection]:
-    """Return the sectiones of a range. If the range has `length` entries, the estimates add up to that."""
-    sectiones = _estimates(entry_range, probes, length)
-    return _scaled(sectiones, length) if entry_range.count == length else sectiones
-
-
-def _between(first: StreamId, last: StreamId, pieces: int) -> list[StreamId]:
-    """Return the lower ends of `pieces` equal pieces of [first, last]: by milliseconds, or within one by sequence
-    number."""
-    if pieces < 2:
-        return [first]
-    if first.ms == last.ms:
-        width = last.seq - first.seq
-        return sorted({StreamId(first.ms, first.seq + width * piece // pieces) for piece in range(pieces)})
-    width = last.ms - first.ms
-    positions = {StreamId(first.ms + width * piece // pieces, 0) for piece in range(1, pieces)}
-    return [first, *sorted(position for position in positions if position > first)]
-
-
-def _estimates(entry_range: Range, probes: Sequence[Probe], length: int) -> list[ProbedSection]:
-    sectiones: list[ProbedSection] = []
-    ordered = sorted(probes, key=lambda probe: probe.position)
-    for number, probe in enumerate(ordered):
-        is_final = number + 1 == len(ordered)
-        upto = entry_range.last if is_final else ordered[number + 1].position
-        inside = probe.ids if is_final else [entry_id for entry_id in probe.ids if entry_id < upto]
-        below = None if is_final else ordered[number + 1].below
-        end = upto if below is None else min(upto, max(below, probe.position))
-        reaches_below = below is not None and inside[-1:] == [below]
-        is_exact = probe.is_last or len(inside) < len(probe.ids) or reaches_below
-        count = len(inside) if is_exact else max(len(inside), min(length, _estimate(probe, end)))
-        sectiones.append(ProbedSection(probe.position, upto, count, is_exact, inside[-1] if inside else None, end))
-    return sectiones
-
-
-def _estimate(probe: Probe, upto: StreamId) -> int:
-    """Estimate how many entries lie from the first ID of a probe to `upto`."""
-    first, last = probe.ids[0], probe.ids[-1]
-    if first.ms == upto.ms:
-        return (upto.seq - first.seq) * len(probe.ids) // max(1, last.seq - first.seq)
-    elapsed = last.ms - first.ms
-    if elapsed <= 1:  # sequence numbers count the entries of a millisecond
-        deepest = max(probe.deepest, *(entry_id.seq for entry_id in probe.ids))
-        return max(len(probe.ids), 1 + deepest) * (upto.ms - first.ms)
-    return (len(probe.ids) - 1) * (upto.ms - first.ms) // elapsed
-
-
-def _scaled(sectiones: Sequence[ProbedSection], total: int) -> list[ProbedSection]:
-    """Return the sectiones with estimates that add up to the total."""
-    exact = sum(section.count for section in sectiones if section.is_exact)
-    estimated = sum(section.count for section in sectiones if not section.is_exact)
-    if estimated == 0:
-        return list(sectiones)
-    remaining = max(0, total - exact)
-    return [
-        section if section.is_exact else replace(section, count=section.count * remaining // estimated)
-        for section in sectiones
-    ]
-
-
-# == batch/probe_streams ==
-# Probe streams to find out where to cut them (split_points): a few round trips for all streams together.
-
 _ROUNDS = 6  # of probes, if entries come in bursts; otherwise one is enough
 _PROBES = 4_096  # per round, shared between the streams
 _STREAM_PROBES = (4, 256)  # per round and stream, at least and at most
 _PROBE_BYTES = 16 << 20  # limit of what the probes of one round return, if there is more than one per stream
 _MAX_IDS = 32  # per probe
 _MIN_ENTRIES = 4  # that a probe returns: two IDs, the last ID of a millisecond, and the one below
+_PROBES_PER_PART = 4
+_MAX_PIECES = 64  # that a section is cut into for the next round of probes
 
 
 @dataclass(frozen=True)
 class ProbeTarget:
-    """A range to probe. entries: wanted size of a part; length: how many entries the range may have; entry_bytes:
-    estimated size of an entry; ids: how many IDs a probe asks for at most."""
+    """A range to probe."""
 
     range: Range
-    entries: int
-    length: int
-    entry_bytes: int
-    ids: int = _MAX_IDS
+    entries: int  # wanted size of a part
+    length: int  # how many entries the range may have
+    entry_bytes: int  # estimated size of an entry
+    ids: int = _MAX_IDS  # how many IDs a probe asks for at most
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a probe of a range has returned."""
+
+    position: StreamId
+    ids: tuple[StreamId, ...]  # the first IDs at or above the position and within the range, ascending
+    is_last: bool  # no further ID follows
+    deepest: int = 0  # the last sequence number in the position's millisecond, 0 if there is none
+    below: StreamId | None = None  # the last ID below the position, None if there is none or it was not asked for
+
+
+# -- probes ------------------------------------------------------------------------------------------------------------
 
 
 def may_be_large(entry_range: Range, length: int, entries: int) -> bool:
@@ -224,3 +109,111 @@ def _probe(
         is_last = len(ids) < counts[number]
         deepest_seq = deepest[0].seq if deepest else 0
         probes[number].append(Probe(position, ids, is_last, deepest_seq, below[0] if below else None))
+
+
+# -- sections ----------------------------------------------------------------------------------------------------------
+# Pure arithmetic over the probes.
+
+
+def first_positions(entry_range: Range, entries: int, limit: int) -> list[StreamId]:
+    """Return the positions of the first round, evenly over the range, at most `limit`. entries: wanted per part."""
+    probes = min(limit, _PROBES_PER_PART * -(-entry_range.count // entries))
+    return _between(entry_range.after.next(), entry_range.last, probes)
+
+
+def further_positions(
+    entry_range: Range, probes: Sequence[Probe], entries: int, length: int, limit: int
+) -> list[StreamId]:
+    """Return at most `limit` positions within the sections that are too large for a part.
+
+    length: entries of the stream. If the probes account for far fewer entries than the range should hold, a burst lies
+    hidden between them.
+    """
+    sections = _estimates(entry_range, probes, length)
+    is_hidden = sum(section.count for section in sections) < entry_range.count // 2
+    vague = [section for section in sections if not section.is_exact and (is_hidden or 2 * section.count > entries)]
+    positions: list[StreamId] = []
+    for section in sorted(vague, key=lambda section: -section.count):
+        pieces = limit // len(vague) if is_hidden else 2 + 2 * section.count // entries
+        if section.seen is not None:
+            positions += _between(section.seen, section.end, max(2, min(_MAX_PIECES, pieces)))
+    return sorted(set(positions[:limit]) - {probe.position for probe in probes})
+
+
+def _between(first: StreamId, last: StreamId, pieces: int) -> list[StreamId]:
+    """Return the lower ends of `pieces` equal pieces of [first, last]: by milliseconds, or within one by sequence
+    number."""
+    if pieces < 2:
+        return [first]
+    if first.ms == last.ms:
+        width = last.seq - first.seq
+        return sorted({StreamId(first.ms, first.seq + width * piece // pieces) for piece in range(pieces)})
+    width = last.ms - first.ms
+    positions = {StreamId(first.ms + width * piece // pieces, 0) for piece in range(1, pieces)}
+    return [first, *sorted(position for position in positions if position > first)]
+
+
+def cut(entry_range: Range, probes: Sequence[Probe], entries: int, length: int) -> list[Range]:
+    """Return the range in parts of about `entries` entries: touching, in order, together the whole range."""
+    parts: list[Range] = []
+    after, count = entry_range.after, 0
+    sections = _estimates(entry_range, probes, length)
+    for section in _scaled(sections, length) if entry_range.count == length else sections:
+        if count > 0 and section.first > after.next() and count + section.count > entries:
+            parts.append(replace(entry_range, after=after, last=section.first.previous(), count=count))
+            after, count = section.first.previous(), 0
+        count += section.count
+    return [*parts, replace(entry_range, after=after, count=max(1, count))]
+
+
+@dataclass(frozen=True)
+class ProbedSection:
+    """From the position of one probe to the next."""
+
+    first: StreamId
+    upto: StreamId
+    count: int  # of entries
+    is_exact: bool  # the count is no estimate
+    seen: StreamId | None  # the last ID of the section that the probe returned, None if there is none
+    end: StreamId  # no entry of the section is above this ID
+
+
+def _estimates(entry_range: Range, probes: Sequence[Probe], length: int) -> list[ProbedSection]:
+    sections: list[ProbedSection] = []
+    ordered = sorted(probes, key=lambda probe: probe.position)
+    for number, probe in enumerate(ordered):
+        is_final = number + 1 == len(ordered)
+        upto = entry_range.last if is_final else ordered[number + 1].position
+        inside = probe.ids if is_final else [entry_id for entry_id in probe.ids if entry_id < upto]
+        below = None if is_final else ordered[number + 1].below
+        end = upto if below is None else min(upto, max(below, probe.position))
+        reaches_below = below is not None and inside[-1:] == [below]
+        is_exact = probe.is_last or len(inside) < len(probe.ids) or reaches_below
+        count = len(inside) if is_exact else max(len(inside), min(length, _estimate(probe, end)))
+        sections.append(ProbedSection(probe.position, upto, count, is_exact, inside[-1] if inside else None, end))
+    return sections
+
+
+def _estimate(probe: Probe, upto: StreamId) -> int:
+    """Estimate how many entries lie from the first ID of a probe to `upto`."""
+    first, last = probe.ids[0], probe.ids[-1]
+    if first.ms == upto.ms:
+        return (upto.seq - first.seq) * len(probe.ids) // max(1, last.seq - first.seq)
+    elapsed = last.ms - first.ms
+    if elapsed <= 1:  # sequence numbers count the entries of a millisecond
+        deepest = max(probe.deepest, *(entry_id.seq for entry_id in probe.ids))
+        return max(len(probe.ids), 1 + deepest) * (upto.ms - first.ms)
+    return (len(probe.ids) - 1) * (upto.ms - first.ms) // elapsed
+
+
+def _scaled(sections: Sequence[ProbedSection], total: int) -> list[ProbedSection]:
+    """Return the sections with estimates that add up to the total."""
+    exact = sum(section.count for section in sections if section.is_exact)
+    estimated = sum(section.count for section in sections if not section.is_exact)
+    if estimated == 0:
+        return list(sections)
+    remaining = max(0, total - exact)
+    return [
+        section if section.is_exact else replace(section, count=section.count * remaining // estimated)
+        for section in sections
+    ]

@@ -83,7 +83,7 @@ class Claims:
         stream_set: StreamSet,
         losses: DataLoss,
         counters: RunCounters,
-        dead_letters: DeadLetters,  # of entries that were delivered too often or are fatal
+        dead_letters: DeadLetterWriter,  # of entries that were delivered too often or are fatal
         limits: Limits,
     ) -> None:
         self._idle = options.claim_idle
@@ -298,7 +298,7 @@ class DeadEntries:
     message: str = ""
 
 
-class DeadLetters:
+class DeadLetterWriter:
     """The dead letters that the driver of one query writes."""
 
     def __init__(

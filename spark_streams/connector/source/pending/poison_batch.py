@@ -34,7 +34,7 @@ from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.membership import Membership
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.part import Part, entries_per_stream, pending_parts
-from spark_streams.connector.source.pending.claim import DeadEntries, DeadLetters
+from spark_streams.connector.source.pending.claim import DeadEntries, DeadLetterWriter
 from spark_streams.connector.source.pending.poison_record import (
     PIECES,
     CachedPoisonState,
@@ -67,7 +67,7 @@ class PoisonBatch:
         max_deaths: int | None,  # runs that an unchanged batch may kill, None: unlimited
         member: Membership,
         run_name: str,  # of this run
-        dead_letters: DeadLetters,  # of entries that are given up
+        dead_letters: DeadLetterWriter,  # of entries that are given up
         losses: DataLoss,  # reports entries that are missing from pieces
         limits: Limits,
     ) -> None:

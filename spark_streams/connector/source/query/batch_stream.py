@@ -31,7 +31,7 @@ from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.membership import Membership
 from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.source.partitioning import Plan
-from spark_streams.connector.source.pending.claim import Claims, DeadLetters
+from spark_streams.connector.source.pending.claim import Claims, DeadLetterWriter
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.query.batch_pace import Pacing
 from spark_streams.connector.source.query.idle import Idle
@@ -82,7 +82,7 @@ class MicroBatchStream:
         streams = self._streams = StreamSet(options, now, limits)
         self._opening = Opening(options, streams)
         removing = self._removing = Removing(options, streams.retries, now, limits)
-        dead_letters = DeadLetters(options, losses, self.counters, limits, removing.dead_lettered)
+        dead_letters = DeadLetterWriter(options, losses, self.counters, limits, removing.dead_lettered)
         poison = PoisonBatch(options.max_deliveries, self.member, self.run_name, dead_letters, losses, limits)
         role = Bookmarked(options, limits) if options.no_ack else Delivered(options, limits)
         acks = Acknowledging(options, losses, self.counters, removing, poison, role)

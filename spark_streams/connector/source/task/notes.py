@@ -1,8 +1,8 @@
-"""Notes of tasks for the driver: entries that do not fit the schema, and column reports.
+"""Notes of tasks for the driver: entries that do not fit the schema, column reports, numbers of missing entries.
 
 Tasks must not move the group or append to streams, because they may run twice (FACTS S7). So they write notes into a
 hash in the stream's slot, `rstream:notes:…`. Each entry has a field, named by the batch's token and the entry. A note
-lives until its entry has a dead letter, or was read again as good by the tasks of a replay (notes_of_replay). After the
+lives until its entry has a dead letter, or was read again as good by the tasks of a replay. After the
 batch is committed, the driver converts the notes into dead letters. Each dead letter, its acknowledgement and the
 emptying of its note are one transaction. A task only adds notes (HSETNX). So a task that is suspended until the driver
 has posted its dead letter changes nothing. The next batch's notes replace the emptied ones.
@@ -16,7 +16,7 @@ A server that returns to an older state may have notes again whose dead letters 
 again, too, and are acknowledged again as those of an earlier batch. So notes on such entries become dead letters again.
 
 Notes on columns (source.rows.column_report) are only statistics. All those of a batch are in the hash of its first
-stream, so that one command finds them. Numbers of missing entries are in a hash of their own (missing_entries).
+stream, so that one command finds them. Numbers of missing entries are in a hash of their own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.part import ALL, Part, by_stream
 from spark_streams.connector.source.range import Range
 from spark_streams.connector.source.rows.column_report import ColumnReport
-from spark_streams.connector.source.rows.malformed import Dead
+from spark_streams.connector.source.rows.columns import Dead
 from spark_streams.connector.wire.connection.connection import pack
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import parse_replies
@@ -63,13 +63,13 @@ def prefix_of(token: str, kind: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class NoteWriter:
-    """Writes the notes of a task. token: of the batch; query, batch: Spark's IDs of query and batch."""
+    """Writes the notes of a task."""
 
     server: Server
     member: Membership
-    token: str
-    query: str
-    batch: str
+    token: str  # of the batch
+    query: str  # Spark's ID of the query
+    batch: str  # Spark's ID of the micro-batch
     limits: Limits = LIMITS
 
     def dead(self, streams: Sequence[str], dead: Dead) -> None:
@@ -292,7 +292,7 @@ def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnR
     )
 
 
-# -- notes of replay ---------------------------------------------------------------------------------------------------
+# -- notes and replays -------------------------------------------------------------------------------------------------
 # Notes of an earlier run's tasks, if their batch is replayed.
 #
 # The tasks of the replay may read all entries of the batch again, some, or none: a function of `foreachBatch` may skip
@@ -366,16 +366,15 @@ def _is_kept(entry: StreamId, is_of_batch: bool, holder: str | None, consumer: s
     return bool(within) if holder == consumer else holder is None and any(part.by == ALL for part in within)
 
 
-# == task/missing_entries ==
+# -- missing entries ---------------------------------------------------------------------------------------------------
 # Numbers of entries that the tasks of a batch have found missing (failOnDataLoss=false), for the driver.
 #
 # They are in a hash in the stream's slot, `rstream:missing:…`, with the field `<token> <run> <after>/<last>` for each
-# range that lacks entries. A second execution of a task writes the same field. A run that replays the batch may divide it
-# into other ranges. Missing entries stay missing, so the batch lacks as many as the run that has found most.
+# range that lacks entries. A second execution of a task writes the same field. A run that replays the batch may divide
+# it into other ranges. Missing entries stay missing, so the batch lacks as many as the run that has found most.
 #
 # After the batch is committed, the driver reports the number and deletes the hash. If it is killed in between, the next
 # run reports the number once more.
-#
 
 
 def missing_key(stream: str, member: Membership) -> bytes:
@@ -403,8 +402,8 @@ def fetch_missing(server: Server, member: Membership, streams: Sequence[str], to
 def missing_in(fields: Mapping[bytes, bytes], token: str) -> int:
     """Return how many entries of a batch these fields say are missing: those of other batches do not count. Pure."""
     by_run = Counter[bytes]()
-    for field, value in fields.items():
-        of_batch, run, _ = field.split(b" ")
+    for name, value in fields.items():
+        of_batch, run, _ = name.split(b" ")
         if of_batch == token.encode():
             by_run[run] += parse_number(value) or 0
     return max(by_run.values(), default=0)
