@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -249,56 +249,45 @@ def batch_ends(archive: ArchiveTable, ranges: Sequence[Range], quota: BatchQuota
     """Yield where batches that the quota admits end. Entries of several streams are taken in the order of their IDs,
     and of the streams' names if IDs are equal: no two batches end at the same place. Raises ArchiveError."""
     last = Cut(max((part.last for part in ranges), default=MIN_ID))
-    limit = BatchLimit.from_quota(archive, ranges, quota)
-    if limit is None:
+    quota = _without_bytes(archive, ranges, quota)
+    if all(quota.limit_of(part.stream) is None for part in ranges):
         if first_row_group(archive, ranges) is not None:
             yield last
         return
-    taken, end = Counter[str](), None
+    remaining, end = quota, None
     for keys in in_order(archive, ranges, {}, KEYS):
         streams, (ms, seq) = keys["stream"].cast(pa.string()), id_parts(keys["id"])
         begin = 0
         while begin < keys.num_rows:
-            count = limit.fitting(streams[begin:], taken)
+            count = _fitting(streams[begin:], remaining)
             if not count:
                 assert end is not None
                 yield end
-                taken = Counter()
+                remaining = quota
                 continue
-            taken += Counter(streams[begin : begin + count].to_pylist())
+            remaining = remaining.without(Counter(streams[begin : begin + count].to_pylist()))
             begin += count
             end = Cut(StreamId(int(ms[begin - 1]), int(seq[begin - 1])), streams[begin - 1].as_py())
     if end is not None:
         yield last
 
 
-@dataclass(frozen=True)
-class BatchLimit:
-    """How many entries a batch has at most. entries: of all streams; of_stream: by stream."""
+def _without_bytes(archive: ArchiveTable, ranges: Sequence[Range], quota: BatchQuota) -> BatchQuota:
+    """Return the quota with entries in place of bytes: by the average size of the first entries."""
+    entries = [] if quota.entries is None else [quota.entries]
+    if quota.size is not None and (group := first_row_group(archive, ranges)) is not None:
+        entries.append(max(1, math.floor(quota.size / group.entry_bytes)))
+    return replace(quota, entries=min(entries, default=None), size=None)
 
-    entries: int | None
-    quota: BatchQuota = field(repr=False)
 
-    @classmethod
-    def from_quota(cls, archive: ArchiveTable, ranges: Sequence[Range], quota: BatchQuota) -> BatchLimit | None:
-        """Return the limit; None: there is none. Bytes count by the average size of the first entries."""
-        entries = [quota.entries] if quota.entries is not None else []
-        if quota.size is not None and (group := first_row_group(archive, ranges)) is not None:
-            entries.append(max(1, math.floor(quota.size / group.entry_bytes)))
-        quota = replace(quota, size=None)
-        if not entries and all(quota.limit_of(part.stream) is None for part in ranges):
-            return None
-        return cls(min(entries, default=None), quota)
-
-    def fitting(self, streams: pa.Array, taken: Mapping[str, int]) -> int:
-        """Return how many of the next entries fit into a batch that has `taken`. streams: of the entries."""
-        fitting = len(streams) if self.entries is None else max(0, self.entries - sum(taken.values()))
-        encoded = streams.dictionary_encode()
-        numbers = encoded.indices.to_numpy(zero_copy_only=False)
-        for number, stream in enumerate(encoded.dictionary.to_pylist()):
-            limit = self.quota.limit_of(stream)
-            if limit is not None:
-                places = np.flatnonzero(numbers == number)
-                remaining = max(0, limit - taken.get(stream, 0))
-                fitting = min(fitting, int(places[remaining]) if remaining < len(places) else len(streams))
-        return min(fitting, len(streams))
+def _fitting(streams: pa.Array, quota: BatchQuota) -> int:
+    """Return how many of the next entries the quota admits. streams: of the entries."""
+    fitting = len(streams) if quota.entries is None else min(len(streams), quota.entries)
+    encoded = streams.dictionary_encode()
+    numbers = encoded.indices.to_numpy(zero_copy_only=False)
+    for number, stream in enumerate(encoded.dictionary.to_pylist()):
+        limit = quota.limit_of(stream)
+        if limit is not None:
+            places = np.flatnonzero(numbers == number)
+            fitting = min(fitting, int(places[limit]) if limit < len(places) else len(streams))
+    return fitting

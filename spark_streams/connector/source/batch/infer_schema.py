@@ -121,14 +121,6 @@ class InferredColumn:
         return f"{math.floor(fitting * 10) / 10:g} % of {self.values:,} values fit; not: {shown}{rest}"
 
 
-class _SampledValues:
-    """The sampled values of a field. entries: how many entries have the field."""
-
-    def __init__(self) -> None:
-        self.entries = 0
-        self.counts: Counter[bytes] = Counter()
-
-
 def infer(
     entries: Iterable[Sequence[bytes]],
     skip: Iterable[str] = (),
@@ -141,23 +133,21 @@ def infer(
     nullValue; share: of the values, which a type other than string must fit.
     A field that cannot be a column beside the others is left out, with a warning: field names come from producers.
     """
-    sampled: dict[bytes, _SampledValues] = {}
+    sampled: dict[bytes, Counter[bytes]] = {}  # how often each value of a field occurs
     for entry in entries:
         for field, value in zip(entry[0::2], entry[1::2], strict=True):
-            values = sampled.setdefault(field, _SampledValues())
-            values.entries += 1
-            if value not in null_values:
-                values.counts[value] += 1
+            sampled.setdefault(field, Counter())[value] += 1
     taken = METADATA | set(skip)
     fields = [field for field in sampled if _is_text(field) and field.decode() not in taken]
     frequent: dict[str, bytes] = {}  # of names that differ in case only, the most frequent one
-    for field in sorted(fields, key=lambda field: -sampled[field].entries):
+    for field in sorted(fields, key=lambda field: -sampled[field].total()):
         frequent.setdefault(field.decode().lower(), field)
     columns = []
     for field in fields:
         preferred = frequent[field.decode().lower()]
         if preferred == field:
-            columns.append(_column(field.decode(), sampled[field].counts, share))
+            present = {value: count for value, count in sampled[field].items() if value and value not in null_values}
+            columns.append(_column(field.decode(), Counter(present), share))
         else:
             _log.warning(
                 "inferSchema leaves out field %r: it differs from %r in case only. Pass a schema to read both.",
@@ -175,9 +165,8 @@ def _is_text(field: bytes) -> bool:
     return True
 
 
-def _column(name: str, counts: Counter[bytes], share: float) -> InferredColumn:
-    """Choose the type of a column. counts: its values, each with its number."""
-    present = Counter({value: count for value, count in counts.items() if value})
+def _column(name: str, present: Counter[bytes], share: float) -> InferredColumn:
+    """Choose the type of a column. present: its values, without missing ones, each with its number."""
     kinds = {value: kind_of(value) for value in present}
     total = present.total()
     counts_of_kinds: Counter[str] = Counter()

@@ -16,7 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.connector.errors import SchemaError
-from spark_streams.connector.source.rows.nested_json import is_nested, members_that_do_not_fit, read_json
+from spark_streams.connector.source.rows.nested_json import (
+    LONGEST_QUOTED,
+    is_nested,
+    members_that_do_not_fit,
+    quoted,
+    read_json,
+)
 from spark_streams.connector.source.rows.text_forms import (
     assemble,
     bisect_cast,
@@ -28,7 +34,6 @@ from spark_streams.connector.source.rows.text_forms import (
 )
 
 _SMALL = 1000  # texts; validating the UTF-8 of fewer takes less time than a search for bytes that are not ASCII
-_LONGEST_VALUE = 80  # bytes of a value that a reason quotes
 _LETTERS = string.ascii_letters.encode() + bytes(range(128, 256))
 _FORM = bytes.maketrans(_LETTERS + string.digits.encode(), b"x" * len(_LETTERS) + b"9" * 10)
 _LONGEST_JSON = 1 << 20  # bytes of a JSON value that is read again for a reason
@@ -147,11 +152,12 @@ class Unfit:
 
     def form(self, row: int) -> str:
         """Return the repr of the value's beginning with x for letters and 9 for digits: what a log may hold."""
-        value = bytes(memoryview(self.values[row].as_buffer())[: _LONGEST_VALUE + 1]).translate(_FORM)
-        return repr(value) if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]!r}…"
+        return quoted(self._beginning(row).translate(_FORM))
 
     def shown(self, row: int) -> str:
         """Return the repr of the row's value, or of its beginning if it is long."""
-        # A value may be huge: only the quoted part becomes a Python object.
-        value = bytes(memoryview(self.values[row].as_buffer())[: _LONGEST_VALUE + 1])
-        return repr(value) if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]!r}…"
+        return quoted(self._beginning(row))
+
+    def _beginning(self, row: int) -> bytes:
+        """Return what `quoted` needs of the row's value: it may be huge, and only this becomes a Python object."""
+        return bytes(memoryview(self.values[row].as_buffer())[: LONGEST_QUOTED + 1])

@@ -38,7 +38,7 @@ from spark_streams.connector.source.rows.text_forms import (
 from spark_streams.connector.wire.entries.entry_page import last_of_each_name
 from spark_streams.connector.wire.entries.lines import Index, Mask
 
-_LONGEST_SHOWN = 80  # characters of a part in messages
+LONGEST_QUOTED = 80  # characters or bytes of a value in messages
 _MIN_SIZE = 50  # rows; reading fewer one by one is faster than further bisecting
 # Objects become tuples of pairs. Numbers become their text, so that no digit is rounded.
 _decoder = json.JSONDecoder(object_pairs_hook=tuple, parse_float=str, parse_int=str, parse_constant=str)
@@ -331,8 +331,13 @@ def _shown(value: Json) -> str:
     if value is None:
         return "null"
     if isinstance(value, str):
-        return repr(value) if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]!r}…"
+        return quoted(value)
     return "an array" if isinstance(value, list) else "an object"
+
+
+def quoted(value: str | bytes) -> str:
+    """Return the repr of a value, or of its beginning if it is long."""
+    return repr(value) if len(value) <= LONGEST_QUOTED else f"{value[:LONGEST_QUOTED]!r}…"
 
 
 def _offsets(values: Sequence[Json]) -> tuple[Index, pa.Array]:
