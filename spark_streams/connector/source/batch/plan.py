@@ -287,9 +287,8 @@ def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dic
             heads[stream] = StreamHead(None, None, 0)
             absent.append(stream)
         else:
-            generated = stream_in(reply).last
-            heads[stream] = replace(_head(ends_in(reply)), generated=generated)
-            if heads[stream].last is None and generated == MIN_ID:
+            heads[stream] = _head(ends_in(reply), stream_in(reply).last)
+            if heads[stream].last is None and heads[stream].generated == MIN_ID:
                 silent[stream] = SILENT
     if must_exist and absent:
         raise missing(server, absent[0], "use streamsPattern to read what is there")
@@ -300,12 +299,12 @@ def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dic
     return heads
 
 
-def _head(ends: StreamEnds | None) -> StreamHead:
+def _head(ends: StreamEnds | None, generated: StreamId) -> StreamHead:
     if ends is None:
-        return StreamHead(None, None, 0)
+        return StreamHead(None, None, 0, generated=generated)
     (first, first_fields), (last, last_fields) = ends.first, ends.last
     size = max(sum(len(part) + 8 for part in fields) for fields in (first_fields, last_fields))
-    return StreamHead(first, last, ends.length, size, is_dead_letter(first_fields))
+    return StreamHead(first, last, ends.length, size, is_dead_letter(first_fields), generated)
 
 
 def part_of(stream: str, head: StreamHead, after: StreamId, last: StreamId, narrowing: Narrowing) -> Part | None:

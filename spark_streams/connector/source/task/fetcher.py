@@ -143,16 +143,11 @@ class PageRequest:
 # Pure: pages in, positions and masks out.
 
 
-@dataclass(frozen=True)
-class Ownership:
-    """ours: mask of our rows; deliveries: int64 per row, null if the entry is not pending."""
-
-    ours: Mask
-    deliveries: pa.Array
-
-
-def match_pending(request: PageRequest, entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]) -> Ownership:
-    """Compare the rows of each cursor with its pending page, and advance the cursors.
+def match_pending(
+    request: PageRequest, entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]
+) -> tuple[Mask, pa.Array]:
+    """Compare the rows of each cursor with its pending page, and advance the cursors. Return which rows are ours, and
+    the delivery count of each (int64), null if the entry is not pending.
 
     rows: number of rows per cursor; pages: by index of the cursor. A cursor without a page owns all its rows.
     """
@@ -174,7 +169,7 @@ def match_pending(request: PageRequest, entries: EntryPage, rows: Index, pages: 
                 cursor.by_id = count >= MIN_JUDGED and int(ours[start:stop].sum()) * _SPARSE < count
         cursor.advance(ends[index], int(ours[start:stop].sum()))
     deliveries = np.concatenate([np.empty(0, np.int64), *[page.deliveries for page in pages.values()]])
-    return Ownership(ours, pa.array(deliveries).take(positions))
+    return ours, pa.array(deliveries).take(positions)
 
 
 def _pending_positions(entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]) -> pa.Array:
@@ -378,10 +373,10 @@ class Fetcher:
             return FetchedPage(entries, entries.count, streams, None, request.ended_ranges(), entries.count)
         indexes = [index for index, cursor in enumerate(request.cursors) if self._needs_pending(cursor)]
         pages = self._decode_pending(connection, [request.cursors[index] for index in indexes], pending)
-        ownership = match_pending(request, entries, rows, dict(zip(indexes, pages, strict=True)))
-        received, deliveries = entries.count, ownership.deliveries if self._deliveries else None
-        if not ownership.ours.all():
-            ours = np.flatnonzero(ownership.ours)
+        is_ours, counts_of_rows = match_pending(request, entries, rows, dict(zip(indexes, pages, strict=True)))
+        received, deliveries = entries.count, counts_of_rows if self._deliveries else None
+        if not is_ours.all():
+            ours = np.flatnonzero(is_ours)
             entries = FilteredPage(entries, ours)
             streams = streams if isinstance(streams, str) else streams.take(pa.array(ours))
             deliveries = None if deliveries is None else deliveries.take(pa.array(ours))

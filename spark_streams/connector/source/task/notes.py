@@ -96,7 +96,7 @@ class NoteWriter:
     def columns(self, notes_stream: str, task: Range, report: ColumnReport, is_complete: bool) -> None:
         """Note the column report of a task. notes_stream: stream whose hash has the note; task: its first range;
         is_complete: False if the task ended early; then a report of an earlier run of the task stays."""
-        name = b"%b/%b/%b" % (_quoted(task.stream), bytes(task.after), bytes(task.last))
+        name = b"%b/%b/%b" % (quote(task.stream, safe="").encode(), bytes(task.after), bytes(task.last))
         field = prefix_of(self.token, _COLUMNS) + name
         command = "HSET" if is_complete else "HSETNX"
         self.server.execute(command, notes_key(notes_stream, self.member), field, report.to_json())
@@ -104,10 +104,6 @@ class NoteWriter:
     def _write(self, notes: Sequence[_NewNote]) -> None:
         commands = [("HSETNX", notes_key(stream, self.member), field, value) for stream, field, value in notes]
         self.server.execute_all(commands)
-
-
-def _quoted(name: str) -> bytes:
-    return quote(name, safe="").encode()
 
 
 @dataclass(frozen=True)
