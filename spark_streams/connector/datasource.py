@@ -126,7 +126,7 @@ class RStreamDataSource(DataSource):
         columns = Columns(
             arrow, self._declared, options.mode, options.column_name_of_corrupt_record, options.null_value
         )
-        columns.check()
+        columns.check_declared()
         return columns
 
     def _infers_schema(self) -> bool:

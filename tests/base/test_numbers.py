@@ -74,7 +74,7 @@ for _path in (
         "connector/source/rows/nested_json.py",
         "connector/source/task/fetcher.py",
         "connector/source/rows/columns.py",
-        "connector/source/rows/malformed.py",
+        "connector/source/rows/cast.py",
     ),
     *(
         "connector/deadletter/redrive/redrive_plan.py",
@@ -97,9 +97,8 @@ for _path in (
     *(
         "connector/sink/trim/entry_sizes.py",
         "connector/source/archive/rows.py",
-        "connector/source/archive/batch_limit.py",
         "connector/source/archive/history.py",
-        "connector/source/archive/highest.py",
+        "connector/source/archive/files.py",
         "operations/transfer/parquet.py",
     ),
     *("connector/sink/encode/row_errors.py", "connector/source/pending/claim.py"),

@@ -13,7 +13,7 @@ from spark_streams.connector.deadletter.redrive.redrive_state import RedriveStat
 from spark_streams.connector.deadletter.retry.returned_entry import ReturnedEntry
 from spark_streams.connector.sink.ledger.ledger import LedgerHead, MarkKey, QueryRecord, pack_mark, read_mark
 from spark_streams.connector.source.offset import Range
-from spark_streams.connector.source.pending.poison_state import Piece, PoisonState
+from spark_streams.connector.source.pending.poison_record import Piece, PoisonState
 
 DEAD_LETTER = [
     *(b"n", b"7"),

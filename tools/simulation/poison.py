@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.source.offset import Range
-from spark_streams.connector.source.pending.poison_state import PIECES, PoisonState
+from spark_streams.connector.source.pending.poison_record import PIECES, PoisonState
 
 
 class Query:

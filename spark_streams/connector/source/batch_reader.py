@@ -32,16 +32,11 @@ from pyspark.sql.types import (
 from spark_streams.connector.deadletter.envelope import MARK, text
 from spark_streams.connector.errors import SchemaError
 from spark_streams.connector.options.source_options import BatchSourceOptions
-from spark_streams.connector.source.archive.files import Archive
-from spark_streams.connector.source.archive.rows import rows_beside, rows_of
-from spark_streams.connector.source.archive.seen import NO_GROUP, SeenIds
-from spark_streams.connector.source.archive.table_plan import plan_with_archive
-from spark_streams.connector.source.archive.tasks import history_tasks
-from spark_streams.connector.source.batch.infer_schema import InferredColumn, infer
-from spark_streams.connector.source.batch.plan import plan_tasks
-from spark_streams.connector.source.batch.pushdown import narrowing_of
-from spark_streams.connector.source.batch.sample import sample
-from spark_streams.connector.source.batch.stream_bounds import Narrowing
+from spark_streams.connector.source.archive.borders import history_tasks, plan_with_archive
+from spark_streams.connector.source.archive.files import ArchiveTable
+from spark_streams.connector.source.archive.rows import NO_GROUP, SeenIds, rows_beside, rows_of
+from spark_streams.connector.source.batch.infer_schema import InferredColumn, infer, sample
+from spark_streams.connector.source.batch.plan import Narrowing, narrowing_of, plan_tasks
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.partitioning import Task
 from spark_streams.connector.source.rows.column_report import READ_MODES, ColumnReport, ColumnTally, ColumnWarnings
@@ -130,7 +125,7 @@ class BatchReader(SameVersion, DataSourceReader):
         self._columns = columns
         self._limits = limits
         self._narrowing = Narrowing()
-        self._archive = None if options.archive_path is None else Archive(options.archive_path)
+        self._archive = None if options.archive_path is None else ArchiveTable(options.archive_path)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks. An end of `latest` is fixed here, so a task that runs again reads the same entries."""

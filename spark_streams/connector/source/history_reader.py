@@ -19,7 +19,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.source.archive.files import Archive
+from spark_streams.connector.source.archive.borders import history_tasks
+from spark_streams.connector.source.archive.files import ArchiveTable
 from spark_streams.connector.source.archive.history import (
     END,
     Cut,
@@ -29,9 +30,7 @@ from spark_streams.connector.source.archive.history import (
     next_history,
     require_unread,
 )
-from spark_streams.connector.source.archive.rows import Rows, rows_beside, rows_of
-from spark_streams.connector.source.archive.seen import read_ids
-from spark_streams.connector.source.archive.tasks import history_tasks
+from spark_streams.connector.source.archive.rows import Rows, read_ids, rows_beside, rows_of
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import HISTORY, Range
@@ -79,7 +78,7 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
         self._options = options
         self._columns = columns
         self._limits = limits
-        self._archive = Archive(options.archive_path)
+        self._archive = ArchiveTable(options.archive_path)
         self._is_open = False  # this process has the lease, and the groups exist
         self._finished: History | None = None  # the history behind which the archive has nothing more
         self._ends: tuple[Cut, ReadLimit, Iterator[Cut]] | None = None  # of the batches after a cut

@@ -29,16 +29,14 @@ from spark_streams.connector.source.partitioning import Task
 from spark_streams.connector.source.pending.poison_record import attempt_key_of, note_attempt
 from spark_streams.connector.source.query.batch_stream import MicroBatchStream
 from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
-from spark_streams.connector.source.rows.columns import Columns
-from spark_streams.connector.source.rows.malformed import Dead
+from spark_streams.connector.source.rows.columns import Columns, Dead
 from spark_streams.connector.source.stream_names import (
     report_pattern,
     require_not_in_shards_since,
     require_shards_of,
     with_shards,
 )
-from spark_streams.connector.source.task.missing_entries import write_missing
-from spark_streams.connector.source.task.notes import NoteWriter
+from spark_streams.connector.source.task.notes import NoteWriter, write_missing
 from spark_streams.connector.source.task.read_partition import TaskCallbacks, read_task
 from spark_streams.connector.spark.arrow import rows_for_spark
 from spark_streams.connector.spark.data_source import (

@@ -15,8 +15,7 @@ import pyarrow.dataset as ds
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import ArchiveError
 from spark_streams.connector.micro_batch import partition_name
-from spark_streams.connector.source.archive.files import Archive
-from spark_streams.connector.source.archive.rows import KEYS, retrying
+from spark_streams.connector.source.archive.files import KEYS, ArchiveTable, retrying
 from spark_streams.operations.journey.line import Line
 from spark_streams.operations.journey.tables import File, Table, Written
 
@@ -80,7 +79,7 @@ def _row_lines(written: Written, stream: str, entry: StreamId, values: dict[str,
 
 def archive_line(path: str, stream: str, entry: StreamId) -> Line:
     """Return in which file of an archive an entry is."""
-    archive, values = Archive(path), {"archive": path}
+    archive, values = ArchiveTable(path), {"archive": path}
     try:
         store, _root = archive.store()
 

@@ -24,7 +24,7 @@ from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.keys import origin_field
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS
-from spark_streams.connector.source.pending.dead_entries import DeadEntries, dead_letter
+from spark_streams.connector.source.pending.claim import DeadEntries, dead_letter
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.connector.wire.address.address import Address, Patience
 from spark_streams.connector.wire.connection.connection import Connection, pack

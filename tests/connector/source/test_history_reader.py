@@ -21,7 +21,7 @@ from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.history_reader import HistoryReader
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimit, ReadMaxRows, StartingReader
-from tests.connector.source.batch.archived import Archiver, write_batch
+from tests.connector.source.archive.archived import Archiver, write_batch
 from tools.driving import ALL, SCHEMA, forget_all, reader, rows, stop_all
 from tools.sending import at_each_point
 from tools.servers.server import Server

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.connector.source.batch.archived import Archiver
+from tests.connector.source.archive.archived import Archiver
 from tests.connector.spark.streams import drain, read_stream, start, written
 from tools.servers.server import Server
 from tools.waiting import until

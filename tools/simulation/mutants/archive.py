@@ -7,9 +7,9 @@ from tools.simulation.mutants.mutant import Mutant
 ARCHIVE = (
     Mutant(
         "archive-ends-behind-the-first-entry",
-        "connector/source/archive/history.py",
-        "border = head.generated if head.first is None else head.first.previous()",
-        "border = head.generated if head.first is None else head.first",
+        "connector/source/batch/plan.py",
+        "return self.generated if self.first is None else self.first.previous()",
+        "return self.generated if self.first is None else self.first",
         "The first entry of a stream is read from the archive, too.",
     ),
     Mutant(
@@ -28,16 +28,16 @@ ARCHIVE = (
     ),
     Mutant(
         "archive-begins-again-with-each-batch",
-        "connector/source/archive/history.py",
-        "for part in _range(stream, max(after.last_id_of(stream), begin), min(last.last_id_of(stream), end))",
-        "for part in _range(stream, begin, min(last.last_id_of(stream), end))",
+        "connector/source/archive/borders.py",
+        "for part in _range(stream, max(after, begin), min(last, end))",
+        "for part in _range(stream, begin, min(last, end))",
         "Each batch begins at the start of the archive.",
     ),
     Mutant(
         "archive-has-no-end",
-        "connector/source/archive/history.py",
-        "for part in _range(stream, max(after.last_id_of(stream), begin), min(last.last_id_of(stream), end))",
-        "for part in _range(stream, max(after.last_id_of(stream), begin), end)",
+        "connector/source/archive/borders.py",
+        "for part in _range(stream, max(after, begin), min(last, end))",
+        "for part in _range(stream, max(after, begin), end)",
         "Each batch reads all that remains in the archive.",
     ),
     Mutant(

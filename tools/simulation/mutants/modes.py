@@ -133,7 +133,7 @@ MODES = (
     ),
     Mutant(
         "pieces-of-unread-streams-are-forgotten",
-        "connector/source/pending/poison_state.py",
+        "connector/source/pending/poison_record.py",
         "for held, is_read in ((pieces, True), (away, False)):",
         "for held, is_read in ((pieces, True),):",
         "Pieces of streams that the query does not read are forgotten.",
@@ -168,7 +168,7 @@ MODES = (
     ),
     Mutant(
         "dead-letter-of-what-another-has-acknowledged",
-        "connector/source/pending/poison_state.py",
+        "connector/source/pending/poison_record.py",
         "if piece.given_up or (piece.count == 1 and piece.died >= self.deaths and self._is_due(piece)):",
         "if True:",
         "Each piece of a batch that killed its query becomes dead letters.",
@@ -224,7 +224,7 @@ MODES = (
     ),
     Mutant(
         "what-two-runs-miss-is-added-up",
-        "connector/source/task/missing_entries.py",
+        "connector/source/task/notes.py",
         "return max(by_run.values(), default=0)",
         "return sum(by_run.values())",
         "What two runs of a batch have found missing is added up.",

@@ -1,25 +1,19 @@
 """What a new query reads from the archive before it reads its streams, and where its batches end.
 
-    archive  ████████████████████ · █ ·                  entries that the job `archive` has written
-    stream                        █ · █ █                entries that the stream has
-             after            border   until
-    archive  ████████████████████ · █ · ████████████     the stream was created again, or restored to an older state
-    stream                        █ · █
-             after            border until  archived
-
-Up to `border` the stream has no entry, so all entries there come from the archive, in batches by ID. Above it a few
-entries may be missing (XTRIM … ACKED): they are the last batch. `until` is the last ID that the stream has given after
-the query's group was created. From then on no entry that the group needs is trimmed, so the group delivers the others.
-If the archive has higher IDs, the stream has lost these entries: they come from the archive, in batches by ID, too.
+The streams are asked for the borders (borders.py) after the query's group was created. From then on no entry that the
+group needs is trimmed, so the group delivers the entries above `until`. What only the archive has is read in batches by
+ID. The few entries that may be missing between those of the stream are the last batch.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,11 +23,9 @@ from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import ArchiveError, GroupExistsError, OffsetError
 from spark_streams.connector.keys import is_product_key
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.source.archive.batch_limit import BatchLimit
-from spark_streams.connector.source.archive.files import Archive
-from spark_streams.connector.source.archive.highest import highest_ids
-from spark_streams.connector.source.archive.page import id_parts
-from spark_streams.connector.source.archive.rows import KEYS, first_row_group, in_order
+from spark_streams.connector.source.archive.borders import Bounds
+from spark_streams.connector.source.archive.files import KEYS, ArchiveTable, highest_ids, id_parts
+from spark_streams.connector.source.archive.rows import first_row_group, in_order
 from spark_streams.connector.source.batch.plan import fetch_heads
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.account import count_read
@@ -44,6 +36,11 @@ from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.quota import BatchQuota
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState
+
+_PAGE = 1_000  # entries
+
+
+# -- position ----------------------------------------------------------------------------------------------------------
 
 
 class Cut(NamedTuple):
@@ -61,25 +58,6 @@ class Cut(NamedTuple):
 
 
 BEGIN, END = Cut(MIN_ID), Cut(MAX_ID)
-_PAGE = 1_000  # entries
-
-
-class Bounds(NamedTuple):
-    """Bounds of one stream's history, as drawn above. archived: below `until` if the archive has no higher ID."""
-
-    after: StreamId
-    border: StreamId
-    until: StreamId
-    archived: StreamId = MIN_ID
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the archive has entries above the last ID that the stream has given."""
-        return self.archived > self.until
-
-    def to_json(self) -> list[str]:
-        """Return the JSON form."""
-        return [str(entry_id) for entry_id in (self if self.is_behind else self[:3])]
 
 
 @dataclass(frozen=True)
@@ -118,34 +96,24 @@ class History:
         """Return the ranges between two cuts of which only the archive has entries."""
         return [
             part
-            for stream, ids in (self.bounds or {}).items()
-            for begin, end in ((ids.after, ids.border), (max(ids.after, ids.until), ids.archived))
-            for part in _range(stream, max(after.last_id_of(stream), begin), min(last.last_id_of(stream), end))
+            for stream, bounds in (self.bounds or {}).items()
+            for part in bounds.trimmed(stream, after.last_id_of(stream), last.last_id_of(stream))
         ]
 
     def removed(self) -> list[Range]:
         """Return the ranges of which the streams may lack a few entries."""
-        return [
-            part
-            for stream, ids in (self.bounds or {}).items()
-            for part in _range(stream, max(ids.after, ids.border), ids.until)
-        ]
+        return [part for stream, bounds in (self.bounds or {}).items() for part in bounds.removed(stream)]
 
     def lost(self) -> list[Range]:
         """Return the ranges above the last ID of streams that are behind the archive."""
-        return [
-            part
-            for stream, ids in (self.bounds or {}).items()
-            for part in _range(stream, max(ids.after, ids.until), ids.archived)
-        ]
+        return [part for stream, bounds in (self.bounds or {}).items() for part in bounds.lost(stream)]
 
 
-def _range(stream: str, after: StreamId, last: StreamId) -> list[Range]:
-    return [Range(stream, after, last, 1)] if after < last else []
+# -- begin -------------------------------------------------------------------------------------------------------------
 
 
 def begin_history(
-    server: Server, member: Membership, archive: Archive, options: SourceOptions, begin: Offset
+    server: Server, member: Membership, archive: ArchiveTable, options: SourceOptions, begin: Offset
 ) -> History:
     """Return the history of a query whose groups exist now. begin: its first offset.
 
@@ -164,14 +132,13 @@ def begin_history(
     bounds = {}
     for stream, after in afters.items():
         head = heads[stream]
-        border = head.generated if head.first is None else head.first.previous()
-        bounds[stream] = Bounds(after, border, head.generated, archived.get(stream, MIN_ID))
+        bounds[stream] = Bounds(after, head.border, head.generated, archived.get(stream, MIN_ID))
     for stream, after in _archived_only(server, options, archived.keys() - groups.keys()).items():
         bounds[stream] = Bounds(after, MIN_ID, MIN_ID, archived[stream])
     return History(BEGIN, bounds)
 
 
-def _archived(archive: Archive, options: SourceOptions, generated: Mapping[str, StreamId]) -> dict[str, StreamId]:
+def _archived(archive: ArchiveTable, options: SourceOptions, generated: Mapping[str, StreamId]) -> dict[str, StreamId]:
     pattern = options.streams_pattern
     if pattern is None:
         return highest_ids(archive, generated)
@@ -232,7 +199,14 @@ def _begin_groups(
     change_groups(server, member, joined)
 
 
-def require_unread(server: Server, archive: Archive, history: History) -> None:
+def require_present(server: Server, member: Membership, groups: Mapping[str, GroupState | None]) -> None:
+    """Raise GroupMissingError for the first of these groups that is missing."""
+    for stream, group in groups.items():
+        if group is None:
+            raise missing(server, member, stream, stream_too=False)
+
+
+def require_unread(server: Server, archive: ArchiveTable, history: History) -> None:
     """Raise ArchiveError if a stream that was behind the archive has got an entry whose ID the query has read from the
     archive: it may be the same entry or another one."""
     for part in history.lost():
@@ -254,14 +228,10 @@ def require_unread(server: Server, archive: Archive, history: History) -> None:
             first = bytes(covered.last.next())
 
 
-def require_present(server: Server, member: Membership, groups: Mapping[str, GroupState | None]) -> None:
-    """Raise GroupMissingError for the first of these groups that is missing."""
-    for stream, group in groups.items():
-        if group is None:
-            raise missing(server, member, stream, stream_too=False)
+# -- batches -----------------------------------------------------------------------------------------------------------
 
 
-def next_history(archive: Archive, history: History, ends: Iterator[Cut]) -> History | None:
+def next_history(archive: ArchiveTable, history: History, ends: Iterator[Cut]) -> History | None:
     """Return the history after the next batch; None: all of it is read. ends: of the batches after `read`."""
     end = next(ends, None)
     if end is not None:
@@ -273,28 +243,49 @@ def next_history(archive: Archive, history: History, ends: Iterator[Cut]) -> His
     return replace(history, read=END) if has_files else None
 
 
-def batch_ends(archive: Archive, ranges: Sequence[Range], quota: BatchQuota) -> Iterator[Cut]:
+def batch_ends(archive: ArchiveTable, ranges: Sequence[Range], quota: BatchQuota) -> Iterator[Cut]:
     """Yield where batches that the quota admits end. Entries of several streams are taken in the order of their IDs,
     and of the streams' names if IDs are equal: no two batches end at the same place. Raises ArchiveError."""
     last = Cut(max((part.last for part in ranges), default=MIN_ID))
-    limit = BatchLimit.from_quota(archive, ranges, quota)
-    if limit is None:
+    quota = _without_bytes(archive, ranges, quota)
+    if all(quota.limit_of(part.stream) is None for part in ranges):
         if first_row_group(archive, ranges) is not None:
             yield last
         return
-    taken, end = Counter[str](), None
+    remaining, end = quota, None
     for keys in in_order(archive, ranges, {}, KEYS):
         streams, (ms, seq) = keys["stream"].cast(pa.string()), id_parts(keys["id"])
         begin = 0
         while begin < keys.num_rows:
-            count = limit.fitting(streams[begin:], taken)
+            count = _fitting(streams[begin:], remaining)
             if not count:
                 assert end is not None
                 yield end
-                taken = Counter()
+                remaining = quota
                 continue
-            taken += Counter(streams[begin : begin + count].to_pylist())
+            remaining = remaining.without(Counter(streams[begin : begin + count].to_pylist()))
             begin += count
             end = Cut(StreamId(int(ms[begin - 1]), int(seq[begin - 1])), streams[begin - 1].as_py())
     if end is not None:
         yield last
+
+
+def _without_bytes(archive: ArchiveTable, ranges: Sequence[Range], quota: BatchQuota) -> BatchQuota:
+    """Return the quota with entries in place of bytes: by the average size of the first entries."""
+    entries = [] if quota.entries is None else [quota.entries]
+    if quota.size is not None and (group := first_row_group(archive, ranges)) is not None:
+        entries.append(max(1, math.floor(quota.size / group.entry_bytes)))
+    return replace(quota, entries=min(entries, default=None), size=None)
+
+
+def _fitting(streams: pa.Array, quota: BatchQuota) -> int:
+    """Return how many of the next entries the quota admits. streams: of the entries."""
+    fitting = len(streams) if quota.entries is None else min(len(streams), quota.entries)
+    encoded = streams.dictionary_encode()
+    numbers = encoded.indices.to_numpy(zero_copy_only=False)
+    for number, stream in enumerate(encoded.dictionary.to_pylist()):
+        limit = quota.limit_of(stream)
+        if limit is not None:
+            places = np.flatnonzero(numbers == number)
+            fitting = min(fitting, int(places[limit]) if limit < len(places) else len(streams))
+    return fitting

@@ -1,12 +1,15 @@
-"""Rows of an archive within ranges of IDs. Uses no server."""
+"""Rows of an archive within ranges of IDs, in the order of IDs, as pages of entries with the bytes that the stream had.
+
+files of a day ──► row groups, by their lowest ID ──► mask: in a range, and not read from the stream ──► pages
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,32 +17,95 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from spark_streams.base.ids import MAX_ID, U64_MAX, InvalidStreamId, StreamId
+from spark_streams.base.ids import U64_MAX, StreamId
 from spark_streams.connector.errors import ArchiveError
-from spark_streams.connector.source.archive.files import Archive, ArchiveFile
-from spark_streams.connector.source.archive.page import ArchivePage, id_parts
+from spark_streams.connector.source.archive.files import (
+    COLUMNS,
+    KEYS,
+    ArchiveFile,
+    ArchiveTable,
+    id_bounds,
+    id_parts,
+    open_parquet,
+    retrying,
+)
+from spark_streams.connector.source.archive_form import HEX
+from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
-from spark_streams.connector.wire.entries.entry_page import UInt64s
-from spark_streams.connector.wire.entries.lines import Mask
+from spark_streams.connector.source.partitioning import Part
+from spark_streams.connector.source.task.fetcher import FetchedPage, Fetcher
+from spark_streams.connector.wire.entries.entry_page import EntryPage, UInt64s, last_values
+from spark_streams.connector.wire.entries.lines import Index, Mask
+from spark_streams.connector.wire.session import Session
 
-_T = TypeVar("_T")
+_PAGE = 10_000  # rows
+NO_GROUP = Membership((), "", "")  # reading ranges needs no group
+
+
+# -- pages of entries --------------------------------------------------------------------------------------------------
+# Pure: Arrow in and out.
+
+
+class ArchivePage(EntryPage):
+    """ids: string; fields: map of strings or of binaries, as the columns of the table."""
+
+    def __init__(self, ids: pa.Array, fields: pa.MapArray) -> None:
+        self._ids = ids
+        self.count, self.deleted, self.last_id = len(ids), 0, None
+        begin = fields.offsets[0].as_py() if len(ids) else 0
+        length = fields.offsets[-1].as_py() - begin if len(ids) else 0
+        offsets = pc.subtract(fields.offsets, pa.scalar(begin, pa.int32())) if len(ids) else pa.array([0], pa.int32())
+        names, values = (part.slice(begin, length).cast(pa.binary()) for part in (fields.keys, fields.items))
+        is_binary = pa.types.is_binary(fields.type.key_type)
+        self._fields = (offsets, names, values)
+        if not is_binary and pc.any(pc.equal(names, HEX.encode())).as_py():
+            self._fields = _without_hex(offsets, names, values)
+
+    def rows_of(self, counts: Sequence[int]) -> Index:
+        return np.array(counts, np.int64)
+
+    def ids(self) -> pa.Array:
+        return self._ids.cast(pa.binary())
+
+    def milliseconds(self) -> UInt64s:
+        return id_parts(self._ids)[0]
+
+    def field(self, name: bytes) -> pa.Array:
+        return last_values(self._fields, name)
+
+    def fields(self) -> tuple[pa.Array, pa.Array, pa.Array]:
+        return self._fields
+
+
+def _without_hex(offsets: pa.Array, names: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Return the fields with those of `rstream:hex` in place of it. Such entries are rare: this works row by row."""
+    bounds = offsets.to_pylist()
+    pairs = list(zip(names.to_pylist(), values.to_pylist(), strict=True))
+    rows = []
+    for begin, end in itertools.pairwise(bounds):
+        fields = pairs[begin:end]
+        if len(fields) == 1 and fields[0][0] == HEX.encode():
+            words = [bytes.fromhex(word.decode()) for word in fields[0][1].split(b" ")]
+            fields = list(zip(words[::2], words[1::2], strict=True))
+        rows.append(fields)
+    column = pa.array(rows, pa.map_(pa.binary(), pa.binary()))
+    return column.offsets, column.keys, column.items
+
+
 Rows = tuple[pa.Array, ArchivePage]  # the stream of each entry, and the entries
 
-KEYS = ("stream", "id")
-_COLUMNS = (*KEYS, "fields")
-_PAGE = 10_000  # rows
-_ATTEMPTS = 5
-# Between these days all times have 13 digits, so that texts of IDs have the order of their milliseconds.
-_FIRST_DAY, _LAST_DAY = 1_000_080_000_000, 9_999_900_000_000
+
+# -- rows of ranges ----------------------------------------------------------------------------------------------------
 
 
-def rows_of(archive: Archive, ranges: Sequence[Range]) -> Iterator[Rows]:
+def rows_of(archive: ArchiveTable, ranges: Sequence[Range]) -> Iterator[Rows]:
     """Yield the archived entries of the ranges, in the order of their IDs.
 
     No batch that the job may still rewrite has an entry of these ranges. Raises ArchiveError.
     """
     try:
-        for rows in in_order(archive, ranges, {}, _COLUMNS):
+        for rows in in_order(archive, ranges, {}, COLUMNS):
             yield _page(rows)
     except FileNotFoundError as error:
         raise ArchiveError(
@@ -48,18 +114,22 @@ def rows_of(archive: Archive, ranges: Sequence[Range]) -> Iterator[Rows]:
         ) from None
 
 
-def rows_beside(archive: Archive, ranges: Sequence[Range], seen: Mapping[str, pa.Array]) -> list[Rows]:
+def rows_beside(archive: ArchiveTable, ranges: Sequence[Range], seen: Mapping[str, pa.Array]) -> list[Rows]:
     """Return the archived entries of the ranges that the stream did not have any more when it was read, in the order
     of their IDs.
 
     seen: IDs (binary) that were read, by stream. Batches that the job rewrites meanwhile have only entries that were
     read, so files that vanish are listed again. Raises ArchiveError.
     """
-    return retrying(lambda: [_page(rows) for rows in in_order(archive, ranges, seen, _COLUMNS)], archive)
+    return retrying(lambda: [_page(rows) for rows in in_order(archive, ranges, seen, COLUMNS)], archive)
+
+
+def _page(rows: pa.RecordBatch) -> Rows:
+    return rows["stream"].cast(pa.string()), ArchivePage(rows["id"], rows["fields"])
 
 
 def in_order(
-    archive: Archive, ranges: Sequence[Range], seen: Mapping[str, pa.Array], columns: Sequence[str]
+    archive: ArchiveTable, ranges: Sequence[Range], seen: Mapping[str, pa.Array], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of the archive in the order of their IDs. seen: IDs (binary) to leave out, by stream.
 
@@ -84,8 +154,29 @@ def in_order(
             yield from ready.to_batches(_PAGE)
 
 
-def _page(rows: pa.RecordBatch) -> Rows:
-    return rows["stream"].cast(pa.string()), ArchivePage(rows["id"], rows["fields"])
+def _mask(
+    streams: pa.Array,
+    ids: pa.Array,
+    parts: tuple[UInt64s, UInt64s],
+    ranges: Sequence[Range],
+    seen: Mapping[str, pa.Array],
+) -> Mask:
+    """Return which rows lie in a range and were not seen. parts: of the IDs, as `id_parts` returns them."""
+    mask: Mask = np.zeros(len(ids), np.bool_)
+    present = set(pc.unique(streams).to_pylist())
+    for part in ranges:
+        if part.stream in present:
+            inside = _is_above(*parts, part.after) & ~_is_above(*parts, part.last)
+            mask |= inside & pc.equal(streams, part.stream).to_numpy(zero_copy_only=False)
+    for stream in present & set(seen):
+        is_read = pc.is_in(ids.cast(pa.binary()), seen[stream]).to_numpy(zero_copy_only=False)
+        mask &= ~(is_read & pc.equal(streams, stream).to_numpy(zero_copy_only=False))
+    return mask
+
+
+def _is_above(ms: UInt64s, seq: UInt64s, entry_id: StreamId) -> Mask:
+    above: Mask = (ms > np.uint64(entry_id.ms)) | ((ms == np.uint64(entry_id.ms)) & (seq > np.uint64(entry_id.seq)))
+    return above
 
 
 def _may_be_yielded_at_once(ms: UInt64s, seq: UInt64s, frontier: int | None) -> bool:
@@ -135,24 +226,17 @@ def _require_same(rows: pa.Table) -> None:
             )
 
 
-def retrying(read: Callable[[], _T], archive: Archive) -> _T:
-    """Read again while the job rewrites its last batch. Raises ArchiveError."""
-    for _ in range(_ATTEMPTS):
-        try:
-            return read()
-        except FileNotFoundError:
-            continue  # the job rewrites its last batch
-    raise ArchiveError(f"files of the archive at {archive.path!r} vanish while they are read: run the read again")
+# -- row groups of ranges ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """A row group that may have an entry of the ranges. lowest: milliseconds that none of its IDs is below."""
+    """A row group that may have an entry of the ranges."""
 
-    path: str
-    metadata: pq.FileMetaData
+    path: str  # of its file
+    metadata: pq.FileMetaData  # of its file
     number: int
-    lowest: int
+    lowest: int  # milliseconds that none of its IDs is below
 
     @property
     def entry_bytes(self) -> float:
@@ -163,81 +247,34 @@ class RowGroup:
         return max(1.0, size / max(1, rows))
 
 
-def first_row_group(archive: Archive, ranges: Sequence[Range]) -> RowGroup | None:
+def first_row_group(archive: ArchiveTable, ranges: Sequence[Range]) -> RowGroup | None:
     """Return the row group with the lowest IDs. Raises ArchiveError."""
     store, _root = archive.store()
     return next((group for group, _frontier in _row_groups(archive, store, ranges)), None)
 
 
 def _row_groups(
-    archive: Archive, store: fs.FileSystem, ranges: Sequence[Range]
+    archive: ArchiveTable, store: fs.FileSystem, ranges: Sequence[Range]
 ) -> Iterator[tuple[RowGroup, int | None]]:
     """Yield the row groups by their lowest IDs, each with milliseconds that no ID of a later one is below. None: there
     is no later one. Files are opened day by day."""
-
-    def days() -> list[int]:
-        return sorted({_day(file) for file in archive.files(after, last)})
-
-    def groups_of(day: int) -> list[RowGroup]:
-        groups = []
-        for file in archive.files(StreamId(day, 0), StreamId(day, U64_MAX)):
-            if _day(file) == day:
-                with store.open_input_file(file.path) as opened:
-                    groups += _groups(open_parquet(opened, file.path), file, ranges)
-        return sorted(groups, key=lambda group: (group.lowest, group.path, group.number))
-
     if not ranges:
         return
     after, last = min(part.after for part in ranges), max(part.last for part in ranges)
-    all_days = retrying(days, archive)
-    for day, next_day in zip_longest(all_days, all_days[1:]):
-        groups = retrying(partial(groups_of, day), archive)
+    days = retrying(lambda: sorted({file.lowest for file in archive.files(after, last)}), archive)
+    for day, next_day in zip_longest(days, days[1:]):
+        groups = retrying(partial(_groups_of_day, archive, store, day, ranges), archive)
         yield from zip_longest(groups, (group.lowest for group in groups[1:]), fillvalue=next_day)
 
 
-def _day(file: ArchiveFile) -> int:
-    """Return the first millisecond of the file's day; 0 for IDs that are no time, which may be any."""
-    return 0 if file.day is None else file.day
-
-
-def open_parquet(opened: pa.NativeFile, path: str) -> pq.ParquetFile:
-    """Return the file. Raises ArchiveError if it is no file of an archive."""
-    try:
-        file = pq.ParquetFile(opened)
-    except pa.ArrowInvalid as error:
-        raise ArchiveError(f"file {path} of the archive is damaged: {error}") from None
-    missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
-    if missing:
-        raise ArchiveError(f"file {path} has no column {missing[0]!r}: archivePath needs a table of the job archive")
-    return file
-
-
-@dataclass(frozen=True)
-class IdBounds:
-    """Bounds of a row group by its statistics, None: unknown. streams: first and last name; lowest, highest:
-    milliseconds."""
-
-    streams: tuple[str, str] | None
-    lowest: int | None
-    highest: int | None
-
-    def may_hold(self, stream: str, after: StreamId, last: StreamId = MAX_ID) -> bool:
-        """Whether the row group may have an ID of the stream with after < ID ≤ last."""
-        return (
-            (self.streams is None or self.streams[0] <= stream <= self.streams[1])
-            and (self.lowest is None or self.lowest <= last.ms)
-            and (self.highest is None or self.highest >= after.ms)
-        )
-
-
-def id_bounds(file: pq.ParquetFile, number: int, source: ArchiveFile) -> IdBounds:
-    """Return the bounds of a row group. Texts of IDs have the order of IDs only if they are plain times."""
-    column = {file.schema.column(position).path: position for position in range(len(file.schema))}
-    metadata = file.metadata.row_group(number)
-    streams, ids = (_bounds(metadata.column(column[name])) for name in KEYS)
-    is_plain = ids is not None and source.day is not None and _FIRST_DAY <= source.day <= _LAST_DAY
-    lowest, highest = (_milliseconds(bound) for bound in ids) if ids is not None and is_plain else (None, None)
-    return IdBounds(streams, lowest, highest)
+def _groups_of_day(archive: ArchiveTable, store: fs.FileSystem, day: int, ranges: Sequence[Range]) -> list[RowGroup]:
+    """Return the row groups of files of this day that may have an entry of the ranges, by their lowest IDs."""
+    groups = []
+    for file in archive.files(StreamId(day, 0), StreamId(day, U64_MAX)):
+        if file.lowest == day:
+            with store.open_input_file(file.path) as opened:
+                groups += _groups(open_parquet(opened, file.path), file, ranges)
+    return sorted(groups, key=lambda group: (group.lowest, group.path, group.number))
 
 
 def _groups(file: pq.ParquetFile, source: ArchiveFile, ranges: Sequence[Range]) -> list[RowGroup]:
@@ -246,43 +283,40 @@ def _groups(file: pq.ParquetFile, source: ArchiveFile, ranges: Sequence[Range]) 
     for number in range(file.num_row_groups):
         bounds = id_bounds(file, number, source)
         if any(bounds.may_hold(part.stream, part.after, part.last) for part in ranges):
-            lowest = _day(source) if bounds.lowest is None else bounds.lowest
+            lowest = source.lowest if bounds.lowest is None else bounds.lowest
             groups.append(RowGroup(source.path, file.metadata, number, lowest))
     return groups
 
 
-def _bounds(column: pq.ColumnChunkMetaData) -> tuple[str, str] | None:
-    statistics = column.statistics
-    return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
+# -- read from streams -------------------------------------------------------------------------------------------------
+# IDs of the entries that a task has read from streams: rows of the archive with these IDs are not read again.
 
 
-def _milliseconds(entry_id: str) -> int | None:
-    try:
-        return StreamId.parse(entry_id).ms
-    except InvalidStreamId:
-        return None
+class SeenIds:
+    """IDs (binary) by stream."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[pa.Array]] = {}
+
+    def add(self, page: FetchedPage) -> None:
+        """Add the IDs of a page."""
+        ids = page.entries.ids().slice(0, page.rows)
+        if isinstance(page.streams, str):
+            self._parts.setdefault(page.streams, []).append(ids)
+            return
+        streams = page.streams.slice(0, page.rows)
+        for stream in pc.unique(streams).to_pylist():
+            self._parts.setdefault(stream, []).append(ids.filter(pc.equal(streams, stream)))
+
+    def by_stream(self) -> Mapping[str, pa.Array]:
+        """Return the IDs of each stream."""
+        return {stream: pa.concat_arrays(parts) for stream, parts in self._parts.items()}
 
 
-def _mask(
-    streams: pa.Array,
-    ids: pa.Array,
-    parts: tuple[UInt64s, UInt64s],
-    ranges: Sequence[Range],
-    seen: Mapping[str, pa.Array],
-) -> Mask:
-    """Return which rows lie in a range and were not seen. parts: of the IDs, as `id_parts` returns them."""
-    mask: Mask = np.zeros(len(ids), np.bool_)
-    present = set(pc.unique(streams).to_pylist())
-    for part in ranges:
-        if part.stream in present:
-            inside = _is_above(*parts, part.after) & ~_is_above(*parts, part.last)
-            mask |= inside & pc.equal(streams, part.stream).to_numpy(zero_copy_only=False)
-    for stream in present & set(seen):
-        is_read = pc.is_in(ids.cast(pa.binary()), seen[stream]).to_numpy(zero_copy_only=False)
-        mask &= ~(is_read & pc.equal(streams, stream).to_numpy(zero_copy_only=False))
-    return mask
-
-
-def _is_above(ms: UInt64s, seq: UInt64s, entry_id: StreamId) -> Mask:
-    above: Mask = (ms > np.uint64(entry_id.ms)) | ((ms == np.uint64(entry_id.ms)) & (seq > np.uint64(entry_id.seq)))
-    return above
+def read_ids(session: Session, parts: Sequence[Part], limits: Limits = LIMITS) -> Mapping[str, pa.Array]:
+    """Return the IDs of the entries that the streams have of these parts."""
+    seen = SeenIds()
+    for page in Fetcher(session, NO_GROUP, parts, deliveries=False, limits=limits).pages():
+        if page.rows:
+            seen.add(page)
+    return seen.by_stream()

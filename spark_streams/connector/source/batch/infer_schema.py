@@ -1,4 +1,4 @@
-"""Infer columns and types from a sample of entries. Pure: values in, types and their misfits out.
+"""Infer columns and types from a sample of entries. Nothing on the server changes.
 
 A field gets the narrowest of these types that reads each of its values without loss:
 
@@ -30,11 +30,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from spark_streams.connector.errors import SchemaError
+from spark_streams.connector.options.source_options import BatchSourceOptions
+from spark_streams.connector.source.batch.plan import Narrowing, fetch_inputs
+from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.rows.cast import cast_values
 from spark_streams.connector.source.rows.columns import METADATA
+from spark_streams.connector.source.stream_names import with_shards
+from spark_streams.connector.wire.connection.server import Server
 
+STREAMS = 20  # that are sampled at most
 SHARE = 0.8  # of the values, which a type must fit
-
 _LONG = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _MILLISECONDS = re.compile("[1-9][0-9]{11,12}")
 _DOUBLE = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
@@ -45,8 +51,35 @@ _TIMESTAMP = re.compile(
 )
 _MAX_DIGITS = 17  # that a double distinguishes
 _EXACT = 1 << 53  # whole numbers beyond are not all doubles
-
 _log = logging.getLogger("spark_streams.connector.source")
+
+
+def sample(server: Server, options: BatchSourceOptions, limits: Limits = LIMITS) -> list[Sequence[bytes]]:
+    """Return the fields of the oldest and newest entries of each stream: [name, value, name, value …].
+
+    Raises SchemaError if there is no entry, StreamMissingError if a stream of `streams` does not exist.
+    """
+    heads = fetch_inputs(server, with_shards(server, options), Narrowing())
+    non_empty = {stream: head for stream, head in heads.items() if head.length}
+    sampled = dict(list(non_empty.items())[:STREAMS])
+    if not sampled:
+        read = ", ".join(list(heads)[:5]) or f"streamsPattern={options.streams_pattern}"
+        raise SchemaError(f"inferSchema found no entry in {read} at {server.address}. Pass a schema to .schema(…).")
+    commands: list[tuple[str | int, ...]] = []
+    for stream, head in sampled.items():
+        fitting = limits.sample_bytes // (2 * len(sampled) * max(1, head.entry_bytes))
+        count = max(1, min(limits.sample_entries, fitting))
+        commands.append(("XRANGE", stream, "-", "+", "COUNT", count))
+        if head.length > count:
+            commands.append(("XREVRANGE", stream, "+", "-", "COUNT", min(count, head.length - count)))
+    entries: list[Sequence[bytes]] = []
+    for reply in server.execute_each(commands):
+        entries += [fields for _id, fields in reply]
+    return entries
+
+
+# -- types -------------------------------------------------------------------------------------------------------------
+# Pure: values in, types and their misfits out.
 
 
 @dataclass(frozen=True)
@@ -69,13 +102,12 @@ _TYPES: tuple[_Type, ...] = (
 
 @dataclass(frozen=True)
 class InferredColumn:
-    """name: of the field; kind: name of its type; values: how many were sampled, without missing ones; misfits: the
-    values among them that do not fit, each with its count, the most frequent first."""
+    """The column of a field."""
 
-    name: str
-    kind: str
-    values: int = 0
-    misfits: tuple[tuple[bytes, int], ...] = ()
+    name: str  # of the field
+    kind: str  # name of its type
+    values: int = 0  # how many were sampled, without missing ones
+    misfits: tuple[tuple[bytes, int], ...] = ()  # values that do not fit, each with its count, the most frequent first
 
     @property
     def comment(self) -> str | None:
@@ -87,14 +119,6 @@ class InferredColumn:
         rest = f" and {len(self.misfits) - 3:,} more" if len(self.misfits) > 3 else ""
         fitting = 100 * (self.values - misfit_count) / self.values
         return f"{math.floor(fitting * 10) / 10:g} % of {self.values:,} values fit; not: {shown}{rest}"
-
-
-class _Values:
-    """The sampled values of a field. entries: how many entries have the field."""
-
-    def __init__(self) -> None:
-        self.entries = 0
-        self.counts: Counter[bytes] = Counter()
 
 
 def infer(
@@ -109,23 +133,21 @@ def infer(
     nullValue; share: of the values, which a type other than string must fit.
     A field that cannot be a column beside the others is left out, with a warning: field names come from producers.
     """
-    sampled: dict[bytes, _Values] = {}
+    sampled: dict[bytes, Counter[bytes]] = {}  # how often each value of a field occurs
     for entry in entries:
         for field, value in zip(entry[0::2], entry[1::2], strict=True):
-            values = sampled.setdefault(field, _Values())
-            values.entries += 1
-            if value not in null_values:
-                values.counts[value] += 1
+            sampled.setdefault(field, Counter())[value] += 1
     taken = METADATA | set(skip)
     fields = [field for field in sampled if _is_text(field) and field.decode() not in taken]
     frequent: dict[str, bytes] = {}  # of names that differ in case only, the most frequent one
-    for field in sorted(fields, key=lambda field: -sampled[field].entries):
+    for field in sorted(fields, key=lambda field: -sampled[field].total()):
         frequent.setdefault(field.decode().lower(), field)
     columns = []
     for field in fields:
         preferred = frequent[field.decode().lower()]
         if preferred == field:
-            columns.append(_column(field.decode(), sampled[field].counts, share))
+            present = {value: count for value, count in sampled[field].items() if value and value not in null_values}
+            columns.append(_column(field.decode(), Counter(present), share))
         else:
             _log.warning(
                 "inferSchema leaves out field %r: it differs from %r in case only. Pass a schema to read both.",
@@ -141,6 +163,31 @@ def _is_text(field: bytes) -> bool:
         _log.warning("inferSchema leaves out field %r: its name is not UTF-8, so it cannot be a column.", field[:100])
         return False
     return True
+
+
+def _column(name: str, present: Counter[bytes], share: float) -> InferredColumn:
+    """Choose the type of a column. present: its values, without missing ones, each with its number."""
+    kinds = {value: kind_of(value) for value in present}
+    total = present.total()
+    counts_of_kinds: Counter[str] = Counter()
+    for value, count in present.items():
+        counts_of_kinds[kinds[value]] += count
+    # Of types that fit equally many values, max returns the first, which is the narrowest.
+    kind = max(_TYPES, key=lambda kind: sum(counts_of_kinds[name] for name in kind.kinds))
+    fitting = {name: counts_of_kinds[name] for name in kind.kinds if counts_of_kinds[name]}
+    if fitting and fitting.keys() != {"no number"} and sum(fitting.values()) >= share * total:
+        misfits = [(value, count) for value, count in present.most_common() if kinds[value] not in kind.kinds]
+        if kind.name == "boolean":  # 0 and 1 mean false and true in such a column
+            misfits = [(value, count) for value, count in misfits if value.strip() not in (b"0", b"1")]
+        if _are_refused([value for value, _count in misfits], kind.arrow):
+            return InferredColumn(name, kind.name, total, tuple(misfits))
+    return InferredColumn(name, "binary" if "binary" in kinds.values() else "string", total)
+
+
+def _are_refused(values: Sequence[bytes], to: pa.DataType) -> bool:
+    """Return whether the source reads none of these values as one of this type."""
+    column, _unfit = cast_values(pa.array(values, pa.binary()), to)
+    return bool(column.null_count == len(values))
 
 
 def kind_of(value: bytes) -> str:
@@ -170,32 +217,6 @@ def kind_of(value: bytes) -> str:
                 return "string"
             return kind
     return "string"
-
-
-def _column(name: str, counts: Counter[bytes], share: float) -> InferredColumn:
-    """Choose the type of a column. counts: its values, each with its number."""
-    present = Counter({value: count for value, count in counts.items() if value})
-    kinds = {value: kind_of(value) for value in present}
-    total = present.total()
-    counts_of_kinds: Counter[str] = Counter()
-    for value, count in present.items():
-        counts_of_kinds[kinds[value]] += count
-    # Of types that fit equally many values, max returns the first, which is the narrowest.
-    kind = max(_TYPES, key=lambda kind: sum(counts_of_kinds[name] for name in kind.kinds))
-    fitting = {name: counts_of_kinds[name] for name in kind.kinds if counts_of_kinds[name]}
-    if fitting and fitting.keys() != {"no number"} and sum(fitting.values()) >= share * total:
-        misfits = [(value, count) for value, count in present.most_common() if kinds[value] not in kind.kinds]
-        if kind.name == "boolean":  # 0 and 1 mean false and true in such a column
-            misfits = [(value, count) for value, count in misfits if value.strip() not in (b"0", b"1")]
-        if _are_refused([value for value, _count in misfits], kind.arrow):
-            return InferredColumn(name, kind.name, total, tuple(misfits))
-    return InferredColumn(name, "binary" if "binary" in kinds.values() else "string", total)
-
-
-def _are_refused(values: Sequence[bytes], to: pa.DataType) -> bool:
-    """Return whether the source reads none of these values as one of this type."""
-    column, _unfit = cast_values(pa.array(values, pa.binary()), to)
-    return bool(column.null_count == len(values))
 
 
 def _shown(value: bytes) -> str:

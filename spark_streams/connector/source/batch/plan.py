@@ -1,22 +1,32 @@
-"""Plan the tasks of a batch read: a few round trips for all streams together. Nothing on the server changes."""
+"""Plan the tasks of a batch read: a few round trips for all streams together.
+
+    filters of Spark ──► Narrowing ─┐
+    options ──► first, last ID ─────┼─► part of each stream ──► tasks, cut where entries lie (split_points.py)
+    XINFO STREAM ──► StreamHead ────┘
+
+Nothing on the server changes.
+"""
 
 from __future__ import annotations
 
+import datetime
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, InvalidStreamId, StreamId
+from spark_streams.base.numbers import parse_number
 from spark_streams.connector.deadletter.envelope import is_dead_letter
 from spark_streams.connector.deadletter.inspect.input_streams import warn_of_dead_letters
 from spark_streams.connector.deadletter.inspect.recorded import fetch_recorded
 from spark_streams.connector.options.per_stream import PerStream
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.shards.names import Shard
-from spark_streams.connector.source.batch.probe_streams import ProbeTarget, may_be_large, probe_streams
-from spark_streams.connector.source.batch.split_points import cut
-from spark_streams.connector.source.batch.stream_bounds import Narrowing, StreamHead, part_of
+from spark_streams.connector.source.batch.split_points import ProbeTarget, cut, may_be_large, probe_streams
 from spark_streams.connector.source.limits import LIMITS, Limits
+from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.partitioning import ALL, Part, Task, divide_into_tasks, task_size
 from spark_streams.connector.source.stream_names import with_shards
 from spark_streams.connector.wire.connection.server import Server
@@ -32,6 +42,174 @@ from spark_streams.connector.wire.replies.scan import (
 from spark_streams.connector.wire.replies.xinfo import StreamEnds, ends_in, stream_in
 
 _log = logging.getLogger("spark_streams.connector.source")
+_T = TypeVar("_T")
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_TEXT_OF_ID = re.compile(r"([1-9][0-9]{0,19})(-.*)?", re.DOTALL)
+
+
+# -- filters -----------------------------------------------------------------------------------------------------------
+# Spark's filters on the metadata columns become a Narrowing. A narrowing may hold more than the filter keeps, never
+# less, because Spark applies every filter again. Filters of other kinds narrow nothing. Pure: filter objects in.
+#
+# Texts and IDs have different orders ('5-10' < '5-9' as texts). Equality on the ID column names an entry. A range on
+# the ID column bounds the milliseconds only, and only among IDs with equally many digits (TextBound). The timestamp
+# column holds the ID's milliseconds; its filters come in microseconds.
+
+
+@dataclass(frozen=True)
+class TextBound:
+    """Bound of a filter such as `id >= '1700000000000'`, which compares texts. Texts have the order of IDs only if the
+    milliseconds have equally many digits, and only up to the dash.
+
+    Of the IDs whose milliseconds have `digits` digits, the filter keeps none with milliseconds below `lowest` or above
+    `highest`.
+    """
+
+    digits: int
+    lowest: int = 0
+    highest: int = U64_MAX
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """Entries that filters may keep. An entry outside of the narrowing matches no filter; one inside may match none."""
+
+    streams: frozenset[str] | None = None  # only these, None: all
+    ids: frozenset[StreamId] | None = None  # only these, None: all
+    after: StreamId = MIN_ID  # after < ID ≤ last
+    last: StreamId = MAX_ID
+    text: tuple[TextBound, ...] = ()
+
+    def meet(self, other: Narrowing) -> Narrowing:
+        """Return the narrowing that holds what both hold."""
+        return Narrowing(
+            _intersection(self.streams, other.streams),
+            _intersection(self.ids, other.ids),
+            max(self.after, other.after),
+            min(self.last, other.last),
+            self.text + other.text,
+        )
+
+    def among(self, streams: Iterable[str]) -> tuple[str, ...]:
+        """Return the streams that the narrowing holds."""
+        return tuple(stream for stream in streams if self.streams is None or stream in self.streams)
+
+
+def _intersection(first: frozenset[_T] | None, second: frozenset[_T] | None) -> frozenset[_T] | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
+
+
+_NOTHING = Narrowing(ids=frozenset())
+
+
+def narrowing_of(filters: Iterable[object], columns: Mapping[str, str]) -> Narrowing:
+    """Return the narrowing of all filters, joined by AND. filters: pyspark.sql.datasource.Filter; columns: name →
+    `stream`, `id` or `timestamp`, for the columns that hold only that."""
+    narrowing = Narrowing()
+    for condition in filters:
+        attribute: tuple[str, ...] = getattr(condition, "attribute", ())
+        meaning = columns.get(attribute[0]) if len(attribute) == 1 else None
+        if meaning is not None:
+            narrower = _NARROWINGS[meaning](type(condition).__name__, getattr(condition, "value", None))
+            narrowing = narrowing.meet(narrower)
+    return narrowing
+
+
+def _on_stream(kind: str, value: object) -> Narrowing:
+    names = _values(kind, value)
+    return Narrowing() if names is None else Narrowing(streams=frozenset(n for n in names if isinstance(n, str)))
+
+
+def _on_id(kind: str, value: object) -> Narrowing:
+    named = _values(kind, value)
+    if named is not None:
+        return Narrowing(ids=frozenset(entry_id for entry_id in map(_id_of, named) if entry_id is not None))
+    match = _TEXT_OF_ID.fullmatch(value) if isinstance(value, str) else None
+    prefix = None if match is None else parse_number(match[1])
+    if match is None or prefix is None:
+        return Narrowing()
+    if kind in ("GreaterThan", "GreaterThanOrEqual"):
+        return Narrowing(text=(TextBound(len(match[1]), lowest=prefix),))
+    if kind in ("LessThan", "LessThanOrEqual"):
+        return Narrowing(text=(TextBound(len(match[1]), highest=prefix),))
+    return Narrowing()
+
+
+def _on_timestamp(kind: str, value: object) -> Narrowing:
+    moments = _values(kind, value)
+    if moments is not None:
+        micros = [_microseconds(moment) for moment in moments if moment is not None]
+        exact = [moment // 1000 for moment in micros if moment is not None and moment % 1000 == 0 and moment >= 0]
+        if None in micros:
+            return Narrowing()
+        return _between(min(exact), max(exact)) if exact else _NOTHING
+    micro = _microseconds(value)
+    if micro is None:
+        return Narrowing()
+    # The column has whole milliseconds: a bound between two of them is rounded to the millisecond inside.
+    lowest = {"GreaterThan": micro // 1000 + 1, "GreaterThanOrEqual": -(-micro // 1000)}.get(kind, 0)
+    highest = {"LessThan": -(-micro // 1000) - 1, "LessThanOrEqual": micro // 1000}.get(kind, U64_MAX)
+    return _between(lowest, highest)
+
+
+_NARROWINGS: Mapping[str, Callable[[str, object], Narrowing]] = {
+    "stream": _on_stream,
+    "id": _on_id,
+    "timestamp": _on_timestamp,
+}
+
+
+def _values(kind: str, value: object) -> list[object] | None:
+    """Return the values of an equality; None for another kind of filter. Spark evaluates a comparison with NULL."""
+    if kind in ("EqualTo", "EqualNullSafe") and value is not None:
+        return [value]
+    return list(value) if kind == "In" and isinstance(value, tuple) else None
+
+
+def _id_of(value: object) -> StreamId | None:
+    """Return the ID with this text; None if no ID has this text (`5`, `05-0`)."""
+    try:
+        entry_id = StreamId.parse(value) if isinstance(value, str) else None
+    except InvalidStreamId:
+        return None
+    return entry_id if entry_id is not None and str(entry_id) == value and entry_id > MIN_ID else None
+
+
+def _microseconds(value: object) -> int | None:
+    """Return microseconds since the epoch; None if the value is no moment (a time without a zone)."""
+    if not isinstance(value, datetime.datetime) or value.tzinfo is None:
+        return None
+    return (value - _EPOCH) // datetime.timedelta(microseconds=1)
+
+
+def _between(lowest: int, highest: int) -> Narrowing:
+    """Return the narrowing to these milliseconds, both included."""
+    if highest < 0 or lowest > U64_MAX:
+        return _NOTHING
+    after = StreamId(lowest, 0).previous() if lowest > 0 else MIN_ID
+    return Narrowing(after=after, last=StreamId(min(highest, U64_MAX), U64_MAX))
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StreamHead:
+    """State of a stream when the read is planned."""
+
+    first: StreamId | None  # ID of its oldest entry, None if it is empty
+    last: StreamId | None  # ID of its newest entry
+    length: int  # in entries
+    entry_bytes: int = 0  # estimated size of an entry
+    has_dead_letters: bool = False  # its oldest entry is a dead letter
+    generated: StreamId = MIN_ID  # ID of the last entry ever added
+
+    @property
+    def border(self) -> StreamId:
+        """The highest ID up to which the stream has no entry."""
+        return self.generated if self.first is None else self.first.previous()
 
 
 def plan_tasks(
@@ -70,6 +248,12 @@ def tasks_within(
     return divide_into_tasks(_cut(server, heads, parts, entries), entries, limits=limits)
 
 
+def position_of(positions: PerStream[str], stream: str) -> StreamId:
+    """Return the ID of a position. `$` is the highest ID: the newest entry bounds the range."""
+    position = positions.value_for(stream)
+    return MAX_ID if position == "$" else StreamId.parse(position)
+
+
 def fetch_inputs(
     server: Server, options: BatchSourceOptions, narrowing: Narrowing, must_exist: bool = True
 ) -> dict[str, StreamHead]:
@@ -93,12 +277,6 @@ def fetch_inputs(
     return {stream: head for stream, head in heads.items() if stream not in recorded}
 
 
-def position_of(positions: PerStream[str], stream: str) -> StreamId:
-    """Return the ID of a position. `$` is the highest ID: the newest entry bounds the range."""
-    position = positions.value_for(stream)
-    return MAX_ID if position == "$" else StreamId.parse(position)
-
-
 def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dict[str, StreamHead]:
     """Return each stream's ends and length (XINFO STREAM), in one round trip.
 
@@ -114,9 +292,8 @@ def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dic
             heads[stream] = StreamHead(None, None, 0)
             absent.append(stream)
         else:
-            generated = stream_in(reply).last
-            heads[stream] = replace(_head(ends_in(reply)), generated=generated)
-            if heads[stream].last is None and generated == MIN_ID:
+            heads[stream] = _head(ends_in(reply), stream_in(reply).last)
+            if heads[stream].last is None and heads[stream].generated == MIN_ID:
                 silent[stream] = SILENT
     if must_exist and absent:
         raise missing(server, absent[0], "use streamsPattern to read what is there")
@@ -127,12 +304,47 @@ def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dic
     return heads
 
 
-def _head(ends: StreamEnds | None) -> StreamHead:
+def _head(ends: StreamEnds | None, generated: StreamId) -> StreamHead:
     if ends is None:
-        return StreamHead(None, None, 0)
+        return StreamHead(None, None, 0, generated=generated)
     (first, first_fields), (last, last_fields) = ends.first, ends.last
     size = max(sum(len(part) + 8 for part in fields) for fields in (first_fields, last_fields))
-    return StreamHead(first, last, ends.length, size, is_dead_letter(first_fields))
+    return StreamHead(first, last, ends.length, size, is_dead_letter(first_fields), generated)
+
+
+def part_of(stream: str, head: StreamHead, after: StreamId, last: StreamId, narrowing: Narrowing) -> Part | None:
+    """Return what to read between two positions, after < ID ≤ last; None if it is empty.
+
+    The newest entry bounds the range: entries that are added later are never part of it. The count is an estimate,
+    unless the range is the whole stream.
+    """
+    if head.first is None or head.last is None:
+        return None
+    after = max(after, narrowing.after, head.first.previous())
+    last = min(last, narrowing.last, head.last)
+    for bound in narrowing.text:
+        if after < last and len(str(after.next().ms)) == len(str(last.ms)) == bound.digits:
+            after = max(after, StreamId(bound.lowest, 0).previous() if bound.lowest > 0 else MIN_ID)
+            last = min(last, StreamId(bound.highest, U64_MAX))
+    if not after < last:
+        return None
+    if narrowing.ids is None:
+        return Part(Range(stream, after, last, _share_of(head, head.first, head.last, after, last)), ALL)
+    ids = sorted(entry_id for entry_id in narrowing.ids if after < entry_id <= last)
+    if not ids:
+        return None
+    packed = b"".join(b"$%d\r\n%b\r\n" % (len(bytes(entry_id)), bytes(entry_id)) for entry_id in ids)
+    return Part(Range(stream, ids[0].previous(), ids[-1], len(ids)), packed)
+
+
+def _share_of(head: StreamHead, first: StreamId, newest: StreamId, after: StreamId, last: StreamId) -> int:
+    """Estimate how many of the stream's entries lie in (after, last], as if they were spread evenly; exact for all."""
+    if after < first and last >= newest:
+        return head.length
+    width, part = newest.ms - first.ms, last.ms - after.ms
+    if width == 0:
+        width, part = newest.seq - first.seq, min(last.seq - after.seq, newest.seq - first.seq)
+    return max(1, min(head.length, round(head.length * part / max(1, width))))
 
 
 def _cut(server: Server, heads: Mapping[str, StreamHead], parts: Sequence[Part], entries: int) -> list[Part]:

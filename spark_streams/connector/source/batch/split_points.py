@@ -1,4 +1,4 @@
-"""Where to cut a stream so that its parts hold about equally many entries. Pure arithmetic over a few probes.
+"""Where to cut a stream so that its parts hold about equally many entries: a few round trips for all streams together.
 
 A server can tell how many entries a stream has, and which ones follow an ID, but not how many lie between two IDs; and
 entries come in bursts. So a stream is probed: a probe is the first few IDs at or above a position. Between two probes
@@ -15,35 +15,104 @@ from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.source.offset import Range
+from spark_streams.connector.wire.connection.server import Server
 
+_ROUNDS = 6  # of probes, if entries come in bursts; otherwise one is enough
+_PROBES = 4_096  # per round, shared between the streams
+_STREAM_PROBES = (4, 256)  # per round and stream, at least and at most
+_PROBE_BYTES = 16 << 20  # limit of what the probes of one round return, if there is more than one per stream
+_MAX_IDS = 32  # per probe
+_MIN_ENTRIES = 4  # that a probe returns: two IDs, the last ID of a millisecond, and the one below
 _PROBES_PER_PART = 4
 _MAX_PIECES = 64  # that a section is cut into for the next round of probes
 
 
 @dataclass(frozen=True)
-class Probe:
-    """ids: the first IDs at or above the position and within the range, ascending; is_last: no further ID follows;
-    deepest: the last sequence number in the position's millisecond, 0 if there is none; below: the last ID below the
-    position, None if there is none or if it was not asked for."""
+class ProbeTarget:
+    """A range to probe."""
 
-    position: StreamId
-    ids: tuple[StreamId, ...]
-    is_last: bool
-    deepest: int = 0
-    below: StreamId | None = None
+    range: Range
+    entries: int  # wanted size of a part
+    length: int  # how many entries the range may have
+    entry_bytes: int  # estimated size of an entry
+    ids: int = _MAX_IDS  # how many IDs a probe asks for at most
 
 
 @dataclass(frozen=True)
-class ProbedSection:
-    """From the position of one probe to the next. count: of entries; is_exact: the count is no estimate; seen: the last
-    ID of the section that the probe returned, None if there is none; end: no entry of the section is above this ID."""
+class Probe:
+    """What a probe of a range has returned."""
 
-    first: StreamId
-    upto: StreamId
-    count: int
-    is_exact: bool
-    seen: StreamId | None
-    end: StreamId
+    position: StreamId
+    ids: tuple[StreamId, ...]  # the first IDs at or above the position and within the range, ascending
+    is_last: bool  # no further ID follows
+    deepest: int = 0  # the last sequence number in the position's millisecond, 0 if there is none
+    below: StreamId | None = None  # the last ID below the position, None if there is none or it was not asked for
+
+
+# -- probes ------------------------------------------------------------------------------------------------------------
+
+
+def may_be_large(entry_range: Range, length: int, entries: int) -> bool:
+    """Whether cutting may be worth it. Part of a stream may hold more entries than an even spread suggests."""
+    return 2 * length > 3 * entries and entry_range.after.next() < entry_range.last
+
+
+def probe_streams(server: Server, targets: Sequence[ProbeTarget], rounds: int = _ROUNDS) -> list[list[Probe]]:
+    """Return the probes of each target; rounds end when no section between two probes is too large.
+
+    Raises ServerError and its subclasses.
+    """
+    probes: list[list[Probe]] = [[] for _ in targets]
+    share = max(_STREAM_PROBES[0], min(_STREAM_PROBES[1], _PROBES // max(1, len(targets))))
+    affordable = [_PROBE_BYTES // (_MIN_ENTRIES * len(targets) * max(1, target.entry_bytes)) for target in targets]
+    positions = [
+        first_positions(target.range, target.entries, min(share, max(1, limit)))
+        for target, limit in zip(targets, affordable, strict=True)
+    ]
+    for _ in range(rounds):
+        if not any(positions):
+            break
+        _probe(server, targets, positions, probes)
+        positions = [
+            further_positions(target.range, taken, target.entries, target.length, min(share, limit))
+            for target, taken, limit in zip(targets, probes, affordable, strict=True)
+        ]
+    return probes
+
+
+def _probe(
+    server: Server,
+    targets: Sequence[ProbeTarget],
+    positions: Sequence[Sequence[StreamId]],
+    probes: Sequence[list[Probe]],
+) -> None:
+    """Probe these positions in one round trip, and add the probes.
+
+    XREVRANGE walks the whole stream if no entry is as low as its lower bound (docs/internals/facts.md, R130). So it is
+    not asked for the entry below the first position of a range."""
+    pairs = [(number, position) for number, of_target in enumerate(positions) for position in of_target]
+    budget = _PROBE_BYTES // max(1, len(pairs))
+    counts = [max(2, min(target.ids, budget // max(1, target.entry_bytes))) for target in targets]
+    commands: list[tuple[str | bytes | int, ...]] = []
+    for number, position in pairs:
+        entry_range = targets[number].range
+        stream, first = entry_range.stream, entry_range.after.next()
+        commands.append(("XRANGE", stream, bytes(position), bytes(entry_range.last), "COUNT", counts[number]))
+        commands.append(("XREVRANGE", stream, position.ms, position.ms, "COUNT", 1))
+        if position > first:
+            commands.append(("XREVRANGE", stream, b"(" + bytes(position), bytes(first), "COUNT", 1))
+    # All are read before the first is used: else the connection would be closed.
+    next_reply = iter([tuple(StreamId.parse(entry[0]) for entry in reply) for reply in server.execute_each(commands)])
+    for number, position in pairs:
+        ids, deepest = next(next_reply), next(next_reply)
+        below = next(next_reply) if position > targets[number].range.after.next() else ()
+        is_last = len(ids) < counts[number]
+        deepest_seq = deepest[0].seq if deepest else 0
+        probes[number].append(Probe(position, ids, is_last, deepest_seq, below[0] if below else None))
+
+
+# -- sections ----------------------------------------------------------------------------------------------------------
+# Pure arithmetic over the probes.
 
 
 def first_positions(entry_range: Range, entries: int, limit: int) -> list[StreamId]:
@@ -55,38 +124,20 @@ def first_positions(entry_range: Range, entries: int, limit: int) -> list[Stream
 def further_positions(
     entry_range: Range, probes: Sequence[Probe], entries: int, length: int, limit: int
 ) -> list[StreamId]:
-    """Return at most `limit` positions within the sectiones that are too large for a part.
+    """Return at most `limit` positions within the sections that are too large for a part.
 
     length: entries of the stream. If the probes account for far fewer entries than the range should hold, a burst lies
     hidden between them.
     """
-    sectiones = _estimates(entry_range, probes, length)
-    is_hidden = sum(section.count for section in sectiones) < entry_range.count // 2
-    vague = [section for section in sectiones if not section.is_exact and (is_hidden or 2 * section.count > entries)]
+    sections = _estimates(entry_range, probes, length)
+    is_hidden = sum(section.count for section in sections) < entry_range.count // 2
+    vague = [section for section in sections if not section.is_exact and (is_hidden or 2 * section.count > entries)]
     positions: list[StreamId] = []
     for section in sorted(vague, key=lambda section: -section.count):
         pieces = limit // len(vague) if is_hidden else 2 + 2 * section.count // entries
         if section.seen is not None:
             positions += _between(section.seen, section.end, max(2, min(_MAX_PIECES, pieces)))
     return sorted(set(positions[:limit]) - {probe.position for probe in probes})
-
-
-def cut(entry_range: Range, probes: Sequence[Probe], entries: int, length: int) -> list[Range]:
-    """Return the range in parts of about `entries` entries: touching, in order, together the whole range."""
-    parts: list[Range] = []
-    after, count = entry_range.after, 0
-    for section in sectiones_of(entry_range, probes, length):
-        if count > 0 and section.first > after.next() and count + section.count > entries:
-            parts.append(replace(entry_range, after=after, last=section.first.previous(), count=count))
-            after, count = section.first.previous(), 0
-        count += section.count
-    return [*parts, replace(entry_range, after=after, count=max(1, count))]
-
-
-def sectiones_of(entry_range: Range, probes: Sequence[Probe], length: int) -> list[ProbedSection]:
-    """Return the sectiones of a range. If the range has `length` entries, the estimates add up to that."""
-    sectiones = _estimates(entry_range, probes, length)
-    return _scaled(sectiones, length) if entry_range.count == length else sectiones
 
 
 def _between(first: StreamId, last: StreamId, pieces: int) -> list[StreamId]:
@@ -102,8 +153,33 @@ def _between(first: StreamId, last: StreamId, pieces: int) -> list[StreamId]:
     return [first, *sorted(position for position in positions if position > first)]
 
 
+def cut(entry_range: Range, probes: Sequence[Probe], entries: int, length: int) -> list[Range]:
+    """Return the range in parts of about `entries` entries: touching, in order, together the whole range."""
+    parts: list[Range] = []
+    after, count = entry_range.after, 0
+    sections = _estimates(entry_range, probes, length)
+    for section in _scaled(sections, length) if entry_range.count == length else sections:
+        if count > 0 and section.first > after.next() and count + section.count > entries:
+            parts.append(replace(entry_range, after=after, last=section.first.previous(), count=count))
+            after, count = section.first.previous(), 0
+        count += section.count
+    return [*parts, replace(entry_range, after=after, count=max(1, count))]
+
+
+@dataclass(frozen=True)
+class ProbedSection:
+    """From the position of one probe to the next."""
+
+    first: StreamId
+    upto: StreamId
+    count: int  # of entries
+    is_exact: bool  # the count is no estimate
+    seen: StreamId | None  # the last ID of the section that the probe returned, None if there is none
+    end: StreamId  # no entry of the section is above this ID
+
+
 def _estimates(entry_range: Range, probes: Sequence[Probe], length: int) -> list[ProbedSection]:
-    sectiones: list[ProbedSection] = []
+    sections: list[ProbedSection] = []
     ordered = sorted(probes, key=lambda probe: probe.position)
     for number, probe in enumerate(ordered):
         is_final = number + 1 == len(ordered)
@@ -114,8 +190,8 @@ def _estimates(entry_range: Range, probes: Sequence[Probe], length: int) -> list
         reaches_below = below is not None and inside[-1:] == [below]
         is_exact = probe.is_last or len(inside) < len(probe.ids) or reaches_below
         count = len(inside) if is_exact else max(len(inside), min(length, _estimate(probe, end)))
-        sectiones.append(ProbedSection(probe.position, upto, count, is_exact, inside[-1] if inside else None, end))
-    return sectiones
+        sections.append(ProbedSection(probe.position, upto, count, is_exact, inside[-1] if inside else None, end))
+    return sections
 
 
 def _estimate(probe: Probe, upto: StreamId) -> int:
@@ -130,14 +206,14 @@ def _estimate(probe: Probe, upto: StreamId) -> int:
     return (len(probe.ids) - 1) * (upto.ms - first.ms) // elapsed
 
 
-def _scaled(sectiones: Sequence[ProbedSection], total: int) -> list[ProbedSection]:
-    """Return the sectiones with estimates that add up to the total."""
-    exact = sum(section.count for section in sectiones if section.is_exact)
-    estimated = sum(section.count for section in sectiones if not section.is_exact)
+def _scaled(sections: Sequence[ProbedSection], total: int) -> list[ProbedSection]:
+    """Return the sections with estimates that add up to the total."""
+    exact = sum(section.count for section in sections if section.is_exact)
+    estimated = sum(section.count for section in sections if not section.is_exact)
     if estimated == 0:
-        return list(sectiones)
+        return list(sections)
     remaining = max(0, total - exact)
     return [
         section if section.is_exact else replace(section, count=section.count * remaining // estimated)
-        for section in sectiones
+        for section in sections
     ]

@@ -14,13 +14,13 @@ query has no dead-letter stream.
 
 An entry that was delivered `maxDeliveries` times, by the server's counter, is dead. A claim counts as a delivery,
 unless it takes entries from another query: queries that die of an outage would pass an entry on until it is dead.
-source.pending.poison_state finds entries that kill queries. Reading counts no delivery (FACTS R8).
+source.pending.poison_batch finds entries that kill queries. Reading counts no delivery (FACTS R8).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,7 +28,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.counters import CLAIMED
+from spark_streams.connector.counters import CLAIMED, DEAD
+from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
+from spark_streams.connector.deadletter.page_reader import PageSize
+from spark_streams.connector.deadletter.retry.returned_entry import ReturnedEntry
+from spark_streams.connector.deadletter.write.failed_entry import FailedEntry, now
+from spark_streams.connector.deadletter.write.post import post
+from spark_streams.connector.keys import is_returned, origin_of
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.group.account import count_missing
@@ -38,7 +44,6 @@ from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import Membership, lease_key
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Range
-from spark_streams.connector.source.pending.dead_entries import DeadEntries, DeadLetters
 from spark_streams.connector.source.pending_list import pending_ids, pending_page
 from spark_streams.connector.source.quota import BatchQuota
 from spark_streams.connector.wire.connection.connection import Argument
@@ -49,15 +54,16 @@ from spark_streams.connector.wire.replies.xinfo import FATAL, RELEASED_IDLE, rel
 
 _log = logging.getLogger("spark_streams.connector.source")
 
+_FIRST_PAGE = 20  # entries of the first page of dead letters; their sizes determine the size of the next pages
+
 
 @dataclass(frozen=True)
 class Holder:
-    """Holder of entries to claim. consumer: its name, None: the entries were released; idle: milliseconds since the
-    last delivery of an entry, at least; counts: whether a claim counts as a delivery."""
+    """Holder of entries to claim."""
 
-    consumer: str | None
-    idle: int
-    counts: bool = True
+    consumer: str | None  # None: the entries were released
+    idle: int  # milliseconds since the last delivery of an entry, at least
+    counts: bool = True  # a claim counts as a delivery
 
     def xpending(self, member: Membership, stream: str, start: StreamId, count: int) -> tuple[Argument, ...]:
         """Return the XPENDING that lists its next entries."""
@@ -66,7 +72,7 @@ class Holder:
 
 
 class Claims:
-    """The claims of one query. dead_letters: of entries that were delivered too often or are fatal."""
+    """The claims of one query."""
 
     def __init__(
         self,
@@ -74,7 +80,7 @@ class Claims:
         stream_set: StreamSet,
         losses: DataLoss,
         counters: RunCounters,
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterWriter,  # of entries that were delivered too often or are fatal
         limits: Limits,
     ) -> None:
         self._idle = options.claim_idle
@@ -268,3 +274,107 @@ def _claims(member: Membership, stream: str, holder: Holder, page: PendingPage) 
         (*head, *ids.filter(pa.array(page.deliveries == count)).to_pylist(), "RETRYCOUNT", count + 1, "JUSTID")
         for count in np.unique(page.deliveries).tolist()
     ]
+
+
+# -- dead letters ------------------------------------------------------------------------------------------------------
+# Of entries that were delivered too often without being acknowledged, are fatal, or kill the query (poison_batch).
+
+
+@dataclass(frozen=True)
+class DeadEntries:
+    """Entries of one stream that become dead letters."""
+
+    stream: str
+    consumer: str | None  # that the entries are pending for, None: they were released (XNACK)
+    ids: Sequence[StreamId]
+    deliveries: Sequence[int]  # of each entry
+    # Of the dead letters:
+    stage: str = "claim"
+    reason: str = "deliveries"
+    error: str = ""
+    message: str = ""
+
+
+class DeadLetterWriter:
+    """The dead letters that the driver of one query writes."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        losses: DataLoss,
+        counters: RunCounters,
+        limits: Limits,
+        written: Callable[[Server, str], None],  # called after those of a stream
+    ) -> None:
+        self._group, self._to = options.group, options.dead_letter_stream
+        self._losses = losses
+        self._counters = counters
+        self._limits = limits.dead_letters
+        self._written = written
+
+    def write(self, server: Server, dead: DeadEntries) -> None:
+        """Write entries to the dead-letter stream, and count them."""
+        assert self._to is not None  # maxDeliveries needs it
+        posted, deleted = dead_letter(server, self._group, dead, self._to, self._limits)
+        self._written(server, dead.stream)
+        self._counters.entries(DEAD)[origin_of(dead.stream)] += posted
+        if deleted:
+            above = min(dead.ids).previous()
+            finding = Finding(Kind.ENTRIES_LOST, dead.stream, above=above, lost=deleted, is_harmless=True)
+            # They cannot become dead letters any more, and are acknowledged.
+            self._losses.report(replace(finding, detail="before they became dead letters"))
+
+
+def dead_letter(
+    server: Server, group: str, dead: DeadEntries, to: str, limits: DeadLetterLimits = DEAD_LETTER_LIMITS
+) -> tuple[int, int]:
+    """Write a dead letter for each entry that is still pending, and acknowledge it in the same transaction (in a
+    cluster maybe in two, with an outbox: write.post). Return the number of dead letters, and of entries that are no
+    longer in the stream.
+
+    Raises ServerError; dead letters that are written by then stay.
+    """
+    posted, deleted, start = 0, 0, 0
+    size = PageSize(limits, _FIRST_PAGE)
+    while start < len(dead.ids):
+        page = slice(start, start + size.next())
+        failed, missing = _fetch_entries(server, group, dead, page)
+        posted += post(server, to, group, failed, limits)
+        if missing:
+            deleted += server.execute("XACK", dead.stream, group, *missing)
+        size.learn(len(failed), sum(entry.size for entry in failed), len(failed))
+        start = page.stop
+    return posted, deleted
+
+
+def _fetch_entries(server: Server, group: str, dead: DeadEntries, page: slice) -> tuple[list[FailedEntry], list[bytes]]:
+    """Return the entries of a page that the stream still has, and the IDs of the others."""
+    ids, deliveries = dead.ids[page], dead.deliveries[page]
+    replies = server.execute_all([("XRANGE", dead.stream, bytes(entry_id), bytes(entry_id)) for entry_id in ids])
+    when = now()
+    failed = []
+    for reply, entry_id, delivered in zip(replies, ids, deliveries, strict=True):
+        if not reply:
+            continue
+        envelope = {
+            "stream": dead.stream,
+            "id": str(entry_id),
+            "group": group,
+            "consumer": dead.consumer or "",
+            "stage": dead.stage,
+            "reason": dead.reason,
+            "error": dead.error,
+            "message": dead.message or f"delivered {delivered} times and not acknowledged",
+            "deliveries": str(delivered),
+            "first-failed": when,
+            "last-failed": when,
+        }
+        fields = reply[0][1]
+        if is_returned(dead.stream):
+            returned = ReturnedEntry.parse(fields)
+            if returned is not None:
+                fields, envelope = returned.fields, {**envelope, **returned.to_envelope()}
+        released = dead.consumer is None
+        entry = FailedEntry(dead.stream, bytes(entry_id), fields, envelope, None, dead.consumer, released)
+        failed.append(entry)
+    return failed, [bytes(entry_id) for entry_id, reply in zip(ids, replies, strict=True) if not reply]

@@ -1,10 +1,12 @@
 """Cutting a batch that kills its query into pieces, until the entry that kills is alone and becomes a dead letter.
 
-Spark replays a failed batch with the same offsets until it succeeds. So the driver counts on the server how many runs
-have planned a batch without committing it. If there are too many (`maxDeliveries`), it divides the batch's entries into
-ranges (sixteenths, or single entries of up to 128), and notes these pieces in the record. The batch is committed empty,
-and the pieces are the query's next batches. A piece that dies is cut in turn. poison_state decides which piece is read
-next and when a single entry becomes a dead letter, and why a good entry does not. Other entries are read meanwhile.
+Spark replays a failed batch with the same offsets until it succeeds. So the driver counts in a record on the server how
+many runs have planned a batch without committing it (poison_record.py):
+
+    a batch of 400 entries dies    SET of the attempt by each run, until maxDeliveries runs have died
+    it is cut                      SET of 16 pieces of 25 entries (up to 128: single entries); committed without entries
+    the next batches               a piece each, and new entries in between; a piece that dies is cut in turn
+    an entry has died too often    SET of its end · dead letter and XACK
 
 Nothing is moved: the entries of a piece stay pending for the query's consumer. A batch is only acknowledged if the
 record says that its entries were read (`has_read`), so a lost record means that entries are read again, and never that
@@ -31,18 +33,21 @@ from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import Part, entries_per_stream, pending_parts
-from spark_streams.connector.source.pending.dead_entries import DeadEntries, DeadLetters
+from spark_streams.connector.source.pending.claim import DeadEntries, DeadLetterWriter
 from spark_streams.connector.source.pending.poison_record import (
+    PIECES,
     CachedPoisonState,
+    Piece,
     PoisonRecord,
+    PoisonState,
     QueryFailure,
+    Ranges,
     attempt_key_of,
     delete_failure,
     delete_record,
     fetch_failure,
     is_done_in_sink,
 )
-from spark_streams.connector.source.pending.poison_state import PIECES, Piece, PoisonState, Ranges
 from spark_streams.connector.source.pending_list import pending_ids, pending_ranges
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.entries.pending_page import texts_of
@@ -53,20 +58,15 @@ _PAGE = 10_000  # IDs per round trip
 
 
 class PoisonBatch:
-    """One query's attempts at its batches.
-
-    max_deaths: runs that an unchanged batch may kill, None: unlimited; run_name: of this run; dead_letters: of
-    entries that are given up; losses: reports entries that are missing from pieces. Methods take the run's copy of the
-    state and return the new one.
-    """
+    """One query's attempts at its batches. Methods take the run's copy of the state and return the new one."""
 
     def __init__(
         self,
-        max_deaths: int | None,
+        max_deaths: int | None,  # runs that an unchanged batch may kill, None: unlimited
         member: Membership,
-        run_name: str,
-        dead_letters: DeadLetters,
-        losses: DataLoss,
+        run_name: str,  # of this run
+        dead_letters: DeadLetterWriter,  # of entries that are given up
+        losses: DataLoss,  # reports entries that are missing from pieces
         limits: Limits,
     ) -> None:
         self._max_deaths = max_deaths
@@ -235,7 +235,8 @@ class PoisonBatch:
             state = self._give_up(server, record, condemned, state)
         while (large := state.piece_to_cut()) is not None:
             origin = large.partition("~")[2]
-            parts = self._divided(server, state.pieces[large].ranges(), _sixteenth(state, large), origin)
+            size = -(-state.pieces[large].count // PIECES)
+            parts = self._divided(server, state.pieces[large].ranges(), size, origin)
             state = state.cut(large, parts)
         chosen: dict[str, tuple[Range, ...]] = {}
         tasks: list[Part] = []
@@ -322,10 +323,6 @@ def _is_above(piece: Piece, offset: Offset) -> bool:
     """Whether a batch after this offset has read entries of the piece."""
     ranges = piece.ranges().items()
     return any(part.last > offset[stream] for stream, parts in ranges for part in parts if stream in offset.at)
-
-
-def _sixteenth(state: PoisonState, name: str) -> int:
-    return -(-state.pieces[name].count // PIECES)
 
 
 def _entries_of(end: Offset) -> Counter[str]:

@@ -37,8 +37,7 @@ from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.source.partitioning import Plan
-from spark_streams.connector.source.pending.claim import Claims
-from spark_streams.connector.source.pending.dead_entries import DeadLetters
+from spark_streams.connector.source.pending.claim import Claims, DeadLetterWriter
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.query.planning import CurrentBatch, Planning
 from spark_streams.connector.source.query.triggering import BackgroundWorker, Idle, Steps, Triggering
@@ -82,7 +81,7 @@ class MicroBatchStream:
         streams = self._streams = StreamSet(options, now, limits)
         self._opening = Opening(options, streams)
         removing = self._removing = Removing(options, streams.retries, now, limits)
-        dead_letters = DeadLetters(options, losses, self.counters, limits, removing.dead_lettered)
+        dead_letters = DeadLetterWriter(options, losses, self.counters, limits, removing.dead_lettered)
         poison = PoisonBatch(options.max_deliveries, self.member, self.run_name, dead_letters, losses, limits)
         role = Bookmarked(options, limits) if options.no_ack else Delivered(options, limits)
         acks = Acknowledging(options, losses, self.counters, removing, poison, role)

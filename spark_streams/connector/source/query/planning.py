@@ -25,8 +25,7 @@ from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.pending.poison_record import CachedPoisonState
 from spark_streams.connector.source.pending_list import pending_ranges
 from spark_streams.connector.source.query.triggering import Steps
-from spark_streams.connector.source.task.missing_entries import delete_missing
-from spark_streams.connector.source.task.notes import keep_due_notes, open_notes
+from spark_streams.connector.source.task.notes import delete_missing, keep_due_notes, open_notes
 from spark_streams.connector.source.trigger.run_state import RunState
 from spark_streams.connector.wire.connection.server import Server
 

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from spark_streams.base.ids import StreamId
 from spark_streams.base.printable import printable
 from spark_streams.base.untyped import Json
+from spark_streams.connector.source.rows.cast import Unfit, in_sql
 from spark_streams.connector.source.rows.columns import UNFIT, Columns, Decoded
-from spark_streams.connector.source.rows.malformed import Unfit, in_sql
 from spark_streams.connector.wire.entries.entry_page import EntryPage
 
 MAX_NAMES = 100  # names of fields in a report
@@ -27,14 +27,13 @@ MAX_NAMES = 100  # names of fields in a report
 
 @dataclass(frozen=True)
 class BadValues:
-    """Values of one column that do not fit. type: the declared SQL type; counts: number of values per stream; stream,
-    entry, value: of the first value, its Python repr."""
+    """Values of one column that do not fit."""
 
-    type: str
-    counts: Mapping[str, int]
-    stream: str
+    type: str  # the declared SQL type
+    counts: Mapping[str, int]  # number of values per stream
+    stream: str  # of the first value
     entry: str
-    value: str
+    value: str  # form of the first value, a Python repr
 
     def __add__(self, other: BadValues) -> BadValues:
         first = min(self, other, key=lambda values: (StreamId.parse(values.entry), values.stream))
@@ -48,20 +47,15 @@ class BadValues:
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """Report of one task, or of all tasks of a batch. False if it is empty.
+    """Report of one task, or of all tasks of a batch. False if it is empty."""
 
-    handling: what happens to values that do not fit: the value of option `mode`, or the metadata column that names
-    them; entries: number of entries; bad: per column; absent: columns that none of these
-    entries has a field for; names: printable names of the fields of the last entries; tasks: number of the batch's
-    tasks.
-    """
-
+    # What happens to values that do not fit: the value of option `mode`, or the metadata column that names them.
     handling: str
-    entries: int
-    bad: Mapping[str, BadValues] = field(default_factory=dict)
-    absent: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    tasks: int = 1
+    entries: int  # number of entries
+    bad: Mapping[str, BadValues] = field(default_factory=dict)  # per column
+    absent: tuple[str, ...] = ()  # columns that none of these entries has a field for
+    names: tuple[str, ...] = ()  # printable names of the fields of the last entries
+    tasks: int = 1  # number of the batch's tasks
 
     def __bool__(self) -> bool:
         return bool(self.bad or self.absent)
@@ -105,9 +99,7 @@ class ColumnReport:
 
 
 # -- column tally ------------------------------------------------------------------------------------------------------
-# Collect the column report of one task while it decodes pages (column_report). Pure: Arrow in, values out.
-#
-# Decoding provides all of it: masks of values that do not fit, and counts of nulls.
+# Collect the column report of one task while it decodes pages: masks of values that do not fit, and counts of nulls.
 
 
 _LONGEST_NAME = 80  # bytes of a field's name that are reported

@@ -15,13 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.connector.errors import DecodeError, SchemaError
-from spark_streams.connector.source.rows.cast import cast_values, check_castable
-from spark_streams.connector.source.rows.malformed import Dead, Unfit
+from spark_streams.connector.source.rows.cast import Unfit, cast_values, check_castable
 from spark_streams.connector.source.rows.plain import plain_columns
 from spark_streams.connector.source.rows.returned_page import Attempts
 from spark_streams.connector.source.rows.text_forms import may_be_plain
 from spark_streams.connector.wire.entries.entry_page import EntryPage, last_of_each_name
-from spark_streams.connector.wire.entries.lines import Mask
+from spark_streams.connector.wire.entries.lines import Index, Mask
 
 CORRUPT_RECORD = "_corrupt_record"
 UNFIT = "_unfit"
@@ -39,32 +38,57 @@ _META_TYPES = {
 }
 # Their names in a declared schema.
 METADATA = frozenset(f"_{name}" for name in _META_TYPES)
+
 _LAST_MILLISECOND = (2**63 - 1) // 1000
+_MAX_FIELDS = 5  # that a reason names
+
+
+@dataclass(frozen=True)
+class Dead:
+    """Rows of a page that do not fit. rows: their ascending indexes; reasons: a text for each."""
+
+    page: EntryPage
+    rows: Index
+    reasons: list[str]
+
+    @classmethod
+    def with_reasons(cls, page: EntryPage, rows: Index, unfit: Sequence[Unfit]) -> Dead:
+        """Return these rows with reasons, which name the fields that do not fit, the first few of many."""
+        reasons: list[list[str]] = [[] for _ in rows]
+        for column in unfit:
+            bad = column.bad.to_numpy(zero_copy_only=False)[rows]
+            for index in bad.nonzero()[0].tolist():
+                if len(reasons[index]) < _MAX_FIELDS:
+                    reasons[index].append(column.reason(int(rows[index])))
+        return cls(page, rows, ["; ".join(row_reasons) for row_reasons in reasons])
+
+    def entries(self) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
+        """Return (ids, offsets, names, values) of these rows, unchanged: binary, with int32 offsets. The fields of row
+        i are offsets[i] … offsets[i+1] of names and values."""
+        rows = pa.array(self.rows)
+        fields = pa.MapArray.from_arrays(*self.page.fields()).take(rows)
+        return self.page.ids().take(rows), fields.offsets, fields.keys, fields.items
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """batch: the rows; dead: rows that do not fit and are not in the batch (mode DEADLETTER); unfit: columns with
-    values that do not fit; absent: columns that no entry of the page has a field for."""
+    """A page as Spark takes it."""
 
     batch: pa.RecordBatch
-    dead: Dead | None
-    unfit: Sequence[Unfit] = ()
-    absent: Sequence[str] = ()
+    dead: Dead | None  # rows that do not fit and are not in the batch (mode DEADLETTER)
+    unfit: Sequence[Unfit] = ()  # columns with values that do not fit
+    absent: Sequence[str] = ()  # columns that no entry of the page has a field for
 
 
 @dataclass(frozen=True)
 class Columns:
-    """schema: the Arrow schema that Spark expects; declared: False for the default columns; mode: for bad values
-    (PERMISSIVE, DROPMALFORMED, FAILFAST, DEADLETTER); corrupt: name of the column that, if declared, holds entries with
-    a bad value as JSON text (mode PERMISSIVE); null_values: texts that are null in every column of a field,
-    and as a part of a JSON value."""
+    """The columns that Spark expects, and how they are filled."""
 
-    schema: pa.Schema
-    declared: bool
-    mode: str
-    corrupt: str = CORRUPT_RECORD
-    null_values: tuple[bytes, ...] = ()
+    schema: pa.Schema  # the Arrow schema that Spark expects
+    declared: bool  # False for the default columns
+    mode: str  # for bad values: PERMISSIVE, DROPMALFORMED, FAILFAST, DEADLETTER
+    corrupt: str = CORRUPT_RECORD  # if declared, it holds entries with a bad value as JSON text (mode PERMISSIVE)
+    null_values: tuple[bytes, ...] = ()  # texts that are null in every column of a field, and as a part of a JSON value
 
     @property
     def handling(self) -> str:
@@ -87,7 +111,7 @@ class Columns:
         other_columns = METADATA | {self.corrupt}
         return [name for name in self.schema.names if name not in other_columns] if self.declared else []
 
-    def check(self) -> None:
+    def check_declared(self) -> None:
         """Raise SchemaError if a declared column can never be filled."""
         if not self.declared:
             return

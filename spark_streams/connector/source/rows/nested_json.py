@@ -8,44 +8,44 @@
     binary   a JSON string in base64
     any      null is null
 
-A page is read at once if Arrow's reader is certain to return the same (arrow_json.py), and otherwise row by row. If a
-row's text is not JSON, or a part of it does not fit, the row is null. The sink writes the same form
-(connector/sink/encode/fields.py).
+A page is read at once if Arrow's reader is certain to return the same, and otherwise row by row. If a row's text is not
+JSON, or a part of it does not fit, the row is null. The sink writes the same form (connector/sink/encode/fields.py).
 """
 
 from __future__ import annotations
 
 import binascii
 import json
+import re
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json
 
 from spark_streams.base.untyped import Json
-from spark_streams.connector.source.rows.arrow_json import raw_type, read_lines
-from spark_streams.connector.source.rows.bisect_cast import assemble, bisect_cast
-from spark_streams.connector.source.rows.deep_json import decode_deep
-from spark_streams.connector.source.rows.text_forms import may_be_plain, nulls_instead
+from spark_streams.connector.source.rows.text_forms import (
+    assemble,
+    bisect_cast,
+    bytes_of,
+    cast_texts,
+    may_be_plain,
+    nulls_instead,
+)
 from spark_streams.connector.wire.entries.entry_page import last_of_each_name
 from spark_streams.connector.wire.entries.lines import Index, Mask
 
-_LONGEST_SHOWN = 80  # characters of a part in messages
+LONGEST_QUOTED = 80  # characters or bytes of a value in messages
 _MIN_SIZE = 50  # rows; reading fewer one by one is faster than further bisecting
-CastTexts = Callable[[pa.Array, pa.DataType], tuple[pa.Array, pa.Array | None]]
-
 # Objects become tuples of pairs. Numbers become their text, so that no digit is rounded.
 _decoder = json.JSONDecoder(object_pairs_hook=tuple, parse_float=str, parse_int=str, parse_constant=str)
-
-
-def _decode(text: str) -> Json:
-    """Return a value of any depth. Raises ValueError."""
-    try:
-        value: Json = _decoder.decode(text)
-        return value
-    except RecursionError:
-        return decode_deep(text, _decoder.raw_decode)
+_NAMES: dict[bool | str, str] = {True: "true", False: "false"}
+_BLANKS = frozenset(" \t\n\r")
+_SPACE = re.compile(r"[ \t\n\r]*")
+_CLOSING = {"[": "]", "{": "}"}
 
 
 def is_nested(to: pa.DataType) -> bool:
@@ -53,46 +53,114 @@ def is_nested(to: pa.DataType) -> bool:
     return bool(pa.types.is_list(to) or pa.types.is_struct(to) or pa.types.is_map(to))
 
 
-def read_json(
-    text: pa.Array, to: pa.DataType, cast: CastTexts, null_values: Collection[bytes] = ()
-) -> tuple[pa.Array, pa.Array | None]:
+def read_json(text: pa.Array, to: pa.DataType, null_values: Collection[bytes] = ()) -> tuple[pa.Array, pa.Array | None]:
     """Return the column, and a boolean array of the rows whose text does not fit, or None.
 
-    cast: casts a column of texts; null_values: texts of parts that are null. Keys of maps are never null.
+    null_values: texts of parts that are null. Keys of maps are never null.
     """
     raw = None if may_be_plain(null_values) else raw_type(to)
     if raw is None:
-        return _Reader(len(text), cast, null_values).read(text, to)
+        return _Reader(len(text), null_values).read(text, to)
     bad: Mask = np.zeros(len(text), np.bool_)
     pieces: list[tuple[pa.Array, Index]] = []
-
-    def at_once(part: pa.Array, to: pa.DataType) -> pa.Array:
-        return _convert(read_lines(part, raw), to, cast, null_values)
-
-    def one_by_one(part: pa.Array, to: pa.DataType) -> pa.Array:
-        column, unfit = _Reader(len(part), cast, null_values).read(part, to)
-        unfits.append(unfit)
-        return column
-
-    unfits: list[pa.Array | None] = []
-    for column, rows in bisect_cast(at_once, one_by_one, _MIN_SIZE, text, np.arange(len(text)), to):
-        pieces.append((column, rows))
-        if unfits and (unfit := unfits.pop()) is not None:
+    at_once = partial(_read_at_once, raw=raw, null_values=null_values)
+    for accepted, rows in bisect_cast(at_once, _MIN_SIZE, text, np.arange(len(text)), to):
+        column, unfit = accepted, None
+        if accepted is None:
+            column, unfit = _Reader(len(rows), null_values).read(text.take(pa.array(rows)), to)
+        if unfit is not None:
             bad[rows] = unfit.to_numpy(zero_copy_only=False)
+        pieces.append((column, rows))
     return assemble(pieces, len(text), to), pa.array(bad) if bad.any() else None
 
 
-def _convert(column: pa.Array, to: pa.DataType, cast: CastTexts, null_values: Collection[bytes]) -> pa.Array:
+# -- at once -----------------------------------------------------------------------------------------------------------
+# Each text T becomes the line `{"v":T}`. Arrow accepts the lines, with one row each, only if each T is one JSON value
+# of the declared type:
+#
+# - A row cannot extend into the next line. `}` and `{`, the last and the first character of two lines, follow each
+#   other only outside of values, and a line end inside a string is refused.
+# - A T that closes the object and opens another one adds a row.
+# - A T with further members (`1,"w":2`) has an unexpected field, which is refused. If the texts have undeclared fields,
+#   unexpected fields must be ignored. Then Arrow must accept `{"v":[T]}`, too: a T with further members is no element
+#   of an array.
+#
+# Values that Arrow would read differently are left to the reader by rows: numbers for declared texts and texts for
+# declared numbers, duplicate fields, maps, binary. Arrow refuses all these. It accepts `Inf` and `-NaN`, so they are
+# searched for.
+
+
+def _read_at_once(text: pa.Array, to: pa.DataType, raw: pa.DataType, null_values: Collection[bytes]) -> pa.Array:
+    return _convert(read_lines(text, raw), to, null_values)
+
+
+def raw_type(to: pa.DataType) -> pa.DataType | None:
+    """Return the type with which Arrow reads values of type `to`: text if the sink writes text; None if Arrow cannot
+    read them."""
+    if pa.types.is_list(to):
+        value = raw_type(to.value_type)
+        return None if value is None else pa.list_(pa.field(to.value_field.name, value))
+    if pa.types.is_struct(to):
+        fields = [(field.name, raw_type(field.type)) for field in to]
+        is_readable = all(raw is not None for _, raw in fields) and len({name for name, _ in fields}) == len(fields)
+        return pa.struct(fields) if is_readable else None
+    if pa.types.is_map(to) or pa.types.is_binary(to):
+        return None
+    is_plain = pa.types.is_boolean(to) or pa.types.is_signed_integer(to) or pa.types.is_floating(to)
+    return to if is_plain else pa.string()
+
+
+def read_lines(text: pa.Array, raw: pa.DataType) -> pa.Array:
+    """Return the column. Raises pa.ArrowInvalid unless the texts are certain to be read correctly."""
+    text_bytes = bytes_of(text).tobytes()
+    if b"\0" in text_bytes:
+        raise pa.ArrowInvalid("a zero byte")  # Arrow ends a text there
+    # Searching for one byte is much faster than for a word, and most texts have neither `I` nor `N`.
+    may_have_word = any(word[:1] in text_bytes and word in text_bytes for word in (b"Inf", b"NaN"))
+    if may_have_word and pc.any(pc.match_substring_regex(text, r"[\[:,\s-]Inf|-NaN")).as_py():
+        raise pa.ArrowInvalid("not JSON")
+    text = pc.fill_null(text, "null")
+    try:
+        return _read(text, raw, '{"v":', "}\n", "error")
+    except pa.ArrowInvalid:
+        if not _has_fields(raw):
+            raise
+    column = _read(text, raw, '{"v":', "}\n", "ignore")
+    if pc.any(pc.not_equal(pc.list_value_length(_read(text, pa.list_(raw), '{"v":[', "]}\n", "ignore")), 1)).as_py():
+        raise pa.ArrowInvalid("more than one value")
+    return column
+
+
+def _has_fields(raw: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(raw) or (pa.types.is_list(raw) and _has_fields(raw.value_type)))
+
+
+def _read(text: pa.Array, raw: pa.DataType, head: str, tail: str, unexpected: str) -> pa.Array:
+    lines = pc.binary_join_element_wise(head, text, tail, "")
+    data = pa.py_buffer(bytes_of(lines))
+    table = pyarrow.json.read_json(
+        pa.BufferReader(data),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=data.size + 1),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema([("v", raw)]), unexpected_field_behavior=unexpected
+        ),
+    )
+    if table.num_rows != len(text) or table.schema.names != ["v"] or table.schema.types != [raw]:
+        raise pa.ArrowInvalid("not one value a line")
+    return table.column(0).combine_chunks()
+
+
+def _convert(column: pa.Array, to: pa.DataType, null_values: Collection[bytes]) -> pa.Array:
     """Convert a column of the raw type to the declared type. Raises pa.ArrowInvalid if a value does not fit."""
     if pa.types.is_list(to):
-        items = _check_nulls(_convert(column.flatten(), to.value_type, cast, null_values), to.value_field)
+        items = _check_nulls(_convert(column.flatten(), to.value_type, null_values), to.value_field)
         sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
         return pa.ListArray.from_arrays(_bounds(sizes, column.is_null().to_numpy(zero_copy_only=False)), items, type=to)
     if pa.types.is_struct(to):
         is_present = column.is_valid()
         parts = []
         for index, field in enumerate(to):
-            part = _convert(column.field(index), field.type, cast, null_values)
+            part = _convert(column.field(index), field.type, null_values)
             _check_nulls(part.filter(is_present) if column.null_count else part, field)
             parts.append(part)
         return pa.StructArray.from_arrays(parts, fields=list(to), mask=pc.invert(is_present))
@@ -100,7 +168,7 @@ def _convert(column: pa.Array, to: pa.DataType, cast: CastTexts, null_values: Co
         column = nulls_instead(column, null_values)
     if column.type == to:
         return column
-    values, unfit = cast(column, to)
+    values, unfit = cast_texts(column, to)
     if unfit is not None:
         raise pa.ArrowInvalid("a value does not fit")
     return values
@@ -113,8 +181,11 @@ def _check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:
     return column
 
 
+# -- row by row --------------------------------------------------------------------------------------------------------
+
+
 def members_that_do_not_fit(
-    texts: pa.Array, to: pa.DataType, cast: CastTexts, null_values: Collection[bytes] = ()
+    texts: pa.Array, to: pa.DataType, null_values: Collection[bytes] = ()
 ) -> dict[int, tuple[str, str]]:
     """Return the path and the text of the first part of each value that does not fit, by its row. A text that is not
     JSON has none.
@@ -122,7 +193,7 @@ def members_that_do_not_fit(
     `.qty` is a field of a struct, `[]` an item of an array or a value of a map, `{}` a key of a map; "" is the value
     itself. The text is for messages: the repr of a scalar, "an array", "an object" or "null".
     """
-    reader = _Reader(len(texts), cast, null_values)
+    reader = _Reader(len(texts), null_values)
     reader.read(texts, to)
     return reader.members
 
@@ -131,8 +202,7 @@ class _Reader:
     """Reads one column row by row. bad: rows that do not fit, found so far; members: the path and the text of the first
     part of each of these rows that does not fit."""
 
-    def __init__(self, rows: int, cast: CastTexts, null_values: Collection[bytes] = ()) -> None:
-        self._cast = cast
+    def __init__(self, rows: int, null_values: Collection[bytes] = ()) -> None:
         self._null_values = null_values
         self._bad: Mask = np.zeros(rows, np.bool_)
         self.members: dict[int, tuple[str, str]] = {}
@@ -242,7 +312,7 @@ class _Reader:
         texts = self._require(str, named, rows, path)
         if pa.types.is_binary(to):
             return pa.array([self._bytes(text, row, path) for text, row in zip(texts, rows, strict=True)], to)
-        column, unfit = self._cast(_strings(texts), to)
+        column, unfit = cast_texts(_strings(texts), to)
         if unfit is not None:
             for index in unfit.to_numpy(zero_copy_only=False).nonzero()[0].tolist():
                 self._refuse(int(rows[index]), path, texts[index])
@@ -256,16 +326,18 @@ class _Reader:
             return None
 
 
-_NAMES: dict[bool | str, str] = {True: "true", False: "false"}
-
-
 def _shown(value: Json) -> str:
     """Return a part for messages: the repr of a scalar's text, and the kind of another value."""
     if value is None:
         return "null"
     if isinstance(value, str):
-        return repr(value) if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]!r}…"
+        return quoted(value)
     return "an array" if isinstance(value, list) else "an object"
+
+
+def quoted(value: str | bytes) -> str:
+    """Return the repr of a value, or of its beginning if it is long."""
+    return repr(value) if len(value) <= LONGEST_QUOTED else f"{value[:LONGEST_QUOTED]!r}…"
 
 
 def _offsets(values: Sequence[Json]) -> tuple[Index, pa.Array]:
@@ -286,3 +358,72 @@ def _strings(texts: list[str | None]) -> pa.Array:
     except UnicodeEncodeError:  # half of a surrogate pair: valid in JSON, but not in UTF-8
         encoded = [None if text is None else text.encode("utf-16", "surrogatepass") for text in texts]
         return pa.array([None if text is None else text.decode("utf-16", "replace") for text in encoded], pa.string())
+
+
+# -- any depth ---------------------------------------------------------------------------------------------------------
+# Python's own reader is much faster, and fails at a depth that depends on its caller and version. Arrow reads any depth
+# in fields that are not declared. So a text for which Python's reader fails is read here, with the same result.
+
+
+def _decode(text: str) -> Json:
+    """Return a value of any depth. Raises ValueError."""
+    try:
+        value: Json = _decoder.decode(text)
+        return value
+    except RecursionError:
+        return decode_deep(text, _decoder.raw_decode)
+
+
+def decode_deep(text: str, decode_at: Callable[[str, int], tuple[Json, int]]) -> Json:
+    """Return the value: objects as tuples of pairs, arrays as lists. decode_at: json.JSONDecoder.raw_decode, for values
+    that are not nested. Raises ValueError."""
+    unclosed: list[tuple[str, list[Json]]] = []  # bracket, and the values so far
+    names: list[str] = []  # of the fields whose values are not complete
+    place = _skip_space(text, 0)
+    while True:
+        value: Any
+        bracket = text[place : place + 1]
+        if bracket in _CLOSING:
+            inner = _skip_space(text, place + 1)
+            if text[inner : inner + 1] != _CLOSING[bracket]:
+                unclosed.append((bracket, []))
+                place = inner if bracket == "[" else _read_name(text, inner, names, decode_at)
+                continue
+            value, place = [] if bracket == "[" else (), inner + 1
+        else:
+            value, place = decode_at(text, place)
+        while True:
+            place = _skip_space(text, place)
+            if not unclosed:
+                if place < len(text):
+                    raise ValueError("more than one value")
+                return value
+            bracket, values = unclosed[-1]
+            values.append(value if bracket == "[" else (names.pop(), value))
+            mark = text[place : place + 1]
+            place = _skip_space(text, place + 1)
+            if mark == ",":
+                place = place if bracket == "[" else _read_name(text, place, names, decode_at)
+                break
+            if mark != _CLOSING[bracket]:
+                raise ValueError("no comma")
+            unclosed.pop()
+            value = values if bracket == "[" else tuple(values)
+
+
+def _read_name(text: str, place: int, names: list[str], decode_at: Callable[[str, int], tuple[Json, int]]) -> int:
+    """Add the name of a field; return the place of its value."""
+    if text[place : place + 1] != '"':
+        raise ValueError("no name")
+    name, place = decode_at(text, place)
+    place = _skip_space(text, place)
+    if text[place : place + 1] != ":":
+        raise ValueError("no colon")
+    names.append(name)
+    return _skip_space(text, place + 1)
+
+
+def _skip_space(text: str, place: int) -> int:
+    if text[place : place + 1] not in _BLANKS:
+        return place
+    return _SPACE.match(text, place).end()  # type: ignore[union-attr]  # it matches nothing, too

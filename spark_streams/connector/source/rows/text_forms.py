@@ -1,4 +1,4 @@
-"""Forms of texts of each scalar type, and how a column of such texts is cast. Pure: Arrow in, Arrow out.
+"""Forms of texts of each scalar type, and how a column of such texts is cast.
 
     integer    digits, a sign
     float      1.5, .5, 5., 1e3, a sign; inf, infinity, nan in any case; too large is infinite, as in Java
@@ -11,18 +11,25 @@
     time       10, 10:00, 10:00:00, 10:00:00.123456789
 
 White space around a text is ignored.
+
+Arrow casts a column at once if all texts have the usual form. If Arrow refuses, the texts are grouped by the forms of
+the type, and each group is cast at once. A group that Arrow refuses (a 30th of February) is bisected until the value is
+alone. So a bad value takes a few more casts, not one per row. Pure: Arrow in, Arrow out.
 """
 
 from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from spark_streams.connector.wire.entries.lines import Index
 
 Cast = Callable[[pa.Array, pa.DataType], pa.Array]
 
@@ -38,8 +45,8 @@ class TextForm:
 
 @dataclass(frozen=True)
 class ScalarKind:
-    """includes: whether a type is of this kind; direct_cast: casts a column of texts in the usual form, or raises
-    pa.ArrowInvalid; forms: all forms of a text, of which the first match is used."""
+    """A kind of types. includes: whether a type is of this kind; direct_cast: casts a column of texts in the usual
+    form, or raises pa.ArrowInvalid; forms: all forms of a text, of which the first match is used."""
 
     includes: Callable[[pa.DataType], bool]
     direct_cast: Cast
@@ -63,6 +70,11 @@ def nulls_instead(values: pa.Array, missing: Collection[bytes]) -> pa.Array:
     """Return the values, a column of texts or binaries, with null for each that is one of `missing`."""
     is_missing = pc.is_in(values, value_set=pa.array(missing, pa.binary()).cast(values.type))
     return pc.if_else(is_missing, pa.scalar(None, values.type), values) if pc.any(is_missing).as_py() else values
+
+
+def empty_as_null(text: pa.Array) -> pa.Array:
+    """Return the texts, with null for the empty text."""
+    return nulls_instead(text, (b"",))
 
 
 def may_be_plain(texts: Iterable[bytes]) -> bool:
@@ -277,3 +289,75 @@ SCALARS: dict[str, ScalarKind] = {
 def scalar_kind(to: pa.DataType) -> ScalarKind | None:
     """Return the kind of a type; None for string, binary, nested and unsupported types."""
     return next((kind for kind in SCALARS.values() if kind.includes(to)), None)
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def cast_texts(text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
+    """Cast a string column to a scalar type; see cast.cast_values."""
+    if pa.types.is_string(to):
+        return text, None
+    kind = scalar_kind(to)
+    assert kind is not None, f"check_castable refuses {to}"
+    try:
+        return _directly(kind, text, to), None
+    except pa.ArrowInvalid:
+        text = empty_as_null(text)
+    try:
+        return _directly(kind, text, to), None
+    except pa.ArrowInvalid:
+        column = _cast_by_form(kind, pc.utf8_trim_whitespace(text), to)
+    unfit = pc.and_(column.is_null(), text.is_valid())
+    return column, unfit if pc.any(unfit).as_py() else None
+
+
+def _directly(kind: ScalarKind, text: pa.Array, to: pa.DataType) -> pa.Array:
+    """Cast texts of the usual form. Raises pa.ArrowInvalid."""
+    return pa.nulls(len(text), to) if text.null_count == len(text) else kind.direct_cast(text, to)
+
+
+def _cast_by_form(kind: ScalarKind, text: pa.Array, to: pa.DataType) -> pa.Array:
+    """Cast each text by the first form that it has; null if it has no form or does not fit."""
+    remaining = text.is_valid().to_numpy(zero_copy_only=False)
+    pieces: list[tuple[pa.Array, Index]] = []
+    for form in kind.forms:
+        has_form = pc.fill_null(pc.match_substring_regex(text, form.pattern), False).to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(has_form & remaining)
+        if len(rows):
+            remaining[rows] = False
+            for column, part in bisect_cast(form.cast, 1, text.take(pa.array(rows)), rows, to):
+                pieces.append((pa.nulls(len(part), to) if column is None else column, part))
+        if not remaining.any():
+            break
+    return assemble(pieces, len(text), to)
+
+
+def bisect_cast(
+    cast: Cast, min_size: int, values: pa.Array, rows: Index, to: pa.DataType
+) -> Iterator[tuple[pa.Array | None, Index]]:
+    """Yield the cast column in pieces, each with its rows: the largest that `cast` accepts (it raises
+    pa.ArrowInvalid). The column is None for refused pieces of at most `min_size` values."""
+    try:
+        column = cast(values, to)
+    except pa.ArrowInvalid:
+        if len(rows) <= min_size:
+            yield None, rows
+            return
+        middle = len(rows) // 2
+        yield from bisect_cast(cast, min_size, values[:middle], rows[:middle], to)
+        yield from bisect_cast(cast, min_size, values[middle:], rows[middle:], to)
+    else:
+        yield column, rows
+
+
+def assemble(pieces: list[tuple[pa.Array, Index]], size: int, to: pa.DataType) -> pa.Array:
+    """Return one column from pieces with their rows; null in all other rows."""
+    if not pieces:
+        return pa.nulls(size, to)
+    if len(pieces) == 1 and len(pieces[0][1]) == size:
+        return pieces[0][0]
+    positions = np.full(size, -1, np.int64)
+    rows = np.concatenate([rows for _, rows in pieces])
+    positions[rows] = np.arange(len(rows))
+    return pa.concat_arrays([column for column, _ in pieces]).take(pa.array(positions, mask=positions < 0))

@@ -45,27 +45,26 @@ from spark_streams.connector.wire.entries.pending_page import (
 from spark_streams.connector.wire.replies.replies import is_no_group
 from spark_streams.connector.wire.session import Session
 
+MIN_JUDGED = 32  # entries that are needed to decide whether a range is sparse
+_SPARSE = 4  # if fewer than one in four entries of a range are ours, it is read entry by entry
+
+
 # -- range cursor ------------------------------------------------------------------------------------------------------
 # Position of a task in one range, and a request for the next page.
 
 
-MIN_JUDGED = 32  # entries that are needed to decide whether a range is sparse
-
-
 @dataclass
 class RangeCursor:
-    """Position in one range. is_all: all its entries are ours; after: all entries up to here are read; by_id: entries
-    are read one by one; ids: those to read, as packed arguments; ids_read: how many of these are read; ours: our
-    entries so far; ended: there are no more."""
+    """Position in one range."""
 
     range: Range
-    is_all: bool
-    after: StreamId
-    by_id: bool
-    ids: pa.Array | None = None
-    ids_read: int = 0
-    ours: int = 0
-    ended: bool = False
+    is_all: bool  # all its entries are ours
+    after: StreamId  # all entries up to here are read
+    by_id: bool  # entries are read one by one
+    ids: pa.Array | None = None  # those to read, as packed arguments
+    ids_read: int = 0  # how many of these are read
+    ours: int = 0  # our entries so far
+    ended: bool = False  # there are no more
 
     @classmethod
     def at_begin(cls, part: Part) -> RangeCursor:
@@ -141,19 +140,11 @@ class PageRequest:
 # Pure: pages in, positions and masks out.
 
 
-_SPARSE = 4  # if fewer than one in four entries of a range are ours, it is read entry by entry
-
-
-@dataclass(frozen=True)
-class Ownership:
-    """ours: mask of our rows; deliveries: int64 per row, null if the entry is not pending."""
-
-    ours: Mask
-    deliveries: pa.Array
-
-
-def match_pending(request: PageRequest, entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]) -> Ownership:
-    """Compare the rows of each cursor with its pending page, and advance the cursors.
+def match_pending(
+    request: PageRequest, entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]
+) -> tuple[Mask, pa.Array]:
+    """Compare the rows of each cursor with its pending page, and advance the cursors. Return which rows are ours, and
+    the delivery count of each (int64), null if the entry is not pending.
 
     rows: number of rows per cursor; pages: by index of the cursor. A cursor without a page owns all its rows.
     """
@@ -175,7 +166,7 @@ def match_pending(request: PageRequest, entries: EntryPage, rows: Index, pages: 
                 cursor.by_id = count >= MIN_JUDGED and int(ours[start:stop].sum()) * _SPARSE < count
         cursor.advance(ends[index], int(ours[start:stop].sum()))
     deliveries = np.concatenate([np.empty(0, np.int64), *[page.deliveries for page in pages.values()]])
-    return Ownership(ours, pa.array(deliveries).take(positions))
+    return ours, pa.array(deliveries).take(positions)
 
 
 def _pending_positions(entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]) -> pa.Array:
@@ -203,28 +194,26 @@ def _up_to(ids: pa.Array, last: StreamId) -> Mask | bool:
 
 @dataclass(frozen=True)
 class FetchedPage:
-    """The first `rows` rows of `entries`. streams: of all rows, or of each; deliveries: int64 per row, if needed;
-    ended: ranges of which this is the last page, with the number of our entries; received: all entries of the reply."""
+    """The first `rows` rows of `entries`."""
 
     entries: EntryPage
     rows: int
-    streams: str | pa.Array
-    deliveries: pa.Array | None
-    ended: list[tuple[Range, int]]
-    received: int
+    streams: str | pa.Array  # of all rows, or of each
+    deliveries: pa.Array | None  # int64 per row, if needed
+    ended: list[tuple[Range, int]]  # ranges of which this is the last page, with the number of our entries
+    received: int  # all entries of the reply
 
 
 class Fetcher:
-    """Reads `parts` through `server`. group_may_be_missing: no entry is ours if a group is missing; otherwise that is
-    an error."""
+    """Reads parts of streams page by page."""
 
     def __init__(
         self,
         server: Session,
         member: Membership,
         parts: Sequence[Part],
-        deliveries: bool,
-        group_may_be_missing: bool = False,
+        deliveries: bool,  # each page has the delivery counts of its rows
+        group_may_be_missing: bool = False,  # no entry is ours if a group is missing; otherwise that is an error
         limits: Limits = LIMITS,
     ) -> None:
         self._server = server
@@ -381,10 +370,10 @@ class Fetcher:
             return FetchedPage(entries, entries.count, streams, None, request.ended_ranges(), entries.count)
         indexes = [index for index, cursor in enumerate(request.cursors) if self._needs_pending(cursor)]
         pages = self._decode_pending(connection, [request.cursors[index] for index in indexes], pending)
-        ownership = match_pending(request, entries, rows, dict(zip(indexes, pages, strict=True)))
-        received, deliveries = entries.count, ownership.deliveries if self._deliveries else None
-        if not ownership.ours.all():
-            ours = np.flatnonzero(ownership.ours)
+        is_ours, counts_of_rows = match_pending(request, entries, rows, dict(zip(indexes, pages, strict=True)))
+        received, deliveries = entries.count, counts_of_rows if self._deliveries else None
+        if not is_ours.all():
+            ours = np.flatnonzero(is_ours)
             entries = FilteredPage(entries, ours)
             streams = streams if isinstance(streams, str) else streams.take(pa.array(ours))
             deliveries = None if deliveries is None else deliveries.take(pa.array(ours))

@@ -1,8 +1,8 @@
-"""Notes of tasks for the driver: entries that do not fit the schema, and column reports.
+"""Notes of tasks for the driver: entries that do not fit the schema, column reports, numbers of missing entries.
 
 Tasks must not move the group or append to streams, because they may run twice (FACTS S7). So they write notes into a
 hash in the stream's slot, `rstream:notes:…`. Each entry has a field, named by the batch's token and the entry. A note
-lives until its entry has a dead letter, or was read again as good by the tasks of a replay (notes_of_replay). After the
+lives until its entry has a dead letter, or was read again as good by the tasks of a replay. After the
 batch is committed, the driver converts the notes into dead letters. Each dead letter, its acknowledgement and the
 emptying of its note are one transaction. A task only adds notes (HSETNX). So a task that is suspended until the driver
 has posted its dead letter changes nothing. The next batch's notes replace the emptied ones.
@@ -16,13 +16,13 @@ A server that returns to an older state may have notes again whose dead letters 
 again, too, and are acknowledged again as those of an earlier batch. So notes on such entries become dead letters again.
 
 Notes on columns (source.rows.column_report) are only statistics. All those of a batch are in the hash of its first
-stream, so that one command finds them. Numbers of missing entries are in a hash of their own (missing_entries).
+stream, so that one command finds them. Numbers of missing entries are in a hash of their own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -38,7 +38,7 @@ from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import ALL, Part, by_stream
 from spark_streams.connector.source.rows.column_report import ColumnReport
-from spark_streams.connector.source.rows.malformed import Dead
+from spark_streams.connector.source.rows.columns import Dead
 from spark_streams.connector.wire.connection.connection import pack
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_no_group, parse_replies
@@ -61,13 +61,13 @@ def prefix_of(token: str, kind: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class NoteWriter:
-    """Writes the notes of a task. token: of the batch; query, batch: Spark's IDs of query and batch."""
+    """Writes the notes of a task."""
 
     server: Server
     member: Membership
-    token: str
-    query: str
-    batch: str
+    token: str  # of the batch
+    query: str  # Spark's ID of the query
+    batch: str  # Spark's ID of the micro-batch
     limits: Limits = LIMITS
 
     def dead(self, streams: Sequence[str], dead: Dead) -> None:
@@ -94,7 +94,7 @@ class NoteWriter:
     def columns(self, notes_stream: str, task: Range, report: ColumnReport, is_complete: bool) -> None:
         """Note the column report of a task. notes_stream: stream whose hash has the note; task: its first range;
         is_complete: False if the task ended early; then a report of an earlier run of the task stays."""
-        name = b"%b/%b/%b" % (_quoted(task.stream), bytes(task.after), bytes(task.last))
+        name = b"%b/%b/%b" % (quote(task.stream, safe="").encode(), bytes(task.after), bytes(task.last))
         field = prefix_of(self.token, _COLUMNS) + name
         command = "HSET" if is_complete else "HSETNX"
         self.server.execute(command, notes_key(notes_stream, self.member), field, report.to_json())
@@ -102,10 +102,6 @@ class NoteWriter:
     def _write(self, notes: Sequence[_NewNote]) -> None:
         commands = [("HSETNX", notes_key(stream, self.member), field, value) for stream, field, value in notes]
         self.server.execute_all(commands)
-
-
-def _quoted(name: str) -> bytes:
-    return quote(name, safe="").encode()
 
 
 @dataclass(frozen=True)
@@ -290,7 +286,7 @@ def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnR
     )
 
 
-# -- notes of replay ---------------------------------------------------------------------------------------------------
+# -- notes and replays -------------------------------------------------------------------------------------------------
 # Notes of an earlier run's tasks, if their batch is replayed.
 #
 # The tasks of the replay may read all entries of the batch again, some, or none: a function of `foreachBatch` may skip
@@ -362,3 +358,51 @@ def _is_kept(entry: StreamId, is_of_batch: bool, holder: str | None, consumer: s
     if not is_of_batch:
         return holder == consumer and not within
     return bool(within) if holder == consumer else holder is None and any(part.by == ALL for part in within)
+
+
+# -- missing entries ---------------------------------------------------------------------------------------------------
+# Numbers of entries that the tasks of a batch have found missing (failOnDataLoss=false), for the driver.
+#
+# They are in a hash in the stream's slot, `rstream:missing:…`, with the field `<token> <run> <after>/<last>` for each
+# range that lacks entries. A second execution of a task writes the same field. A run that replays the batch may divide
+# it into other ranges. Missing entries stay missing, so the batch lacks as many as the run that has found most.
+#
+# After the batch is committed, the driver reports the number and deletes the hash. If it is killed in between, the next
+# run reports the number once more.
+
+
+def missing_key(stream: str, member: Membership) -> bytes:
+    """Return the key of the hash with the numbers of one stream."""
+    return key_beside(stream, "missing", member.group, member.consumer)
+
+
+def write_missing(server: Server, member: Membership, token: str, run: str, entries: Range, count: int) -> None:
+    """Write that `count` entries of a range are missing. token: of the batch; run: name of the query's run. Ranges of
+    both backlogs may begin at the same ID. Raises ServerError."""
+    field = b"%b %b %b/%b" % (token.encode(), run.encode(), bytes(entries.after), bytes(entries.last))
+    server.execute("HSET", missing_key(entries.stream, member), field, count)
+
+
+def fetch_missing(server: Server, member: Membership, streams: Sequence[str], token: str) -> dict[str, int]:
+    """Return how many entries of this batch are missing, for each stream that has such a hash. Raises ServerError."""
+    replies = server.execute_all([("HGETALL", missing_key(stream, member)) for stream in streams])
+    return {
+        stream: missing_in(dict(zip(flat[0::2], flat[1::2], strict=True)), token)
+        for stream, flat in zip(streams, replies, strict=True)
+        if flat
+    }
+
+
+def missing_in(fields: Mapping[bytes, bytes], token: str) -> int:
+    """Return how many entries of a batch these fields say are missing: those of other batches do not count. Pure."""
+    by_run = Counter[bytes]()
+    for name, value in fields.items():
+        of_batch, run, _ = name.split(b" ")
+        if of_batch == token.encode():
+            by_run[run] += parse_number(value) or 0
+    return max(by_run.values(), default=0)
+
+
+def delete_missing(server: Server, member: Membership, streams: Iterable[str]) -> None:
+    """Delete the numbers of these streams. Raises ServerError."""
+    server.execute_all([("DEL", missing_key(stream, member)) for stream in streams])

@@ -16,8 +16,7 @@ from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.partitioning import Task
 from spark_streams.connector.source.rows.column_report import ColumnTally, ReportColumns
-from spark_streams.connector.source.rows.columns import Columns
-from spark_streams.connector.source.rows.malformed import Dead
+from spark_streams.connector.source.rows.columns import Columns, Dead
 from spark_streams.connector.source.rows.returned_page import Attempts, ReturnedPage
 from spark_streams.connector.source.task.fetcher import FetchedPage, Fetcher
 from spark_streams.connector.spark.worker import freeze_imported_modules
@@ -29,18 +28,16 @@ _log = logging.getLogger("spark_streams.connector.source")
 
 @dataclass(frozen=True)
 class TaskCallbacks:
-    """Functions that a task calls while it reads.
+    """Functions that a task calls while it reads."""
 
-    lost: with a range and the number of its missing entries (failOnDataLoss=false); unreadable: with the streams of a
-    page's rows, and the rows that do not fit the schema (mode DEADLETTER); columns: with the report on columns; good:
-    with the IDs of entries that fit, by stream. It is called for the streams in `noted`: an earlier run may have noted
-    these entries."""
-
-    lost: Callable[[Range, int], None]
+    lost: Callable[[Range, int], None]  # with a range and the number of its missing entries (failOnDataLoss=false)
+    # With the streams of a page's rows, and the rows that do not fit the schema (mode DEADLETTER).
     unreadable: Callable[[str | pa.Array, Dead], None]
-    columns: ReportColumns
-    noted: frozenset[str] = frozenset()
-    good: Callable[[Mapping[str, Sequence[bytes]]], None] = lambda entries: None
+    columns: ReportColumns  # with the report on columns
+    noted: frozenset[str] = frozenset()  # streams of which an earlier run may have noted entries
+    good: Callable[[Mapping[str, Sequence[bytes]]], None] = lambda entries: (
+        None
+    )  # with IDs of entries that fit, of these
 
 
 def read_task(

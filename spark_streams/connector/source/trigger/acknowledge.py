@@ -48,8 +48,13 @@ from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset, around
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
-from spark_streams.connector.source.task.missing_entries import delete_missing, fetch_missing
-from spark_streams.connector.source.task.notes import LetterDestination, collect, noted_streams
+from spark_streams.connector.source.task.notes import (
+    LetterDestination,
+    collect,
+    delete_missing,
+    fetch_missing,
+    noted_streams,
+)
 from spark_streams.connector.source.trigger.roles import GroupRole
 from spark_streams.connector.source.trigger.run_state import Job, RunState
 from spark_streams.connector.wire.connection.server import Server

@@ -18,7 +18,7 @@ from spark_streams.connector.deadletter.write.failed_entry import FailedEntry
 from spark_streams.connector.deadletter.write.post import post
 from spark_streams.connector.errors import IdsExhaustedError, RowTooLargeError, ServerReplyError
 from spark_streams.connector.source.group_client import Membership
-from spark_streams.connector.source.pending import dead_entries
+from spark_streams.connector.source.pending import claim
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError, pack
@@ -234,12 +234,12 @@ def test_where_rights_are_taken_away_within_the_transaction_the_entries_are_pend
             pending(client, 3)
         rights = ("reset", "on", ">pw", "+@all", "~s", "~rstream:*")
         between_queue_and_exec(monkeypatch, lambda: client.execute_command("ACL", "SETUSER", "limited", *rights))
-        given_up = dead_entries.DeadEntries("s", "spark", [StreamId.parse(i) for i, _ in client.xrange("s")], [7, 8, 9])
+        given_up = claim.DeadEntries("s", "spark", [StreamId.parse(i) for i, _ in client.xrange("s")], [7, 8, 9])
 
         def all_of(connection: Connection) -> object:
             if found_by == "note":
                 return collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD)).dead_letters
-            return dead_entries.dead_letter(connection, "g", given_up, DEAD)
+            return claim.dead_letter(connection, "g", given_up, DEAD)
 
         try:
             with Connection(limited) as connection:
@@ -286,13 +286,13 @@ def test_a_transaction_that_is_carried_out_late_and_one_that_stands_for_it_post_
     ids = pending(client, 5) if found_by == "claim" else []
     if found_by == "note":
         noted(client, 5)
-    given_up = dead_entries.DeadEntries("s", "spark", [StreamId.parse(one) for one in ids], [1] * 5)
+    given_up = claim.DeadEntries("s", "spark", [StreamId.parse(one) for one in ids], [1] * 5)
 
     def all_of(connection: Connection) -> None:
         if found_by == "note":
             collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD))
         else:
-            dead_entries.dead_letter(connection, "g", given_up, DEAD)
+            claim.dead_letter(connection, "g", given_up, DEAD)
 
     with Connection(Address.parse(server.url)) as early, Connection(Address.parse(server.url)) as late:
         before(monkeypatch, "WATCH", lambda: all_of(late))
@@ -309,14 +309,14 @@ def test_two_queries_that_give_up_the_same_entries_post_one_dead_letter_each(
     one = reader(server, consumer="one", **OVERDUE)
     two = another_reader(server, consumer="two", **OVERDUE)
     start, other_start = one.initialOffset(), two.initialOffset()
-    honest = dead_entries.post
+    honest = claim.post
 
     def other_first(*given: Any) -> Any:
-        monkeypatch.setattr(dead_entries, "post", honest)
+        monkeypatch.setattr(claim, "post", honest)
         assert two.latestOffset(other_start, ALL) == other_start
         return honest(*given)
 
-    monkeypatch.setattr(dead_entries, "post", other_first)
+    monkeypatch.setattr(claim, "post", other_first)
     assert one.latestOffset(start, ALL) == start
     assert (pending_count(client), numbers(server, DEAD)) == (0, list(range(6)))
     assert (one.reportLatestOffset().get("dead"), two.reportLatestOffset().get("dead")) == (None, {"s": 6})
@@ -343,7 +343,7 @@ def test_released_entries_whose_dead_letters_are_refused_are_released_again(
     ids = pending(client, 3)
     fatal = 2**63 - 1
     client.execute_command("XNACK", "s", "g", "FATAL", "IDS", 3, *ids)
-    given_up = dead_entries.DeadEntries("s", None, [StreamId.parse(one) for one in ids], [fatal] * 3)
+    given_up = claim.DeadEntries("s", None, [StreamId.parse(one) for one in ids], [fatal] * 3)
     client.xclaim("s", "g", "ann", 0, ids[2:])
 
     def refused(server: Any, to: str, due: Any, commands: Any) -> Any:
@@ -353,9 +353,9 @@ def test_released_entries_whose_dead_letters_are_refused_are_released_again(
         with monkeypatch.context() as patch:
             patch.setattr(posting, "_transaction", refused)
             with pytest.raises(ServerReplyError, match="2 dead letters of stream 's', .* pending as before"):
-                dead_entries.dead_letter(connection, "g", given_up, DEAD)
+                claim.dead_letter(connection, "g", given_up, DEAD)
         rows = client.xpending_range("s", "g", "-", "+", 9)
         assert [(one["consumer"], one["times_delivered"]) for one in rows] == [("", fatal), ("", fatal), ("ann", fatal)]
-        assert dead_entries.dead_letter(connection, "g", given_up, DEAD) == (2, 0)
+        assert claim.dead_letter(connection, "g", given_up, DEAD) == (2, 0)
     assert numbers(server, DEAD) == [0, 1]
     assert [one["consumer"] for one in client.xpending_range("s", "g", "-", "+", 9)] == ["ann"]

@@ -13,7 +13,7 @@ import redis
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.errors import DataLossError, ServerUnreachableError, StreamStateError
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
-from spark_streams.connector.source.pending import poison_state
+from spark_streams.connector.source.pending import poison_record
 from spark_streams.connector.source.pending.poison_record import (
     PoisonRecord,
     QueryFailure,
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.in_turn
 @pytest.fixture
 def sixteenths(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small batches are cut into sixteen pieces, too, so that pieces have several entries."""
-    monkeypatch.setattr(poison_state, "SINGLES", 1)
+    monkeypatch.setattr(poison_record, "SINGLES", 1)
 
 
 def test_a_connection_that_breaks_while_a_run_is_counted_counts_it_once(

@@ -56,20 +56,20 @@ def test_default_columns() -> None:
 
 
 def test_metadata_columns_have_their_types() -> None:
-    Columns(DECLARED, True, "PERMISSIVE").check()
+    Columns(DECLARED, True, "PERMISSIVE").check_declared()
     with pytest.raises(SchemaError, match="column '_id' is declared int32, but its type is string"):
-        Columns(pa.schema([("_id", pa.int32())]), True, "PERMISSIVE").check()
+        Columns(pa.schema([("_id", pa.int32())]), True, "PERMISSIVE").check_declared()
     for kind in (pa.int32(), pa.int64()):
-        Columns(pa.schema([("_deliveries", kind)]), True, "PERMISSIVE").check()
+        Columns(pa.schema([("_deliveries", kind)]), True, "PERMISSIVE").check_declared()
     with pytest.raises(SchemaError, match="column '_deliveries' is declared string, but its type is int32 or int64"):
-        Columns(pa.schema([("_deliveries", pa.string())]), True, "PERMISSIVE").check()
+        Columns(pa.schema([("_deliveries", pa.string())]), True, "PERMISSIVE").check_declared()
 
 
 def test_columns_that_entries_could_never_fill_are_refused() -> None:
     with pytest.raises(SchemaError, match="column 'n' is NOT NULL"):
-        Columns(pa.schema([pa.field("n", pa.int32(), nullable=False)]), True, "PERMISSIVE").check()
+        Columns(pa.schema([pa.field("n", pa.int32(), nullable=False)]), True, "PERMISSIVE").check_declared()
     with pytest.raises(SchemaError, match="no metadata column '_ID'; did you mean '_id'"):
-        Columns(pa.schema([("_ID", pa.string())]), True, "PERMISSIVE").check()
+        Columns(pa.schema([("_ID", pa.string())]), True, "PERMISSIVE").check_declared()
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ def test_columns_that_entries_could_never_fill_are_refused() -> None:
 )
 def test_types_that_no_field_can_hold_are_refused_by_name(to: pa.DataType, wrong: str) -> None:
     with pytest.raises(SchemaError, match=f"column 'tags' is declared .*{wrong}.*: fields are read as string"):
-        Columns(pa.schema([("tags", to)]), True, "PERMISSIVE").check()
+        Columns(pa.schema([("tags", to)]), True, "PERMISSIVE").check_declared()
 
 
 def test_a_variant_column_is_refused_by_name() -> None:
     schema = arrow_schema(StructType([StructField("v", ArrayType(VariantType()))]))
     with pytest.raises(SchemaError, match="column 'v' is declared VARIANT"):
-        Columns(schema, True, "PERMISSIVE").check()
+        Columns(schema, True, "PERMISSIVE").check_declared()
 
 
 BAD = ExactPage(
@@ -111,7 +111,7 @@ def columns(mode: str, *more: tuple[str, pa.DataType], **options: Any) -> Column
     made = Columns(
         pa.schema([("n", pa.int32()), ("d", pa.date32()), ("_id", pa.string()), *more]), True, mode, **options
     )
-    made.check()
+    made.check_declared()
     return made
 
 

@@ -15,10 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.connector.sink.encode.fields import text_columns
-from spark_streams.connector.source.rows.arrow_json import raw_type, read_lines
-from spark_streams.connector.source.rows.cast import cast_texts, cast_values
-from spark_streams.connector.source.rows.deep_json import decode_deep
-from spark_streams.connector.source.rows.nested_json import _decoder, _Reader, read_json
+from spark_streams.connector.source.rows.cast import cast_values
+from spark_streams.connector.source.rows.nested_json import (
+    _decoder,
+    _Reader,
+    decode_deep,
+    raw_type,
+    read_json,
+    read_lines,
+)
 from tests.seeds import TIMES
 
 UTC = datetime.UTC
@@ -245,7 +250,7 @@ def test_arrows_reader_and_the_exact_one_read_the_same(data: st.DataObject) -> N
     text = json_texts if odd or to not in usual else st.one_of(usual[to].map(json.dumps), st.just("null"))
     texts = data.draw(st.lists(st.none() | text, min_size=1, max_size=8))
     column = pa.array(texts, pa.string())
-    exact, unfit = _Reader(len(texts), cast_texts).read(column, to)
+    exact, unfit = _Reader(len(texts)).read(column, to)
     exact.validate(full=True)
     raw = raw_type(to)
     assert raw is not None
@@ -253,7 +258,7 @@ def test_arrows_reader_and_the_exact_one_read_the_same(data: st.DataObject) -> N
         read_lines(column, raw)
     except pa.ArrowInvalid:
         assert odd or to not in usual, "what is usual is read at once"
-    found, found_unfit = read_json(column, to, cast_texts)
+    found, found_unfit = read_json(column, to)
     found.validate(full=True)
     assert str(found.to_pylist()) == str(exact.to_pylist())
     assert found_unfit == unfit

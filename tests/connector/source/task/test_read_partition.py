@@ -19,8 +19,7 @@ from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.partitioning import ALL, PENDING, Part, Task
 from spark_streams.connector.source.rows.column_report import ColumnReport
-from spark_streams.connector.source.rows.columns import Columns
-from spark_streams.connector.source.rows.malformed import Dead
+from spark_streams.connector.source.rows.columns import Columns, Dead
 from spark_streams.connector.source.task import fetcher
 from spark_streams.connector.source.task.read_partition import TaskCallbacks, read_task
 from spark_streams.connector.wire.address.address import Address

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from spark_streams.connector.source.offset import Range
-from spark_streams.connector.source.pending.poison_state import PIECES, Piece, PoisonState
+from spark_streams.connector.source.pending.poison_record import PIECES, Piece, PoisonState
 from tests.seeds import seeds
 from tools.simulation.poison import Query, by_chance, id_of, starts_to_find
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.source.batch.pushdown import narrowing_of
-from spark_streams.connector.source.batch.stream_bounds import Narrowing, part_of
+from spark_streams.connector.source.batch.plan import Narrowing, narrowing_of, part_of
 from spark_streams.connector.spark.data_source import HAS_FILTERS
 from tests.connector.source.batch.held_ids import IDS, head_of, inside
 
