@@ -183,7 +183,7 @@ SINK = (
     Mutant(
         "lost-batches-are-not-noticed",
         "connector/sink/ledger/batch_commit.py",
-        "if not is_void and not is_closed:",
+        "if not is_closed:\n            require_nothing_lost(server, batch, record)",
         "if False:",
         "A batch is closed although the server has lost the ledger of the one before.",
     ),

@@ -18,7 +18,7 @@ killed before it has deleted a head and the name, the next batch does so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.connector.keys import CLOSED
@@ -39,6 +39,7 @@ from spark_streams.connector.sink.ledger.ledger import (
 from spark_streams.connector.sink.ledger.lost_batches import require_nothing_lost
 from spark_streams.connector.sink.ledger.replicas import wait_for_replicas
 from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.connection.connection import Reply
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import transact
 from spark_streams.connector.wire.session import Session
@@ -59,12 +60,24 @@ def close_batch(
     Raises LedgerError if an earlier execution of the batch wrote rows that this one did not have, or if the server has
     lost rows of this batch or of the batch before; ReplicationError.
     """
-    _until_sealed(address, _BatchCommit(batch, totals, False, replicas, together))
+    _until_true(address, _BatchCommit(batch, totals, replicas, together).close)
 
 
 def void_batch(address: Address, batch: Batch) -> None:
-    """Void the ledger of a batch that is complete and was written without it."""
-    _until_sealed(address, _BatchCommit(batch, {}, True))
+    """Void the ledger of a micro-batch that is complete and was written without it (delivery=at-least-once).
+
+    A query may be run with at-least-once for some batches, for example because an error of the ledger advises it. The
+    next batch with exactly-once would find that the batch before it was begun and is not done, or is missing. So every
+    stream of the record forgets its batches, without a comparison, and the record says that the batch is closed:
+
+        → HGETALL record                                                nothing to do: no record, or it is closed there
+        → WATCH heads   HMGET head …   SMEMBERS parts …
+        → MULTI   DEL head   HSET head done …   UNLINK marks …   EXEC   nil: another client changed a head; try again
+        → as at the end of any batch: the record, then the heads, then the names of the streams in the record
+
+    A stream that a later batch has reached stays as it is: another driver has gone on with the query.
+    """
+    _until_true(address, _BatchCommit(batch, {}).void)
 
 
 def rows_written(server: Server, stream: str, query: str, number: int) -> int:
@@ -81,55 +94,87 @@ def rows_written(server: Server, stream: str, query: str, number: int) -> int:
     return rows_in(server.execute_all(head.counts(keys, parts)))
 
 
-def _until_sealed(address: Address, commit: _BatchCommit) -> None:
+def _until_true(address: Address, attempt: Callable[[Server], bool]) -> None:
     with Session(address, is_known=True) as session:
-        while not session.run(commit.run):
+        while not session.run(attempt):
             pass
 
 
 @dataclass
 class _BatchCommit:
-    """is_void: the batch was written without the ledger; sealing: this commit may have removed the job's record."""
+    """The end of one batch. `close` and `void` try once, and return False if the ledger has changed meanwhile."""
 
     batch: Batch
-    totals: Mapping[bytes, Total]
-    is_void: bool
-    replicas: int | None = None
+    totals: Mapping[bytes, Total]  # rows of the tasks, by stream
+    replicas: int | None = None  # that must have the end of the batch, too
     together: int = STREAMS_PER_TRANSACTION
-    sealing: bool = False
+    sealing: bool = False  # this commit may have removed the job's record
 
-    def run(self, server: Server) -> bool:
-        """Try once. Return False if the ledger has changed meanwhile."""
-        batch, totals, is_void = self.batch, self.totals, self.is_void
-        flat, kind_reply = server.execute_all([("HGETALL", batch.record), batch.kind_command])
-        record, kind = QueryRecord.read(flat), batch.read_kind(kind_reply)
+    def close(self, server: Server) -> bool:
+        """Compare the rows of the tasks with the ledger, and close the batch. Raises LedgerError, ReplicationError."""
+        batch, totals = self.batch, self.totals
+        flat, record, kind = self._read_record(server)
         is_closed = record.closed == batch.number
-        if not flat and (is_void or (batch.expires and self.sealing)):
+        if not flat and batch.expires and self.sealing:
             self._forget_job(server)
             return True
         if record.closed > batch.number:
-            if is_void:
-                return True
             raise refusals.late_closing(batch, record.closed)
-        if not is_void and not is_closed:
+        if not is_closed:
             require_nothing_lost(server, batch, record)
         forgotten: list[bytes] = []
-        for streams in server.together(list({**totals, **record.streams}), lambda stream: stream):
-            for start in range(0, len(streams), self.together):
-                balances = self._read_balances(server, record, kind, streams[start : start + self.together])
-                commands = [command for balance in balances for command in balance.commands()]
-                if is_closed or not commands:
-                    server.execute("UNWATCH")
-                elif transact(server, commands) is None:
-                    return False
-                forgotten += [balance.stream for balance in balances if balance.is_forgotten]
-        if not is_closed:
-            if not self._seal(server, record, forgotten):
+        for streams in self._parts(server, [*{**totals, **record.streams}]):
+            balances = self._read_balances(server, record, kind, streams)
+            commands = [command for balance in balances for command in balance.commands()]
+            if not self._execute_watched(server, [] if is_closed else commands):
                 return False
-            if forgotten and not batch.expires:
-                self._delete_names(server, self._delete_heads(server, forgotten))
+            forgotten += [balance.stream for balance in balances if balance.is_forgotten]
+        if not is_closed and not self._end(server, record, forgotten):
+            return False
         if self.replicas is not None:
             wait_for_replicas(server, self.replicas, [*totals, batch.record.encode()])
+        return True
+
+    def void(self, server: Server) -> bool:
+        """Forget all streams of the record, and say there that the batch is closed."""
+        flat, record, kind = self._read_record(server)
+        if not flat or record.closed >= self.batch.number:
+            return True
+        forgotten: list[bytes] = []
+        for streams in self._parts(server, [*record.streams]):
+            balances = self._read_balances(server, record, kind, streams)
+            commands = [command for balance in balances for command in balance.void_commands()]
+            if not self._execute_watched(server, commands):
+                return False
+            forgotten += [balance.stream for balance in balances if balance.has_no_later_batch]
+        return self._end(server, record, forgotten)
+
+    def _read_record(self, server: Server) -> tuple[Reply, QueryRecord, SourceReport]:
+        """Return (the reply of the record, empty if there is none; the record; what the source reports of the
+        batch)."""
+        flat, kind_reply = server.execute_all([("HGETALL", self.batch.record), self.batch.kind_command])
+        return flat, QueryRecord.read(flat), self.batch.read_kind(kind_reply)
+
+    def _parts(self, server: Server, streams: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+        """Yield the streams of one transaction each: of one slot, at most `together`."""
+        for slot in server.together(streams, lambda stream: stream):
+            for start in range(0, len(slot), self.together):
+                yield slot[start : start + self.together]
+
+    def _execute_watched(self, server: Server, commands: Sequence[Command]) -> bool:
+        """Execute commands behind WATCH; without any, watch nothing. Return False if a watched key has changed."""
+        if commands:
+            return transact(server, commands) is not None
+        server.execute("UNWATCH")
+        return True
+
+    def _end(self, server: Server, record: QueryRecord, forgotten: Sequence[bytes]) -> bool:
+        """Close the batch in the record, then delete what the ledger has of forgotten streams. record: as it was read.
+        Return False if it has changed since."""
+        if not self._seal(server, record, forgotten):
+            return False
+        if forgotten and not self.batch.expires:
+            self._delete_names(server, self._delete_heads(server, forgotten))
         return True
 
     def _read_balances(
@@ -148,7 +193,7 @@ class _BatchCommit:
             earlier = server.execute_all(contents.earlier_commands(of_stream, kind))
             contents = contents.with_earlier(earlier, self.batch, kind)
             received, named = self.totals.get(stream), record.streams.get(stream, NONE_CLOSED)
-            balances.append(Balance(self.batch, kind, stream, received, named, record.closed, contents, self.is_void))
+            balances.append(Balance(self.batch, kind, stream, received, named, record.closed, contents))
         return balances
 
     def _seal(self, server: Server, before: QueryRecord, forgotten: Sequence[bytes]) -> bool:
@@ -173,25 +218,21 @@ class _BatchCommit:
         """Delete the heads of these streams, unless a later batch has begun there: another driver may have gone on.
         Return the streams that have no head now."""
         without_head: list[bytes] = []
-        for slot in server.together(streams, lambda stream: stream):
-            for start in range(0, len(slot), self.together):
-                part = slot[start : start + self.together]
-                keys = [Keys.for_stream(stream, self.batch).head for stream in part]
-                _, *replies = server.execute_all([
-                    ("WATCH", *keys), *[("HMGET", key, *HEAD_FIELDS) for key in keys]
-                ])  # fmt: skip
-                heads = list(map(LedgerHead.read, replies))
-                number = self.batch.number
-                unused = [key for key, head in zip(keys, heads, strict=True) if head.batch == head.done == number]
-                if not unused:
-                    server.execute("UNWATCH")
-                elif transact(server, [("UNLINK", *unused)]) is None:
-                    continue
-                without_head += [
-                    stream
-                    for stream, key, head in zip(part, keys, heads, strict=True)
-                    if key in unused or head == LedgerHead()
-                ]
+        for part in self._parts(server, streams):
+            keys = [Keys.for_stream(stream, self.batch).head for stream in part]
+            _, *replies = server.execute_all([
+                ("WATCH", *keys), *[("HMGET", key, *HEAD_FIELDS) for key in keys]
+            ])  # fmt: skip
+            heads = list(map(LedgerHead.read, replies))
+            number = self.batch.number
+            unused = [key for key, head in zip(keys, heads, strict=True) if head.batch == head.done == number]
+            if not self._execute_watched(server, [("UNLINK", *unused)] if unused else []):
+                continue
+            without_head += [
+                stream
+                for stream, key, head in zip(part, keys, heads, strict=True)
+                if key in unused or head == LedgerHead()
+            ]
         return without_head
 
     def _delete_names(self, server: Server, streams: Sequence[bytes]) -> None:
@@ -200,10 +241,8 @@ class _BatchCommit:
             return
         record = self.batch.record
         numbers = server.execute_all([("WATCH", record), ("HMGET", record, *streams)])[-1]
-        if unused := [s for s, number in zip(streams, numbers, strict=True) if number == b"%d" % NONE_CLOSED]:
-            transact(server, [("HDEL", record, *unused)])
-        else:
-            server.execute("UNWATCH")
+        unused = [s for s, number in zip(streams, numbers, strict=True) if number == b"%d" % NONE_CLOSED]
+        self._execute_watched(server, [("HDEL", record, *unused)] if unused else [])
 
     def _forget_job(self, server: Server) -> None:
         """Delete the heads of a job that is over: they are not read again."""
