@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from spark_streams.base.times import duration
 from spark_streams.connector.options.option import Option
-from spark_streams.connector.options.values import count, entry_id, flag, number, one_of, query_id, shards, size, text
+from spark_streams.connector.options.values import count, entry_id, number, one_of, query_id, shards, size, text
 
 _WHERE_TO_WRITE = (
     Option(
@@ -108,13 +108,6 @@ _TRIMMING = (
         "unbounded",
         "Trim each stream to about this many bytes of the server's memory (`512mb`, `2gb`). It may be combined with "
         "`maxlen`, `minId` and `retention`.",
-    ),
-    Option(
-        "approximate",
-        flag,
-        True,
-        "`true`",
-        "`true`: trim whole nodes only (`~`). `false`: trim exactly to the threshold (`=`).",
     ),
 )
 _PACE = (

@@ -99,7 +99,6 @@ REFUSED: Mapping[type[AccessOptions], list[tuple[dict[str, str], str]]] = {
         ({**WRITE, "maxlen": "5", "minId": "5"}, "options maxlen and minId contradict"),
         ({**WRITE, "minId": "5", "retention": "1h"}, "options minId and retention contradict"),
         ({**WRITE, "trim": "maxlen", "maxlen": "5"}, "sink option trim='maxlen' must be acked"),
-        ({**WRITE, "approximate": "false"}, "approximate needs one of maxlen, minId, retention, retentionBytes, trim:"),
         ({**WRITE, "minId": "x"}, "minId='x' is not an entry ID"),
         ({**WRITE, "retention": "7"}, "retention='7' must be a duration"),
         ({**WRITE, "retentionBytes": "lots"}, "such as 64mb, 512kb, 2gb"),
@@ -146,7 +145,7 @@ def test_each_pair_of_the_tables_has_a_row() -> None:
     [
         (SourceOptions, {**STREAM, "ordered": "false", "minPartitions": "4", "noAck": "false", "claimIdle": "5m"}),
         (SourceOptions, {**STREAM, "createStreams": "true", "shards": "4"}),
-        (SinkOptions, {**WRITE, "retentionBytes": "1mb", "maxlen": "5", "trim": "acked", "approximate": "false"}),
+        (SinkOptions, {**WRITE, "retentionBytes": "1mb", "maxlen": "5", "trim": "acked"}),
         (SinkOptions, {**WRITE, "transaction": "t", "delivery": "exactly-once"}),
     ],
 )

@@ -14,6 +14,6 @@ def test_the_first_batch_has_number_0() -> None:
 
 def test_sink_options_by_default_and_given() -> None:
     plain = SinkOptions.parse({"stream": "s", "url": URL})
-    assert (plain.delivery, plain.trim, plain.approximate) == ("exactly-once", None, True)
+    assert (plain.delivery, plain.trim) == ("exactly-once", None)
     given = SinkOptions.parse({"url": URL, "trim": "acked", "retention": "2d"})
     assert (given.stream, given.trim, given.retention) == (None, "acked", 172_800_000)

@@ -6,6 +6,9 @@
     trim=acked         the same thresholds, but only entries that were delivered to every group and acknowledged;
                        without a threshold, all of those. A stream without groups is not trimmed.
 
+A stream is stored in nodes of about a hundred entries, and only whole nodes are removed (`~`): a stream may keep a node
+more than its threshold.
+
 Since Redis 8.2, XTRIM … ACKED removes acknowledged entries also behind an entry that is still pending. Other servers
 get MINID with the lowest ID that a group still needs (connector/retention/readers.py).
 """
@@ -40,17 +43,16 @@ class RetentionLimits:
 
 @dataclass(frozen=True)
 class Trimming:
-    """How streams are trimmed. acked: only what every group has acknowledged; approximate: whole nodes (`~`)."""
+    """How streams are trimmed. acked: only what every group has acknowledged."""
 
     acked: bool
     limits: RetentionLimits
-    approximate: bool
 
     @classmethod
     def from_options(cls, options: SinkOptions) -> Trimming:
         """Return the trimming that a sink's options ask for."""
         limits = RetentionLimits(options.maxlen, options.min_id, options.retention, options.retention_bytes)
-        return cls(options.trim == "acked", limits, options.approximate)
+        return cls(options.trim == "acked", limits)
 
     def commands(self, stream: bytes, now: int, max_entries: int | None) -> list[bytes]:
         """Return the packed XTRIMs that are sent with a chunk. now: Unix ms of the server; max_entries: number of
@@ -72,9 +74,9 @@ class Trimming:
         return thresholds
 
     def words(self, stream: bytes, kind: str, threshold: str, limit: int | None = None) -> list[str | bytes]:
-        """Return the arguments of an XTRIM. limit: the most entries that it may remove, if it removes whole nodes."""
-        words: list[str | bytes] = ["XTRIM", stream, kind, "~" if self.approximate else "=", threshold]
-        return [*words, "LIMIT", str(limit)] if limit is not None and self.approximate else words
+        """Return the arguments of an XTRIM. limit: the most entries that it may remove."""
+        words: list[str | bytes] = ["XTRIM", stream, kind, "~", threshold]
+        return words if limit is None else [*words, "LIMIT", str(limit)]
 
 
 class Trimmer:
@@ -186,12 +188,7 @@ class AckedTrimmer:
         excess = execute("XLEN", stream) - int(threshold)
         if excess <= 0:
             return 0
-        if self._trimming.approximate:
-            return int(execute(*self._trimming.words(stream, "MINID", str(needed), limit=excess)))
-        # Exactly: the ID below which this many entries lie.
-        entries = execute("XRANGE", stream, "-", "+", "COUNT", excess)
-        last = StreamId.parse(entries[-1][0]) if entries else needed
-        return int(execute("XTRIM", stream, "MINID", "=", str(min(needed, last.next()))))
+        return int(execute(*self._trimming.words(stream, "MINID", str(needed), limit=excess)))
 
 
 def _monotonic_ms() -> int:

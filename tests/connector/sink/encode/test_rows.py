@@ -94,9 +94,10 @@ def test_each_row_goes_to_the_stream_that_it_names(server: Server, delivery: str
             assert b"to" not in client.xrange(name)[0][1]
 
 
+@pytest.mark.usefixtures("small_nodes")
 def test_each_stream_of_a_batch_is_trimmed(server: Server, delivery: str) -> None:
     streams = [f"s{n % 3}" for n in range(900)]
-    given = {"maxlen": "20", "approximate": "false", "chunkSize": "300", "streamColumn": "to"}
+    given = {"maxlen": "20", "chunkSize": "300", "streamColumn": "to"}
     put(server, frame(list(range(900)), streams), delivery, **given)
     with server.client() as client:
         assert [client.xlen(f"s{n}") for n in range(3)] == [20] * 3
