@@ -9,11 +9,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_streams.connector.errors import InvalidOptionError, RStreamError, SchemaError, UnsupportedError
-from spark_streams.connector.options.names import text_of
+from spark_streams.connector.options.access_options import check_before_use, require_options
+from spark_streams.connector.options.option import text_of
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions, ReadOptions, SourceOptions
 from spark_streams.connector.options.table import BATCH_SOURCE, SOURCE
-from spark_streams.connector.options.uses import check_before_use, require_options
 from spark_streams.connector.spark.presence import check_for_sink
 from spark_streams.connector.spark.running_pyspark import is_of_sail, local_schema
 

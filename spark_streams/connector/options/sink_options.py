@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from spark_streams.connector.errors import InvalidOptionError
-from spark_streams.connector.options.access_options import AccessOptions
-from spark_streams.connector.options.checks import check_names_of_shards
+from spark_streams.connector.options.access_options import AccessOptions, check_names_of_shards
 from spark_streams.connector.options.option import Option
 from spark_streams.connector.options.table import SINK
 

@@ -10,7 +10,7 @@ A stream is stored in nodes of about a hundred entries, and only whole nodes are
 more than its threshold.
 
 Since Redis 8.2, XTRIM … ACKED removes acknowledged entries also behind an entry that is still pending. Other servers
-get MINID with the lowest ID that a group still needs (connector/retention/readers.py).
+get MINID with the lowest ID that a group still needs (connector/retention.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.retention.readers import Readers, RetentionState
+from spark_streams.connector.retention import Readers, RetentionState
 from spark_streams.connector.sink.encode.chunks import Chunk
 from spark_streams.connector.sink.trim.entry_sizes import EntrySizes
 from spark_streams.connector.wire.connection.connection import pack

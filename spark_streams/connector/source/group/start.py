@@ -11,8 +11,8 @@ from spark_streams.base.times import from_milliseconds
 from spark_streams.connector.errors import GroupForgottenError, StreamStateError
 from spark_streams.connector.keys import forgotten_key, is_returned, key_beside
 from spark_streams.connector.operator_commands import seek_command
-from spark_streams.connector.options.per_stream import PerStream
-from spark_streams.connector.retention.forgotten import ForgottenGroup
+from spark_streams.connector.options.values import PerStream
+from spark_streams.connector.retention import ForgottenGroup
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.group.account import count_read
 from spark_streams.connector.source.group.admin import GroupChange, change_groups
@@ -133,7 +133,7 @@ def first_positions(
 
 
 def require_not_forgotten(server: Server, member: Membership, streams: Sequence[str], accepts_loss: bool) -> None:
-    """Check that the group was not forgotten on these streams since it was last used (retention.forgotten), while the
+    """Check that the group was not forgotten on these streams since it was last used (connector.retention), while the
     query holds its lease. accepts_loss: log it, and let the group hold entries back again.
 
     Raises GroupForgottenError, ServerError.

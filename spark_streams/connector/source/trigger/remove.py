@@ -1,6 +1,6 @@
 """Removing committed entries from their streams (onCommit), after every group has acknowledged them.
 
-The streams that a batch has entries of are swept (retention.sweep) when it is acknowledged. The first sweep of a run
+The streams that a batch has entries of are swept (retention.py) when it is acknowledged. The first sweep of a run
 also takes all streams of the checkpoint, and all returned streams that the query reads: it removes what a crash has
 left. While another consumer or group is behind in a stream, the stream is swept again now and then, by an idle query,
 too. Entries of returned streams (group.retries) are removed whatever onCommit says: their group alone reads them.
@@ -18,8 +18,7 @@ from collections.abc import Callable, Set
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.keys import is_returned
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.retention.readers import RetentionState
-from spark_streams.connector.retention.sweep import Sweeper
+from spark_streams.connector.retention import RetentionState, Sweeper
 from spark_streams.connector.source.group.retries import Retries
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
