@@ -18,8 +18,7 @@ from spark_streams.connector.spark.presence import check_for_sink
 from spark_streams.connector.spark.running_pyspark import is_of_sail, local_schema
 
 if TYPE_CHECKING:
-    from spark_streams.connector.sink.batch_writer import BatchWriter
-    from spark_streams.connector.sink.stream_writer import StreamWriter
+    from spark_streams.connector.sink.writers import BatchWriter, StreamWriter
     from spark_streams.connector.source.rows.columns import Columns
 
 # Columns of rows without a declared schema.
@@ -136,13 +135,13 @@ class RStreamDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         options = self._sink()
-        from spark_streams.connector.sink.batch_writer import BatchWriter
+        from spark_streams.connector.sink.writers import BatchWriter
 
         return BatchWriter(options, local_schema(schema), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         options = self._sink()
-        from spark_streams.connector.sink.stream_writer import StreamWriter
+        from spark_streams.connector.sink.writers import StreamWriter
 
         return StreamWriter(options, local_schema(schema), overwrite)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from spark_streams.base.times import duration
 from spark_streams.connector.errors import ConfigError, RStreamError
-from spark_streams.connector.sink.trim.trim import AckedTrimmer, RetentionLimits, Trimming, clock
+from spark_streams.connector.sink.trim import AckedTrimmer, RetentionLimits, Trimming, clock
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.retry import is_transient
 from spark_streams.connector.wire.connection.server import Server

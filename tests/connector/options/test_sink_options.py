@@ -23,7 +23,5 @@ def test_sink_options_by_default_and_given() -> None:
 
 
 def test_trimming_has_no_option_for_exact_thresholds() -> None:
-    with pytest.raises(
-        UnknownOptionError, match="sink has no option 'approximate'; valid options: .*maxlen"
-    ):
+    with pytest.raises(UnknownOptionError, match="sink has no option 'approximate'; valid options: .*maxlen"):
         SinkOptions.parse({"stream": "s", "url": URL, "maxlen": "5", "approximate": "false"})

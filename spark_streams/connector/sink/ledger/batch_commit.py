@@ -4,23 +4,33 @@ The driver calls it when all tasks have succeeded, before Spark's commit log con
 driver may also stop anywhere in it while another driver goes on.
 
     → HGETALL record                                                   the streams of this batch and of the one before
-    → HMGET head …                                                     is the batch before there? (lost_batches.py)
+    → HMGET head …                                                     is the batch before there? (see below)
     → WATCH heads   HMGET head …   SMEMBERS parts   GET written …      the rows that are written to them
     → MULTI   DEL head   HSET head done …   UNLINK marks …   EXEC      nil: another client changed a head; try again
     → WATCH record   HGETALL record                                    try again if the record has a new stream
     → MULTI   HSET record closed   EXEC                                streams without rows have no batch any more
     → WATCH heads   HMGET head …   MULTI   UNLINK head …   EXEC        of streams without rows
     → WATCH record   HMGET record …   MULTI   HDEL record …   EXEC     these streams
+    → WAIT                                                             if option waitReplicas is set
 
 As long as the record names a batch of a stream, a missing head means that the server has lost it. If the driver is
 killed before it has deleted a head and the name, the next batch does so.
+
+If a replica that lagged behind becomes the master, it may lack the rows of a batch together with their ledger, because
+a stream and its ledger are on one node. Two things show that:
+
+- In a cluster, the query's record may be on another node than a stream: it names the last batch of the stream.
+- Otherwise Spark's commit log does. A batch begins when the one before it is in the commit log, and each batch is
+  closed, also without rows (S80). So the record's node has a trace of it: in the record, or in the head of a stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from spark_streams.connector.errors import ReplicationError
 from spark_streams.connector.keys import CLOSED
 from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.sink.ledger import refusals
@@ -36,10 +46,8 @@ from spark_streams.connector.sink.ledger.ledger import (
     QueryRecord,
     rows_in,
 )
-from spark_streams.connector.sink.ledger.lost_batches import require_nothing_lost
-from spark_streams.connector.sink.ledger.replicas import wait_for_replicas
 from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Reply
+from spark_streams.connector.wire.connection.connection import Connection, Reply
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import transact
 from spark_streams.connector.wire.session import Session
@@ -248,3 +256,57 @@ class _BatchCommit:
         """Delete the heads of a job that is over: they are not read again."""
         if self.batch.expires and self.totals:
             server.execute("UNLINK", *[Keys.for_stream(stream, self.batch).head for stream in self.totals])
+
+
+def require_nothing_lost(server: Server, batch: Batch, record: QueryRecord) -> None:
+    """Compare the record with the heads of its streams, and with the number of the batch. Raises LedgerError if the
+    server has lost data."""
+    before = batch.number - 1
+    if record.closed < 0 and not record.streams and batch.follows_another:
+        raise refusals.no_record(batch)
+    in_cluster = server.address.is_cluster
+    if record.closed < 0 or batch.expires or not (in_cluster or record.closed < before):
+        return
+    streams = list(record.streams)
+    replies = server.execute_all([("HMGET", Keys.for_stream(stream, batch).head, *HEAD_FIELDS) for stream in streams])
+    heads = dict(zip(streams, map(LedgerHead.read, replies), strict=True))
+    if in_cluster:
+        for stream, head in heads.items():
+            _require_last_batch(batch, stream, head, record)
+    if record.closed >= before or batch.is_named_write:
+        return
+    # The error for a batch that was begun and not done comes when its stream is compared.
+    node = server.connection_for(batch.record)
+    beside_record = [head for stream, head in heads.items() if server.connection_for(stream) is node]
+    if not any(head.last_done >= before or head.batch == before for head in beside_record):
+        raise refusals.lost_batches(batch, record.closed)
+
+
+def _require_last_batch(batch: Batch, stream: bytes, head: LedgerHead, record: QueryRecord) -> None:
+    """Require that the head has the batch that the record names for its stream, if that is closed."""
+    number = record.streams[stream]
+    if number <= record.closed and head.last_done < number and (head.batch != number or batch.is_named_write):
+        shown, key = stream.decode("utf-8", "replace"), Keys.for_stream(stream, batch).head
+        raise refusals.lost_done(batch, shown, number, head.last_done, key)
+
+
+def wait_for_replicas(server: Server, replicas: int, streams: Iterable[bytes]) -> None:
+    """Wait until this many replicas have all writes of these connections to the streams; in a cluster, the replicas of
+    each node that holds one of the streams. Raises ReplicationError, ServerError."""
+    for node, _ in server.parts(list(streams), lambda stream: stream):
+        _wait_on_node(node, replicas)
+
+
+def _wait_on_node(server: Connection, replicas: int) -> None:
+    patience = server.address.patience
+    seconds, until = patience.replicas, time.monotonic() + patience.replicas
+    have = 0
+    # The server sends nothing while it waits. Several short WAITs show whether it is unreachable or waiting.
+    while have < replicas and (remaining := until - time.monotonic()) > 0:
+        have = server.execute("WAIT", replicas, max(1, round(1000 * min(remaining, patience.reply / 2))))
+    if have < replicas:
+        raise ReplicationError(
+            f"{have} of {replicas} replicas (waitReplicas) of {server.address} acknowledged the entries within "
+            f"{seconds:.3g} s. The entries are written: a retry with delivery=exactly-once does not write them again, "
+            "a retry with at-least-once does. Start the missing replicas, or set waitReplicas lower"
+        )

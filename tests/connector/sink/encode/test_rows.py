@@ -32,10 +32,10 @@ from spark_streams.connector.errors import (
     WrongKeyTypeError,
 )
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.batch_writer import BatchWriter
 from spark_streams.connector.sink.encode.chunks import OwnIds
 from spark_streams.connector.sink.encode.row_errors import error_of_row
-from spark_streams.connector.sink.send.write import Result, SinkTask, append
+from spark_streams.connector.sink.send.chunk_writer import Result, SinkTask, append
+from spark_streams.connector.sink.writers import BatchWriter
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.address.patience import DEFAULT_PATIENCE, Patience
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError

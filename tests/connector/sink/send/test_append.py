@@ -17,7 +17,7 @@ from spark_streams.connector.errors import (
 )
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.sink.ledger.runs import begin_job
-from spark_streams.connector.sink.send.write import SinkTask, append
+from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from tests.trimming import nodes_of_one_entry
@@ -104,7 +104,7 @@ def test_no_server_is_one_clear_error() -> None:
 def test_overwriting_is_refused(server: Server) -> None:
     from pyspark.sql.types import IntegerType, StructType
 
-    from spark_streams.connector.sink.batch_writer import BatchWriter
+    from spark_streams.connector.sink.writers import BatchWriter
 
     with pytest.raises(UnsupportedError, match="stream 'out' cannot be overwritten"):
         BatchWriter(options(server), StructType().add("a", IntegerType()), overwrite=True)

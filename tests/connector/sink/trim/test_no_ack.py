@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from spark_streams.connector.sink.send.write import append
+from spark_streams.connector.sink.send.chunk_writer import append
 from tests.connector.sink.writing import frame, numbers, options
 from tools.driving import ALL, LOOK_EACH_TIME, another_reader, drain, forget_all, positions, read, reader
 from tools.servers.server import Server

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.connector.sink.send.write import append
-from spark_streams.connector.sink.trim.entry_sizes import ASK_EVERY
+from spark_streams.connector.sink.send.chunk_writer import append
+from spark_streams.connector.sink.trim import ASK_EVERY
 from tests.connector.sink.writing import batch_of, close, frame, options, write
 from tools.sending import before_sending
 from tools.servers.server import Server

@@ -8,7 +8,7 @@ import time
 import pytest
 import redis
 
-from spark_streams.connector.sink.send.write import append
+from spark_streams.connector.sink.send.chunk_writer import append
 from tests.connector.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.proxy import Proxy
 from tools.servers.server import Server
