@@ -154,7 +154,7 @@ def transaction(name: str, rows: DataFrame, number: int, checkpoint: str) -> dic
         InvalidOptionError: The checkpoint belongs to another query, or the call is not within `foreachBatch`.
     """
     _check_for_spark("spark_streams.transaction")
-    from spark_streams.connector.sink.named_write import transaction as options_of
+    from spark_streams.connector.sink.writers import transaction as options_of
 
     return options_of(name, rows, number, checkpoint)
 

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from tests.seeds import TIMES
+from tests.trimming import nodes_of_one_entry
 from tests.turns import EACH_TURN, TURNS, rows_of_turn, test_and_row, turn_of_file
 from tools.day_seed import first_seed
 from tools.servers.server import (
@@ -182,6 +183,13 @@ def server(request: pytest.FixtureRequest) -> Server:
     with chosen.client() as client:
         client.flushall()
     return chosen
+
+
+@pytest.fixture
+def small_nodes(server: Server) -> Iterator[None]:
+    """Each node of a stream has one entry, so that trimming of whole nodes (`~`) is exact."""
+    with nodes_of_one_entry(server):
+        yield
 
 
 @pytest.fixture

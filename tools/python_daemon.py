@@ -16,10 +16,10 @@ PRELOADED = {
     "pyspark.worker": [
         "pyspark.worker",
         "spark_streams.connector.source.stream_reader",
-        "spark_streams.connector.sink.stream_writer",
+        "spark_streams.connector.sink.writers",
     ],
     "pyspark.sql.worker.plan_data_source_read": ["spark_streams.connector.source.stream_reader"],
-    "pyspark.sql.worker.write_into_data_source": ["spark_streams.connector.sink.stream_writer"],
+    "pyspark.sql.worker.write_into_data_source": ["spark_streams.connector.sink.writers"],
 }
 
 if __name__ == "__main__":

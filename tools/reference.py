@@ -22,11 +22,11 @@ from spark_streams.cli import main as rstream
 from spark_streams.connector import counters, errors
 from spark_streams.connector.lag import group_metrics
 from spark_streams.connector.lag.group_metrics import Table
-from spark_streams.connector.options import checks, migration
+from spark_streams.connector.options import migration
+from spark_streams.connector.options.access_options import CONTRADICTIONS, NEEDS
 from spark_streams.connector.options.option import REQUIRED, Option, documented
-from spark_streams.connector.options.sink_table import SINK_GROUPS
 from spark_streams.connector.options.source_table import SOURCE_GROUPS
-from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE
+from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SINK_GROUPS, SOURCE
 from spark_streams.connector.source.group import recovery
 from spark_streams.connector.watch import query_metrics
 from spark_streams.jobs.arguments import JOBS
@@ -115,7 +115,7 @@ def sink_options() -> str:
 def counts_of_options() -> str:
     """Return how many options users can set, and how many pairs of options need a check."""
     names = {option.name for option in documented((*SOURCE, *BATCH_SOURCE, *SINK))}
-    return f"options: {len(names)} · contradictions: {len(checks.CONTRADICTIONS)} · needs: {len(checks.NEEDS)}"
+    return f"options: {len(names)} · contradictions: {len(CONTRADICTIONS)} · needs: {len(NEEDS)}"
 
 
 # --------------------------------------------------------------------------------------------------------------- errors

@@ -9,17 +9,16 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_streams.connector.errors import InvalidOptionError, RStreamError, SchemaError, UnsupportedError
-from spark_streams.connector.options.names import text_of
+from spark_streams.connector.options.access_options import check_before_use, require_options
+from spark_streams.connector.options.option import text_of
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions, ReadOptions, SourceOptions
 from spark_streams.connector.options.table import BATCH_SOURCE, SOURCE
-from spark_streams.connector.options.uses import check_before_use, require_options
 from spark_streams.connector.spark.installation import check_for_sink
 from spark_streams.connector.spark.running_pyspark import is_of_sail, local_schema
 
 if TYPE_CHECKING:
-    from spark_streams.connector.sink.batch_writer import BatchWriter
-    from spark_streams.connector.sink.stream_writer import StreamWriter
+    from spark_streams.connector.sink.writers import BatchWriter, StreamWriter
     from spark_streams.connector.source.rows.columns import Columns
 
 # Columns of rows without a declared schema.
@@ -134,13 +133,13 @@ class RStreamDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         options = self._sink()
-        from spark_streams.connector.sink.batch_writer import BatchWriter
+        from spark_streams.connector.sink.writers import BatchWriter
 
         return BatchWriter(options, local_schema(schema), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         options = self._sink()
-        from spark_streams.connector.sink.stream_writer import StreamWriter
+        from spark_streams.connector.sink.writers import StreamWriter
 
         return StreamWriter(options, local_schema(schema), overwrite)
 

@@ -153,7 +153,7 @@ def copied_key(stream: str, group: bytes) -> bytes:
 
 
 def forgotten_key(stream: str | bytes, group: str) -> bytes:
-    """Return the key with the record of a group that no longer holds entries back (retention.forgotten)."""
+    """Return the key with the record of a group that no longer holds entries back (connector.retention)."""
     return key_beside(stream, "forgotten", group)
 
 

@@ -47,7 +47,7 @@ def test_nothing_is_trimmed_that_is_not_kept_byte_for_byte(server: Server, tmp_p
         for entry in ENTRIES:
             client.execute_command("XADD", "flights", "*", *entry)
         with work:
-            work.start(work.arguments("archive", "trim.approximate=false")).finish()
+            work.start(work.arguments("archive")).finish()
         assert client.xlen("flights") == 0
     files = sorted((tmp_path / "archive").rglob("*.parquet"))
     tables = [pq.ParquetFile(file).read() for file in files]

@@ -19,7 +19,7 @@ from tools.driving import ALL, stop_all
 from tools.servers.server import Server
 
 SETTINGS = (
-    "trim.approximate=false", "trim.every=100ms", "job.trigger=200ms", "source.maxEntriesPerTrigger=150",
+    "trim.every=100ms", "job.trigger=200ms", "source.maxEntriesPerTrigger=150",
 )  # fmt: skip
 
 
@@ -40,6 +40,7 @@ def files_in(path: Path) -> int:
 
 @pytest.mark.spark
 @pytest.mark.long
+@pytest.mark.usefixtures("small_nodes")
 def test_each_read_shows_each_entry_once_while_the_job_runs_and_is_killed(server: Server, tmp_path: Path) -> None:
     work = Work(tmp_path, server)
     path = tmp_path / "archive"
@@ -71,6 +72,7 @@ def test_each_read_shows_each_entry_once_while_the_job_runs_and_is_killed(server
 
 @pytest.mark.spark
 @pytest.mark.long
+@pytest.mark.usefixtures("small_nodes")
 def test_queries_that_begin_while_the_job_runs_read_each_entry_once(server: Server, tmp_path: Path) -> None:
     """Each query is stopped after every few batches, and goes on from its checkpoint. Then its group lets the job trim
     what it has read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
@@ -10,14 +11,15 @@ from rich.console import Console
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.parts.source import Source
 from spark_streams.jobs.parts.trim import Trim
+from tests.trimming import nodes_of_one_entry
 from tools.servers.server import Server
 
 ENTRIES = 25_000  # a server trims 10,000 at a time
 
 
-def made(server: Server, keep: int | None, approximate: bool) -> Trim:
+def made(server: Server, keep: int | None) -> Trim:
     """The trimming of an archive of stream s."""
-    rule = {"approximate": approximate, "every": "1ms", **({} if keep is None else {"keep_entries": keep})}
+    rule = {"every": "1ms", **({} if keep is None else {"keep_entries": keep})}
     job = Job("archive", {"url": server.url, "source": {"streams": "s", "group": "archive"}, "trim": rule}, Console())
     trim = Trim(job, Source(job))
     trim.open(["s"])
@@ -25,10 +27,10 @@ def made(server: Server, keep: int | None, approximate: bool) -> Trim:
 
 
 @pytest.mark.parametrize(
-    ("keep", "approximate", "left"), [(None, False, 1000), (None, True, 1000), (3000, False, 3000), (500, False, 1000)]
+    ("keep", "exactly", "left"), [(None, True, 1000), (None, False, 1000), (3000, True, 3000), (500, True, 1000)]
 )
-def test_all_that_is_acknowledged_goes(server: Server, keep: int | None, approximate: bool, left: int) -> None:
-    with server.client() as client:
+def test_all_that_is_acknowledged_goes(server: Server, keep: int | None, exactly: bool, left: int) -> None:
+    with server.client() as client, nodes_of_one_entry(server) if exactly else contextlib.nullcontext():
         with client.pipeline(transaction=False) as sent:
             for number in range(ENTRIES):
                 sent.xadd("s", {"n": number})
@@ -38,17 +40,18 @@ def test_all_that_is_acknowledged_goes(server: Server, keep: int | None, approxi
             client.execute_command(
                 "XREADGROUP", "GROUP", group, "c", "COUNT", ENTRIES - 1000, "NOACK", "STREAMS", "s", ">"
             )
-        trim = made(server, keep, approximate)
+        trim = made(server, keep)
         time.sleep(0.01)
         trim.trim_if_due()
-        node = 100 if approximate else 0
+        node = 0 if exactly else 100
         assert left <= client.xlen("s") <= left + node
         assert trim.summary()["trimmed"] == ENTRIES - client.xlen("s")
 
 
+@pytest.mark.usefixtures("small_nodes")
 def test_it_says_why_nothing_was_trimmed(server: Server) -> None:
     def why(keep: int | None = None) -> object:
-        trim = made(server, keep, approximate=False)
+        trim = made(server, keep)
         trim.trim()
         return trim.summary().get("not_trimmed", "")
 

@@ -19,6 +19,7 @@ import pytest
 import redis
 
 from tests.jobs.work import KEY, Running, Work, sample
+from tests.trimming import nodes_of_one_entry
 from tools.day_seed import first_seed
 from tools.machine_time import machine_seconds
 from tools.servers.server import KINDS, Server, skip_without_redis
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.in_turn(1)]
 SMALL = ("source.maxEntriesPerTrigger=150", "source.entriesPerPartition=75")
 GOES_ON = "job.trigger=200ms"
 # The archive trims to the entry, and all the time.
-TRIM = ("trim.approximate=false", "trim.every=50ms")
+TRIM = ("trim.every=50ms",)
 STOPPED = ("etl", "aggregate", "archive", "load")
 
 
@@ -161,6 +162,7 @@ def begun(servers_of_kinds: dict[str, Server], tmp_path_factory: pytest.TempPath
         for number, (kind, server) in enumerate(servers_of_kinds.items()):
             client = closing.enter_context(server.client(decode_responses=True))
             client.flushall()
+            closing.enter_context(nodes_of_one_entry(server))
             work = closing.enter_context(Work(tmp_path_factory.mktemp(kind), server))
             histories[kind] = History(work, client, random.Random(seed + number))
         yield histories

@@ -93,7 +93,12 @@ def work(tmp_path: Path, engine_server: Server) -> Work:
         ),
         ("archive", ["trim.keep_for=long"], 2, "archive: [RSTREAM_CONFIG] trim.keep_for must be a duration"),
         ("archive", ["trim.keep_for=1h", "trim.keep_entries=5"], 2, "archive: [RSTREAM_CONFIG] trim.keep_entries and"),
-        ("archive", ["trim.enabled=false"], 2, "archive: [RSTREAM_CONFIG] trim.approximate has no meaning if"),
+        (
+            "archive",
+            ["trim.enabled=false", "trim.every=1s"],
+            2,
+            "archive: [RSTREAM_CONFIG] trim.every has no meaning",
+        ),
         ("archive", ["source.group=strange"], 1, "archive: [RSTREAM_STREAM_STATE] group 'strange' of stream 'flights'"),
     ],
 )

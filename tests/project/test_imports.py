@@ -19,8 +19,7 @@ HEAVY = ("numpy", "pandas", "pyarrow", "redis", "hiredis", "rich", "jinja2", "cl
         ("spark_streams.connector.datasource", set()),  # and makes one
         ("spark_streams.connector.source.stream_reader", {"numpy", "pyarrow", "redis", "hiredis"}),
         ("spark_streams.connector.source.batch_reader", {"numpy", "pyarrow", "redis", "hiredis"}),
-        ("spark_streams.connector.sink.stream_writer", {"numpy", "pyarrow", "redis", "hiredis"}),
-        ("spark_streams.connector.sink.batch_writer", {"numpy", "pyarrow", "redis", "hiredis"}),
+        ("spark_streams.connector.sink.writers", {"numpy", "pyarrow", "redis", "hiredis"}),
     ],
 )
 def test_a_process_of_spark_imports_no_more_than_it_needs(what: str, allowed: set[str]) -> None:
@@ -53,6 +52,6 @@ def test_arrow_does_not_look_for_pandas_when_ours_is_imported() -> None:
         "import pyspark.worker\n"
         "sys.meta_path.insert(0, Watch())\n"
         "import spark_streams.connector.source.stream_reader, spark_streams.connector.source.batch_reader\n"
-        "import spark_streams.connector.sink.stream_writer, spark_streams.connector.sink.batch_writer\n"
+        "import spark_streams.connector.sink.writers, spark_streams.connector.sink.writers\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

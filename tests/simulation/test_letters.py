@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from spark_streams.connector.deadletter.redrive.mover import Mover
-from spark_streams.connector.deadletter.redrive.page_plan import PagePlan
 from spark_streams.connector.deadletter.redrive.redrive_lease import RedriveLease
+from spark_streams.connector.deadletter.redrive.redrive_plan import PagePlan
 from spark_streams.connector.deadletter.write import post
 from spark_streams.connector.deadletter.write.failed_entry import Command, FailedEntry
 from spark_streams.connector.wire.connection.connection import Connection

@@ -13,8 +13,7 @@ import pytest
 
 from spark_streams.base.ids import MAX_ID, MIN_ID
 from spark_streams.connector.sink.ledger.balance import Balance
-from spark_streams.connector.sink.ledger.join import LedgerJoin
-from spark_streams.connector.sink.ledger.ledger_view import LedgerView
+from spark_streams.connector.sink.ledger.ledger_view import LedgerJoin, LedgerView
 from spark_streams.connector.source.group import compare
 from spark_streams.connector.source.group.recovery import DataLoss, Finding
 from spark_streams.connector.source.group_client import Membership

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.shards.names import shards_of
-from spark_streams.connector.sink.send.write import append
+from spark_streams.connector.sink.send.chunk_writer import append
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.verify.driver import PATIENCE

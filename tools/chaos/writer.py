@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_streams.connector.sink.stream_writer import StreamWriter
+from spark_streams.connector.sink.writers import StreamWriter
 from spark_streams.connector.spark.data_source import DataSourceStreamArrowWriter
 from tools.chaos import patience
 from tools.chaos.attempts import Record, new_run, record_attempt

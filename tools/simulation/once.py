@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.stream_writer import StreamWriter
+from spark_streams.connector.sink.writers import StreamWriter
 from spark_streams.operations.verify.history import Row
 from tools.simulation.injected import PATIENCE
 from tools.simulation.model import Model

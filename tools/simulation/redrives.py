@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS
 from spark_streams.connector.deadletter.redrive.redrive import Redrive
-from spark_streams.connector.deadletter.redrive.redrive_plan import RedriveOptions
+from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
 from spark_streams.connector.errors import (
     RedriveTakenError,
     RStreamError,

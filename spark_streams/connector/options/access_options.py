@@ -1,21 +1,24 @@
-"""Options of every connection: the server, the login and the time limit. Also parses a user's options into values.
+"""Checks of options, and those of every connection: the server, the login and the time limit.
 
 Names are case-insensitive, as in Spark. Unknown options are errors, because ignoring a misspelled option may lose data.
+
+Spark creates a data source from the options alone. It does so at `load()` for a DataFrame without a declared schema,
+else when the query starts (docs/internals/facts.md, S31). So they are checked once before Spark asks for a reader or a
+writer. A table of Spark's catalog is recognized by options (S32).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-from spark_streams.connector.errors import InvalidOptionError, OptionError, UnknownOptionError
-from spark_streams.connector.options.checks import check_together
+from spark_streams.connector.errors import InvalidOptionError, OptionError, UnknownOptionError, UnsupportedError
 from spark_streams.connector.options.migration import hint_of_other_connector
-from spark_streams.connector.options.names import linked, named, near, warn_if_deprecated
-from spark_streams.connector.options.option import REQUIRED, Option, documented
-from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SOURCE
+from spark_streams.connector.options.option import REQUIRED, Option, documented, linked, named, near, warn_if_deprecated
+from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE
+from spark_streams.connector.shards.names import MAX_NAME, may_be_in_shards
 from spark_streams.connector.wire.address import server_url
 from spark_streams.connector.wire.address.address import (
     DEFAULT_URL_VARIABLE,
@@ -27,6 +30,78 @@ from spark_streams.connector.wire.address.address import (
     default_url,
 )
 from spark_streams.connector.wire.address.identity import Identity
+
+# At most one option of each line may be set.
+_ONE_OF_THESE = (
+    ("streams", "streamsPattern"),
+    ("startingOffsets", "startingTimestamp"),
+    ("endingOffsets", "endingTimestamp"),
+    ("maxlen", "minId", "retention"),
+    ("password", "passwordFile", "credentialProvider"),
+)
+# Options that may not be set together, with the reason. None: with any value.
+CONTRADICTIONS: tuple[tuple[tuple[str, object], tuple[str, object], str], ...] = (
+    (("username", None), ("credentialProvider", None), "the provider names the user"),
+    (("streamsPattern", None), ("createStreams", None), "a pattern reads existing streams"),
+    (("streamsPattern", None), ("shards", None), "a pattern finds shards by their own names"),
+    (("createStreams", False), ("shards", None), "missing shards are always created"),
+    (("streamColumn", None), ("shards", None), "shardBy selects the stream of each row"),
+    (("ordered", True), ("minPartitions", None), "an ordered stream is read by one task"),
+    (("ordered", True), ("entriesPerPartition", None), "an ordered stream is read by one task"),
+    (
+        ("archivePath", None),
+        ("mode", "DEADLETTER"),
+        "entries of an archive are not pending, so they have no dead letter",
+    ),
+    (("archivePath", None), ("retryDelay", None), "entries of an archive are not pending, so they cannot be retried"),
+    (("archivePath", None), ("targetBatchTime", None), "batches of an archive have no limit by time"),
+    (("noAck", True), ("claimIdle", None), "a noAck query is the only reader of its group"),
+    (("noAck", True), ("maxDeliveries", None), "without a pending list, deliveries are not counted"),
+    (("noAck", True), ("retryDelay", None), "an entry that is retried must stay pending"),
+    (("transaction", None), ("delivery", "at-least-once"), "transaction means exactly-once"),
+)
+NEEDS = (
+    ("transactionBatch", "transaction", "it names the write within the micro-batch"),
+    ("transactionBatch", "transactionQuery", "batches of all queries have the same numbers"),
+    ("transactionQuery", "transactionBatch", "a query has many micro-batches"),
+    ("shards", "shardBy", "rows with the same value in that column go to the same shard"),
+    ("shardBy", "shards", "it sets the number of shards"),
+    ("streamsExcept", "streamsPattern", "it leaves out streams of the pattern"),
+    ("maxTriggerDelay", "minEntriesPerTrigger", "it limits how long that option waits"),
+    ("maxDeliveries", "deadLetterStream", "entries with too many deliveries move there"),
+)
+
+
+def check_together(explicit_options: Collection[str], values: Mapping[str, object]) -> None:
+    """Raise InvalidOptionError if options contradict each other, or if an option lacks another one that it needs.
+
+    explicit_options: names of the options that the user has set; values: of every option, by name.
+    """
+    for group in _ONE_OF_THESE:
+        conflicting = [name for name in group if name in explicit_options]
+        if len(conflicting) > 1:
+            raise InvalidOptionError(f"options {' and '.join(conflicting)} contradict each other: give one of them")
+    for (name, value), (other_name, forbidden), why in CONTRADICTIONS:
+        is_set = name in explicit_options and value in (None, values[name])
+        if is_set and other_name in explicit_options and forbidden in (None, values[other_name]):
+            raise InvalidOptionError(f"options {name} and {other_name} contradict each other: {why}")
+    for name, needed_name, why in NEEDS:
+        if name in explicit_options and needed_name in values and needed_name not in explicit_options:
+            raise InvalidOptionError(f"option {name} needs option {needed_name}: {why}")
+    if "username" in explicit_options and not {"password", "passwordFile"} & set(explicit_options):
+        raise InvalidOptionError("option username needs option password or passwordFile: set one of them")
+
+
+def check_names_of_shards(option: str, streams: Collection[str]) -> None:
+    """Raise InvalidOptionError if one of these streams cannot have shards. option: the option that names them."""
+    for stream in streams:
+        if not may_be_in_shards(stream):
+            raise InvalidOptionError(
+                f"options shards and {option} contradict each other: {stream[:MAX_NAME]!r} has braces, which would put "
+                f"all its shards into one slot of a cluster, or more than {MAX_NAME:,} bytes; use a name without "
+                "braces that is not longer"
+            )
+
 
 # Options that Spark itself, or a platform's engine, adds to those of a reader or a writer: Databricks' engine adds some
 # to a reader with a schema, and with a connection of Unity Catalog.
@@ -162,3 +237,63 @@ def _no_such_option(name: str, table: tuple[Option, ...], side: str) -> OptionEr
     hint = f"did you mean {other_name!r}? " if other_name else ""
     names = ", ".join(option.name for option in documented(table))
     return UnknownOptionError(f"the rstream {side} has no option {name!r}; {hint}valid options: {names}")
+
+
+_SIDES: tuple[tuple[str, tuple[Option, ...]], ...] = (("source", (*SOURCE, *BATCH_SOURCE)), ("sink", SINK))
+_TABLES = (
+    "Spark keeps the OPTIONS of a table in its catalog from a Python source: CREATE TEMPORARY VIEW v USING rstream "
+    "OPTIONS (…) instead, or SELECT … FROM t WITH (url '…', streams '…') and INSERT INTO t WITH (…)"
+)
+
+
+def check_before_use(options: Mapping[str, str]) -> None:
+    """Check names and values of options for any reader or writer.
+
+    Raises UnknownOptionError for a name that no reader or writer has, InvalidOptionError for a value that none accepts,
+    and UnsupportedError for a catalog table that is being created.
+    """
+    with linked(option for _, table in _SIDES for option in table):
+        _check_each(options)
+
+
+def _check_each(options: Mapping[str, str]) -> None:
+    for name, text in options.items():
+        if is_sparks_own(name):
+            continue
+        if name == "provider" or name.startswith("option."):
+            raise UnsupportedError(f"CREATE TABLE … USING rstream loses its options: {_TABLES}")
+        uses = [(option, side) for side, table in _SIDES for option in named(name, table)]
+        if not uses:
+            raise _no_option_of_any(name)
+        refusals = []
+        for option, side in uses:
+            try:
+                option.parse(text)
+            except ValueError as error:
+                refusals.append(f"{side} option {option.name}={text[:200]!r} {error}")
+        if len(refusals) == len(uses):
+            raise InvalidOptionError(refusals[0])
+
+
+def require_options(options: Mapping[str, str], required: str) -> None:
+    """Raise InvalidOptionError if no option is set, as for a table of Spark's catalog.
+
+    required: the instruction of the message, which names the options to set.
+    """
+    if not any(not is_sparks_own(name) for name in options):
+        raise InvalidOptionError(f"no option is set: {required}. For a table of Spark's catalog: {_TABLES}")
+
+
+def _no_option_of_any(name: str) -> UnknownOptionError:
+    if name.lower() in ("path", "paths"):
+        return UnknownOptionError(
+            "load(…), save(…) and start(…) take no path with format('rstream'): set option streams to read, or "
+            "option stream to write"
+        )
+    if hint := hint_of_other_connector(name):
+        return UnknownOptionError(f"format rstream has no option {name!r}; {hint}")
+    options = [option for _, table in _SIDES for option in table]
+    other_name = near(name, options)
+    names = ", ".join(dict.fromkeys(option.name for option in documented(options)))
+    hint = f"did you mean {other_name!r}?" if other_name else f"valid options: {names}"
+    return UnknownOptionError(f"format rstream has no option {name!r}; {hint}")

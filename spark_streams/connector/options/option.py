@@ -1,10 +1,19 @@
-"""One option: name, default, parser and documentation."""
+"""One option: name, default, parser and documentation; and the look-up of names.
+
+Names are compared without case, also by a deprecated name.
+"""
 
 from __future__ import annotations
 
+import difflib
+import functools
+import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from spark_streams.connector.errors import InvalidOptionError
 
 REQUIRED = object()
 
@@ -16,7 +25,7 @@ class Option:
     parse: converts a text to a value, raises ValueError; default: a value, REQUIRED, or a callable; shown: the default
     in docs/reference/options.md; doc: its documentation there, empty: only our own code sets it; only: `stream` or
     `batch`, if one of the two readers has it; deprecated: names that it had before, which still work and log a warning
-    (options.names).
+    (`warn_if_deprecated`).
     """
 
     name: str
@@ -41,3 +50,55 @@ class Option:
 def documented(options: Iterable[Option]) -> list[Option]:
     """Return the options that users set."""
     return [option for option in options if option.doc]
+
+
+_log = logging.getLogger("spark_streams.connector.options")
+
+
+def named(name: str, options: Iterable[Option]) -> list[Option]:
+    """Return the options that have this name, or had it."""
+    return [option for option in options if name.lower() in _lower(option.names)]
+
+
+def text_of(option_name: str, given: Mapping[str, str], options: Iterable[Option]) -> str | None:
+    """Return the text that the user has set for the option of this name, whichever of its names the user wrote."""
+    names = {name for option in named(option_name, options) for name in _lower(option.names)}
+    return next((text for name, text in given.items() if name.lower() in names), None)
+
+
+def near(name: str, options: Iterable[Option]) -> str | None:
+    """Return the name of a documented option that looks like this one. A deprecated name is never proposed."""
+    by_name = {option.name.lower(): option.name for option in documented(options)}
+    found = difflib.get_close_matches(name.lower(), by_name, n=1)
+    return by_name[found[0]] if found else None
+
+
+@contextmanager
+def linked(options: Iterable[Option]) -> Iterator[None]:
+    """Let an InvalidOptionError within end with the command that shows the first option which its message names."""
+    try:
+        yield
+    except InvalidOptionError as error:
+        raise InvalidOptionError(f"{error.message}{_link(error.message, options)}") from error.__cause__
+
+
+def _link(message: str, options: Iterable[Option]) -> str:
+    """Return a link to the first of these options that a message names; empty: it names none, or has a link."""
+    names = {option.name for option in documented(options)}
+    first = next((word for word in re.findall(r"\w+", message) if word in names), None)
+    return "" if first is None or "rstream help" in message else f" (rstream help options#{first})"
+
+
+def warn_if_deprecated(name: str, option: Option, side: str) -> None:
+    """Log a warning that names the new name, once in a process, if the user wrote an old name of the option."""
+    if name.lower() != option.name.lower():
+        _warn(f"{side} option {name!r} is deprecated and will be removed: set {option.name!r} to the same value")
+
+
+@functools.cache
+def _warn(warning: str) -> None:
+    _log.warning("%s", warning)
+
+
+def _lower(names: Iterable[str]) -> list[str]:
+    return [name.lower() for name in names]

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from spark_streams.connector.errors import InvalidOptionError
-from spark_streams.connector.options.access_options import AccessOptions
-from spark_streams.connector.options.checks import check_names_of_shards
+from spark_streams.connector.options.access_options import AccessOptions, check_names_of_shards
 from spark_streams.connector.options.option import Option
 from spark_streams.connector.options.table import SINK
 
@@ -35,12 +34,10 @@ class SinkOptions(AccessOptions):
     retention: int | None
     retention_bytes: int | None
     trim: str | None
-    approximate: bool
     nulls: str
     wait_replicas: int | None
 
     def checked(self) -> Self:
-        self._check_trimming()
         if self.stream_column is not None and self.stream_column == self.id_column:
             raise InvalidOptionError(
                 f"options streamColumn and idColumn contradict each other: column {self.id_column!r} cannot hold the "
@@ -49,13 +46,6 @@ class SinkOptions(AccessOptions):
         if self.shards is not None:
             self._check_shards()
         return self
-
-    def _check_trimming(self) -> None:
-        needed = ("maxlen", "minId", "retention", "retentionBytes", "trim")
-        if "approximate" in self.explicit and self.explicit.isdisjoint(needed):
-            raise InvalidOptionError(
-                f"option approximate needs one of {', '.join(needed)}: without them nothing is trimmed"
-            )
 
     def _check_shards(self) -> None:
         if self.stream is None:

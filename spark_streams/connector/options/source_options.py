@@ -10,11 +10,10 @@ from typing import Any, ClassVar, Self
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.pattern import NamesAndPatterns, is_pattern
 from spark_streams.connector.errors import InvalidOptionError
-from spark_streams.connector.options.access_options import AccessOptions
-from spark_streams.connector.options.checks import check_names_of_shards
+from spark_streams.connector.options.access_options import AccessOptions, check_names_of_shards
 from spark_streams.connector.options.option import Option
-from spark_streams.connector.options.per_stream import PerStream
 from spark_streams.connector.options.table import BATCH_SOURCE, SOURCE
+from spark_streams.connector.options.values import PerStream
 from spark_streams.connector.shards.names import Shard
 from spark_streams.connector.wire.address import address as allowed
 

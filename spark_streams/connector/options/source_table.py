@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from spark_streams.base.ids import U64_MAX
 from spark_streams.base.times import duration, moment
 from spark_streams.connector.options.option import REQUIRED, Option
-from spark_streams.connector.options.per_stream import PerStream
 from spark_streams.connector.options.values import (
+    PerStream,
     count,
     delays,
     flag,

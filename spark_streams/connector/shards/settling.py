@@ -1,19 +1,19 @@
-"""Create and find the shards of streams. If shards are lost, the error names them."""
+"""Create, find and delete the shards of streams. If shards are lost, the error names them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from spark_streams.connector.errors import NotPermittedError, ShardsError
-from spark_streams.connector.keys import shards_key
+from spark_streams.connector.keys import RetryStream, delays_key, read_retry_stream, shards_key
 from spark_streams.connector.operator_commands import delete_shards_command
 from spark_streams.connector.shards.names import may_be_in_shards
-from spark_streams.connector.shards.registry import ShardSet
-from spark_streams.connector.shards.survey import Survey, fetch_surveys, plain_and_shards, require_complete
+from spark_streams.connector.shards.survey import ShardSet, Survey, fetch_surveys, plain_and_shards, require_complete
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import transact
 from spark_streams.connector.wire.replies.replies import is_busy_group
+from spark_streams.connector.wire.replies.scan import list_streams
 
 _MAKING = "rstream:making"  # a group that exists for a moment: only XGROUP creates an empty stream
 _PAGE = "rstream help order-by-key, on the number of shards"
@@ -151,3 +151,25 @@ def _plain(server: Server, stream: str, length: int) -> ShardsError:
         f"created it. Stop the query, delete the stream (`redis-cli DEL {stream}`), and start the query with "
         "option shards, or after the writer"
     )
+
+
+def retry_streams_of(server: Server, shard_set: ShardSet) -> dict[str, RetryStream]:
+    """Return the streams in which entries of the shards wait for a retry, and those with returned entries."""
+    shards = set(shard_set.names)
+    names = [name.decode("utf-8", "replace") for name in list_streams(server)]
+    parsed = {name: read_retry_stream(name) for name in names}
+    return {name: retry for name, retry in parsed.items() if retry is not None and retry.stream in shards}
+
+
+def delete_shards(
+    server: Server, survey: Survey, shard_set: ShardSet, retry_streams: Iterable[tuple[str, RetryStream]]
+) -> None:
+    """Delete all shards with their entries and these retry streams, then the key, if it holds this number of shards."""
+    for name in shard_set.names:
+        server.execute("DEL", name)
+    for name, retry_stream in retry_streams:
+        server.execute("DEL", name)
+        server.execute("DEL", delays_key(retry_stream.stream, retry_stream.group))
+    # Last: if the deletion is interrupted, the key still shows which shards to delete.
+    if survey.registered is not None and survey.registered.count == shard_set.count:
+        server.execute("DEL", shards_key(shard_set.stream))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.encode.destination import Destination
+from spark_streams.connector.sink.encode.chunks import Destination
 from spark_streams.connector.watch.lineage.datasets import Dataset, sink_dataset
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pyspark.sql import DataFrame
 
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.encode.destination import Destination
+from spark_streams.connector.sink.encode.chunks import Destination
 from spark_streams.connector.watch.lineage.datasets import Dataset, sink_dataset
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output.stream import written_once

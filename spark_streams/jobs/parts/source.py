@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from spark_streams.connector.options.names import text_of
+from spark_streams.connector.options.option import text_of
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.options.table import SOURCE
 from spark_streams.jobs.job import Job

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from spark_streams.base.times import duration
 from spark_streams.connector.errors import ConfigError, RStreamError
-from spark_streams.connector.sink.trim.trim import AckedTrimmer, RetentionLimits, Trimming, clock
+from spark_streams.connector.sink.trim import AckedTrimmer, RetentionLimits, Trimming, clock
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.retry import is_transient
 from spark_streams.connector.wire.connection.server import Server
@@ -30,7 +30,7 @@ class Trim(Written):
         ConfigError: A key contradicts another one.
     """
 
-    KEYS = {"trim": {"enabled": bool, "keep_entries": int, "keep_for": str, "approximate": bool, "every": str}}
+    KEYS = {"trim": {"enabled": bool, "keep_entries": int, "keep_for": str, "every": str}}
 
     def __init__(self, job: Job, source: Source) -> None:
         self._address = source.options.address
@@ -113,9 +113,7 @@ def _why_nothing_of(server: Server, stream: bytes, trimming: Trimming) -> str:
 
 def _trimming(job: Job) -> Trimming | None:
     """Return the rule of [trim], None if nothing is trimmed. Raises ConfigError."""
-    trim_keys = [
-        key for key in ("keep_entries", "keep_for", "approximate", "every") if job.get(f"trim.{key}") is not None
-    ]
+    trim_keys = [key for key in ("keep_entries", "keep_for", "every") if job.get(f"trim.{key}") is not None]
     if not job.get("trim.enabled", True):
         if trim_keys:
             raise ConfigError(f"trim.{trim_keys[0]} has no meaning if trim.enabled is false: leave it out")
@@ -126,7 +124,7 @@ def _trimming(job: Job) -> Trimming | None:
         raise ConfigError("trim.keep_entries must be at least 1; leave it out to trim every archived entry")
     age = _duration(job, "trim.keep_for") if "keep_for" in trim_keys else None
     limits = RetentionLimits(maxlen=job.get("trim.keep_entries"), retention=age)
-    return Trimming(acked=True, limits=limits, approximate=job.get("trim.approximate", True))
+    return Trimming(acked=True, limits=limits)
 
 
 def _duration(job: Job, key: str, default: str = "") -> int:

@@ -15,8 +15,7 @@ from spark_streams.operations.commands.shared import connect, json_option, print
 from spark_streams.operations.commands.yes import change_line, yes_option
 
 if TYPE_CHECKING:
-    from spark_streams.connector.shards.registry import ShardSet
-    from spark_streams.connector.shards.survey import Survey
+    from spark_streams.connector.shards.survey import ShardSet, Survey
     from spark_streams.connector.wire.connection.server import Server
 
 
@@ -192,9 +191,8 @@ def _recreate(server: Server, survey: Survey, yes: bool, as_json: bool) -> None:
 
 def _delete(server: Server, survey: Survey, count: int | None, force: bool, yes: bool, as_json: bool) -> None:
     """Raises StreamStateError if a group has not read all entries, no group exists, or entries wait for a retry."""
-    from spark_streams.connector.shards.deletion import delete_shards, retry_streams_of
-    from spark_streams.connector.shards.registry import ShardSet
-    from spark_streams.connector.shards.survey import require_complete
+    from spark_streams.connector.shards.settling import delete_shards, retry_streams_of
+    from spark_streams.connector.shards.survey import ShardSet, require_complete
 
     if count is None:
         require_complete(server, survey, accepts_loss=True)

@@ -1,4 +1,4 @@
-"""Forget groups that hold entries back which no other group needs (the rules: retention.forgotten)."""
+"""Forget groups that hold entries back which no other group needs (the rules: connector.retention)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from spark_streams.base.pattern import NamesAndPatterns
 from spark_streams.base.printable import name_text
 from spark_streams.connector.errors import GroupInUseError
 from spark_streams.connector.lag.survey import survey
-from spark_streams.connector.retention.forgotten import GroupName, fetch_consumers, is_idle, record
-from spark_streams.connector.retention.readers import fetch_readers
+from spark_streams.connector.retention import GroupName, fetch_consumers, fetch_readers, is_idle, record_forgotten
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.operations.groups.group_snapshot import fetch_group
 from spark_streams.operations.groups.prune import KeptGroup, possible_reader
@@ -48,7 +47,7 @@ def forget_group(server: Server, held: Held, idle_ms: int, forgotten: set[GroupN
     group = (held.stream.encode(), held.group.encode())
     readers = fetch_readers(server, [group[0]])
     consumers = fetch_consumers(server, [group] if group in readers else []).get(group, [])
-    if not is_idle(consumers, idle_ms) or record(server, group, readers[group].info, consumers) is None:
+    if not is_idle(consumers, idle_ms) or record_forgotten(server, group, readers[group].info, consumers) is None:
         raise GroupInUseError(
             f"group {held.group!r} of stream {held.stream!r} is in use now, and is not forgotten. Repeat the command "
             "for the other groups"

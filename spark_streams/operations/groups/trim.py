@@ -1,6 +1,6 @@
 """Remove by hand what every group of a stream has received and acknowledged.
 
-The rule is that of onCommit=delete (retention.sweep): an entry stays if a group has not received it, or if it is
+The rule is that of onCommit=delete (connector.retention): an entry stays if a group has not received it, or if it is
 pending in one. The group of a query with noAck stands where that query has committed. A stream without groups stays
 whole: no client has acknowledged its entries. XTRIM needs no memory, so a full server runs it.
 """
@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.retention.forgotten import ReadingGroup
-from spark_streams.connector.retention.readers import Readers, fetch_readers
-from spark_streams.connector.retention.sweep import Sweeper, knows_acked
+from spark_streams.connector.retention import Readers, ReadingGroup, Sweeper, fetch_readers, knows_acked
 from spark_streams.connector.source.group.account import count_missing, count_read
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states

@@ -19,7 +19,7 @@ from spark_streams.connector.deadletter.criteria import Criteria
 from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, open_envelope
 from spark_streams.connector.deadletter.redrive.purge import purge
 from spark_streams.connector.deadletter.redrive.redrive import Redrive
-from spark_streams.connector.deadletter.redrive.redrive_plan import RedriveOptions
+from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.keys import origin_field
 from spark_streams.connector.source.group_client import Membership

@@ -8,9 +8,9 @@ import pytest
 
 from spark_streams.connector.errors import UnknownOptionError
 from spark_streams.connector.options import migration
+from spark_streams.connector.options.access_options import check_before_use
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.options.table import BATCH_SOURCE, SINK, SOURCE
-from spark_streams.connector.options.uses import check_before_use
 
 ROWS = (*migration.KAFKA_READ, *migration.KAFKA_WRITE, *migration.SPARK_REDIS)
 

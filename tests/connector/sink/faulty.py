@@ -26,8 +26,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.connector.datasource import RStreamDataSource
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.batch_writer import BatchWriter, Written
-from spark_streams.connector.sink.stream_writer import StreamWriter
+from spark_streams.connector.sink.writers import BatchWriter, StreamWriter, Written
 
 _BATCHES = 2  # that are handed on before it happens
 

@@ -19,7 +19,7 @@ import pytest
 from spark_streams.connector.errors import LedgerError
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.runs import begin_run
-from spark_streams.connector.sink.send.write import Result
+from spark_streams.connector.sink.send.chunk_writer import Result
 from spark_streams.connector.wire.address.address import Address
 from tests.connector.sink.keeping import Copy
 from tests.connector.sink.paused_task import PausedTask, watched

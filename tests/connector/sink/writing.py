@@ -14,7 +14,7 @@ from spark_streams.connector.sink.ledger.balance import Total
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.batch_commit import STREAMS_PER_TRANSACTION, close_batch
 from spark_streams.connector.sink.ledger.runs import run_name
-from spark_streams.connector.sink.send.write import Result, SinkTask, append
+from spark_streams.connector.sink.send.chunk_writer import Result, SinkTask, append
 from spark_streams.connector.wire.address.address import Patience
 from spark_streams.connector.wire.connection.connection import Connection, pack
 from tools.sending import KilledError, before_sending

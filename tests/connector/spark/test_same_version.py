@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.connector.datasource import RStreamDataSource
 from spark_streams.connector.errors import VersionError
-from spark_streams.connector.sink import batch_writer
+from spark_streams.connector.sink import writers
 from spark_streams.connector.spark import worker
 from spark_streams.connector.wire.address.address import Address
 
@@ -23,7 +23,7 @@ WRITE = {"url", "stream", "delivery"}
 @pytest.fixture(autouse=True)
 def no_server_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer is made on the driver, which is connected once before its tasks are."""
-    monkeypatch.setattr(batch_writer, "connect_once", lambda address, is_known, ready: None)
+    monkeypatch.setattr(writers, "connect_once", lambda address, is_known, ready: None)
 
 
 def source_of(names: set[str]) -> RStreamDataSource:

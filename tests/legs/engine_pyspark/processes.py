@@ -23,7 +23,7 @@ import _engine_pyspark.taskcontext  # noqa: F401
 
 # After the engine, as in its own processes: they take its classes.
 import spark_streams.connector.datasource
-import spark_streams.connector.sink.stream_writer
+import spark_streams.connector.sink.writers
 import spark_streams.connector.source.batch_reader
 import spark_streams.connector.source.history_reader
 import spark_streams.connector.spark.data_source  # noqa: F401

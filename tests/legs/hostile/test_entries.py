@@ -23,7 +23,8 @@ from spark_streams.connector.deadletter.envelope import (
 )
 from spark_streams.connector.deadletter.inspect.export import as_line
 from spark_streams.connector.deadletter.page import DeadLetterPage
-from spark_streams.connector.deadletter.redrive.redrive_plan import RedriveOptions, origins, plan_page
+from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive.redrive_plan import Decision, origins, plan_page
 from spark_streams.connector.deadletter.retry.returned_entry import ReturnedEntry
 from spark_streams.connector.deadletter.transform import dead_letters_of
 from spark_streams.connector.keys import origin_of, read_retry_stream, returned_stream, slot_of
@@ -64,9 +65,10 @@ def test_any_entry_can_be_read_as_what_it_may_be_taken_for(chance: random.Random
     options = RedriveOptions("dead").checked()
     letters = int(page.are_dead_letters().sum())
     closed, everywhere = (plan_page(page, options, None, None, open_to) for open_to in ((), origins(page, options)))
-    assert closed.moved == everywhere.refused == 0
+    assert closed.count(Decision.MOVE) == everywhere.count(Decision.CLOSED) == 0
     for plan in (closed, everywhere):
-        assert plan.moved + plan.parked + plan.homeless + plan.refused == letters
+        kinds = Decision.MOVE, Decision.PARK, Decision.HOMELESS, Decision.CLOSED
+        assert sum(map(plan.count, kinds)) == letters
     for letter in dead_letters_of(page, np.arange(page.count)):
         line = as_line(letter)
         assert line.isprintable()

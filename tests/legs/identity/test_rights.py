@@ -19,7 +19,7 @@ from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.batch_commit import rows_written, void_batch
 from spark_streams.connector.sink.ledger.runs import begin_job, begin_run
-from spark_streams.connector.sink.send.write import append
+from spark_streams.connector.sink.send.chunk_writer import append
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.stream_names import PatternRead
 from spark_streams.connector.wire.connect import connect

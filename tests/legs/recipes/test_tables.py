@@ -58,7 +58,6 @@ url = "{url}"
 source = {{streams = "orders", group = "archive"}}
 table = {{{archive}, fields = "binary"}}
 job = {{checkpoint = "{folder}/archive-checkpoint"}}
-trim.approximate = false
 """
 AT = datetime.datetime(2026, 1, 1, 10, tzinfo=datetime.UTC)
 WHO = ["it's / a=b % \\ ", "ann"]

@@ -12,7 +12,7 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.counters import LOST
 from spark_streams.connector.errors import GroupForgottenError, GroupInUseError
 from spark_streams.connector.keys import forgotten_key, key_beside
-from spark_streams.connector.retention.forgotten import ForgottenGroup
+from spark_streams.connector.retention import ForgottenGroup
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server as Wire

@@ -50,8 +50,8 @@ LETTERS = (
     Mutant(
         "redrive-counts-no-redrives",
         "connector/deadletter/redrive/redrive_plan.py",
-        "moved, redrive_numbers = selected[beyond], selected[~beyond], redrives[~beyond] + 1",
-        "moved, redrive_numbers = selected[beyond], selected[~beyond], redrives[~beyond] * 0 + 1",
+        "marks = _marks(page, options.stream, moved, redrives[moved] + 1)",
+        "marks = _marks(page, options.stream, moved, redrives[moved] * 0 + 1)",
         "An entry that is sent back does not say how often.",
     ),
     Mutant(

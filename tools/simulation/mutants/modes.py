@@ -182,14 +182,14 @@ MODES = (
     ),
     Mutant(
         "removed-while-pending",
-        "connector/retention/readers.py",
+        "connector/retention.py",
         "return self.delivered if self.oldest is None else min(self.delivered, self.oldest)",
         "return self.delivered",
         "onCommit removes entries that are pending.",
     ),
     Mutant(
         "removed-before-the-last-group",
-        "connector/retention/readers.py",
+        "connector/retention.py",
         "return _above(min(self.limit, *(group.last_delivered for group in self.groups)))",
         "return _above(min(self.limit, max(group.last_delivered for group in self.groups)))",
         "onCommit removes entries before the last group has read them.",

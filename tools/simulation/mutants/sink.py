@@ -49,7 +49,7 @@ SINK = (
     ),
     Mutant(
         "earlier-runs-are-forgotten",
-        "connector/sink/ledger/join.py",
+        "connector/sink/ledger/ledger_view.py",
         "view.recovers = bool(view.carried or earlier)",
         "view.unclaimed, view.recovers = Multiset(), False",
         "Rows of a killed run are written again.",
@@ -119,7 +119,7 @@ SINK = (
     ),
     Mutant(
         "stale-marks-are-not-carried",
-        "connector/sink/ledger/join.py",
+        "connector/sink/ledger/ledger_view.py",
         'carry: list[Command] = [("SET", view.keys.carried, carried)] if carried else []',
         'carried, carry = b"", list[Command]()',
         "Rows of a batch that was begun and then cut are written again.",
@@ -133,7 +133,7 @@ SINK = (
     ),
     Mutant(
         "closed-is-not-seen",
-        "connector/sink/ledger/join.py",
+        "connector/sink/ledger/ledger_view.py",
         "if closed is not None and number_in(closed) >= batch.number:",
         "if False:",
         "A task writes rows of a batch that is closed.",
@@ -154,14 +154,14 @@ SINK = (
     ),
     Mutant(
         "head-is-not-entered",
-        "connector/sink/ledger/join.py",
+        "connector/sink/ledger/ledger_view.py",
         "return not entering or self._enter_heads(entering)",
         "return True",
         "A task writes without entering its run in the head.",
     ),
     Mutant(
         "closed-meanwhile",
-        "connector/sink/ledger/join.py",
+        "connector/sink/ledger/ledger_view.py",
         "return bool(closed_now == closed)",
         "return True",
         "A task that begins a stream does not notice that its batch was closed meanwhile.",
@@ -175,7 +175,7 @@ SINK = (
     ),
     Mutant(
         "lost-ledger-is-not-noticed",
-        "connector/sink/ledger/join.py",
+        "connector/sink/ledger/ledger_view.py",
         "        if role is Role.OPEN:\n            self._require_nothing_lost(view, closed, named)\n",
         "",
         "A batch begins although the server has lost the one before.",
@@ -183,7 +183,7 @@ SINK = (
     Mutant(
         "lost-batches-are-not-noticed",
         "connector/sink/ledger/batch_commit.py",
-        "if not is_void and not is_closed:",
+        "if not is_closed:\n            require_nothing_lost(server, batch, record)",
         "if False:",
         "A batch is closed although the server has lost the ledger of the one before.",
     ),

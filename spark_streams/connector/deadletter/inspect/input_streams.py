@@ -17,7 +17,7 @@ from spark_streams.connector.deadletter.envelope import is_dead_letter
 from spark_streams.connector.deadletter.inspect.recorded import fetch_recorded
 from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
-from spark_streams.connector.deadletter.redrive.destinations import PARKED
+from spark_streams.connector.deadletter.redrive.redrive_options import PARKED
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_wrong_type
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from spark_streams.connector.deadletter.envelope import text
 from spark_streams.connector.deadletter.ids_left import watch_destinations
-from spark_streams.connector.deadletter.redrive.page_plan import PagePlan, RedrivePart
+from spark_streams.connector.deadletter.redrive.redrive_plan import Decision, PagePlan, RedrivePart
 from spark_streams.connector.deadletter.redrive.redrive_state import RedriveRun, require_unchanged
 from spark_streams.connector.deadletter.redrive.unfinished_page import WATCHED, by_slot, finish, forget, redriven_key
 from spark_streams.connector.errors import RStreamError, ServerReplyError
@@ -125,7 +125,7 @@ class Mover:
             return
         run = self._run
         run.watch()
-        moved = int(np.count_nonzero(np.asarray(places) < plan.moved))
+        moved = int(np.count_nonzero(np.asarray(places) < plan.count(Decision.MOVE)))
         state = run.next(moved, len(places) - moved)
         self._sent[state.serial] = plan
         ids = [plan.ids[place] for place in places]
@@ -147,4 +147,4 @@ class Rehearsal(Mover):
 
     def move(self, plan: PagePlan) -> None:
         """Count the page."""
-        self._run.state = self._run.state.after(0, plan.moved, plan.parked)
+        self._run.state = self._run.state.after(0, plan.count(Decision.MOVE), plan.count(Decision.PARK))

@@ -21,11 +21,10 @@ from spark_streams.connector.deadletter.page_reader import (
     read_page,
     run_with_smaller_pages,
 )
-from spark_streams.connector.deadletter.redrive.destinations import Destinations
 from spark_streams.connector.deadletter.redrive.mover import Mover, Rehearsal
-from spark_streams.connector.deadletter.redrive.page_plan import PagePlan
 from spark_streams.connector.deadletter.redrive.redrive_lease import RedriveLease
-from spark_streams.connector.deadletter.redrive.redrive_plan import RedriveOptions, origins, plan_page
+from spark_streams.connector.deadletter.redrive.redrive_options import Destinations, RedriveOptions
+from spark_streams.connector.deadletter.redrive.redrive_plan import Decision, PagePlan, origins, plan_page
 from spark_streams.connector.deadletter.redrive.redrive_state import RedriveRun, RedriveState, begin_or_continue
 from spark_streams.connector.deadletter.retry.waiting_entries import refuse_to_redrive
 from spark_streams.connector.wire.address.address import Address
@@ -92,9 +91,9 @@ class Report:
         """Count the dead letters of a page."""
         self.looked_at += plan.last + 1
         self.last = self.last if plan.last_id is None else plan.last_id.decode()
-        self.left += plan.skipped
-        self.homeless += plan.homeless
-        self.refused += plan.refused
+        self.left += plan.count(Decision.LEFT)
+        self.homeless += plan.count(Decision.HOMELESS)
+        self.refused += plan.count(Decision.CLOSED)
         self.counts.merge(plan.counts)
 
 
@@ -194,7 +193,7 @@ class Redrive:
         page, received = read_page(server, self._options.stream, first, bound, self._size, limit)
         open_to = self._destinations.open_to(server, origins(page, self._options))
         plan = plan_page(page, self._options, self._repair, limit, open_to)
-        self._size.learn(page.count, received, len(plan.rows) + plan.skipped)
+        self._size.learn(page.count, received, len(plan.rows) + plan.count(Decision.LEFT))
         return plan
 
     def _count(self, before: RedriveState, run: RedriveRun) -> None:

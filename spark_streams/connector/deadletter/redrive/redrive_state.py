@@ -36,22 +36,20 @@ def redrive_key(stream: str) -> bytes:
 
 @dataclass(frozen=True)
 class RedriveState:
-    """State of a redrive; the names are JSON fields. run: a token; serial: number of tried transactions of this run;
-    orders: a digest of its options; bound: the last dead letter that it may move; moved, parked: dead letters, of all
-    processes that worked on the run; to: the destinations of a page that is being moved."""
+    """State of a redrive; the names are JSON fields."""
 
-    run: str
-    serial: int
-    orders: str
-    bound: str
-    moved: int = 0
-    parked: int = 0
-    to: tuple[str, ...] = ()
+    run: str  # a token
+    serial: int  # number of tried transactions of this run
+    orders: str  # a digest of its options
+    bound: str  # the last dead letter that it may move
+    moved: int  # dead letters, of all processes that worked on the run
+    parked: int
+    to: tuple[str, ...]  # the destinations of a page that is being moved
 
     @classmethod
     def begin(cls, digest: str, bound: StreamId) -> RedriveState:
         """Return a run that has moved nothing yet."""
-        return cls(secrets.token_hex(8), 0, digest, str(bound))
+        return cls(secrets.token_hex(8), 0, digest, str(bound), moved=0, parked=0, to=())
 
     @classmethod
     def parse(cls, value: bytes | None) -> RedriveState | None:

@@ -97,20 +97,15 @@ class LedgerContents:
 
 @dataclass(frozen=True)
 class Balance:
-    """Comparison of the tasks' rows for a stream with its ledger.
-
-    received: rows of the tasks, None if they had no row for the stream; named: the batch that the record names for the
-    stream, or NONE_CLOSED; closed: the batch that is closed; is_void: the batch was written without the ledger, so
-    nothing is compared."""
+    """Comparison of the tasks' rows for a stream with its ledger."""
 
     batch: Batch
     kind: SourceReport
     stream: bytes
-    received: Total | None
-    named: int
-    closed: int
+    received: Total | None  # rows of the tasks; None if they had no row for the stream
+    named: int  # the batch that the record names for the stream, or NONE_CLOSED
+    closed: int  # the batch that is closed
     contents: LedgerContents
-    is_void: bool
 
     @property
     def head(self) -> LedgerHead:
@@ -131,20 +126,28 @@ class Balance:
         """Whether the ledger forgets the stream: neither this batch, nor an earlier run of it, nor the batch that it is
         a piece of has written to it."""
         is_ours = self.kind.narrowed or self.received is not None or self.batch.number in (self.named, self.head.batch)
-        return (self.is_void or not is_ours) and self.last <= self.batch.number
+        return not is_ours and self.has_no_later_batch
+
+    @property
+    def has_no_later_batch(self) -> bool:
+        """Whether no later batch has reached this stream."""
+        return self.last <= self.batch.number
 
     def commands(self) -> list[Command]:
         """Return the commands that close the batch for the stream. Raises LedgerError."""
         if self.is_forgotten:
+            self._require_end_of_earlier()
             return self._forget()
-        if self.last > self.batch.number:
-            if self.is_void:
-                return []
+        if not self.has_no_later_batch:
             raise refusals.late_closing(self.batch, self.last)
         if self.batch.number in (self.closed, self.head.done):
             self._compare()
             return []
         return self._finish()
+
+    def void_commands(self) -> list[Command]:
+        """Return the commands that forget the stream without a comparison: none if a later batch has reached it."""
+        return self._forget() if self.has_no_later_batch else []
 
     def _compare(self) -> None:
         """Compare the rows if the batch was done before, and nothing was written now. Raises LedgerError."""
@@ -201,19 +204,27 @@ class Balance:
         self._log_kept_rows(unclaimed.size)
         return []
 
-    def _forget(self) -> list[Command]:
-        """Forget the stream. Raises LedgerError if its ledger lacks the end of an earlier batch."""
+    def _require_end_of_earlier(self) -> None:
+        """Raise LedgerError if the ledger lacks the end of an earlier batch."""
         batch, head = self.batch, self.head
         earlier = head.open_before(batch.number)
-        if earlier is not None and not self.is_void:
+        if earlier is not None:
             refusals.give_up(batch, self._shown, earlier, self.contents.begun, self.keys.head)
-        elif head.batch is not None and head.lacks(self.named, self.closed) and not self.is_void:
+        elif head.batch is not None and head.lacks(self.named, self.closed):
             raise refusals.lost_done(batch, self._shown, self.named, head.last_done, self.keys.head)
+
+    def _forget(self) -> list[Command]:
+        """Return the commands that forget the stream."""
         if len(self.contents.carried):
             self._log_kept_rows(len(self.contents.carried))
-        if self.head == LedgerHead() or batch.expires:  # another driver was faster; or no batch follows
+        if self.head == LedgerHead() or self.batch.expires:  # another driver was faster; or no batch follows
             return [
-                ("HSET", self.keys.head, "batch", batch.number),  # breaks every WATCH, also if the key does not exist
+                (
+                    "HSET",
+                    self.keys.head,
+                    "batch",
+                    self.batch.number,
+                ),  # breaks every WATCH, also if the key does not exist
                 ("UNLINK", self.keys.head, *self._part_keys()),
             ]
         return self._done(Total())  # the head is deleted after the record has forgotten the stream

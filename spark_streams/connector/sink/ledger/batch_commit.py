@@ -4,23 +4,33 @@ The driver calls it when all tasks have succeeded, before Spark's commit log con
 driver may also stop anywhere in it while another driver goes on.
 
     → HGETALL record                                                   the streams of this batch and of the one before
-    → HMGET head …                                                     is the batch before there? (lost_batches.py)
+    → HMGET head …                                                     is the batch before there? (see below)
     → WATCH heads   HMGET head …   SMEMBERS parts   GET written …      the rows that are written to them
     → MULTI   DEL head   HSET head done …   UNLINK marks …   EXEC      nil: another client changed a head; try again
     → WATCH record   HGETALL record                                    try again if the record has a new stream
     → MULTI   HSET record closed   EXEC                                streams without rows have no batch any more
     → WATCH heads   HMGET head …   MULTI   UNLINK head …   EXEC        of streams without rows
     → WATCH record   HMGET record …   MULTI   HDEL record …   EXEC     these streams
+    → WAIT                                                             if option waitReplicas is set
 
 As long as the record names a batch of a stream, a missing head means that the server has lost it. If the driver is
 killed before it has deleted a head and the name, the next batch does so.
+
+If a replica that lagged behind becomes the master, it may lack the rows of a batch together with their ledger, because
+a stream and its ledger are on one node. Two things show that:
+
+- In a cluster, the query's record may be on another node than a stream: it names the last batch of the stream.
+- Otherwise Spark's commit log does. A batch begins when the one before it is in the commit log, and each batch is
+  closed, also without rows (S80). So the record's node has a trace of it: in the record, or in the head of a stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from spark_streams.connector.errors import ReplicationError
 from spark_streams.connector.keys import CLOSED
 from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.sink.ledger import refusals
@@ -36,9 +46,8 @@ from spark_streams.connector.sink.ledger.ledger import (
     QueryRecord,
     rows_in,
 )
-from spark_streams.connector.sink.ledger.lost_batches import require_nothing_lost
-from spark_streams.connector.sink.ledger.replicas import wait_for_replicas
 from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.connection.connection import Connection, Reply
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import transact
 from spark_streams.connector.wire.session import Session
@@ -59,12 +68,24 @@ def close_batch(
     Raises LedgerError if an earlier execution of the batch wrote rows that this one did not have, or if the server has
     lost rows of this batch or of the batch before; ReplicationError.
     """
-    _until_sealed(address, _BatchCommit(batch, totals, False, replicas, together))
+    _until_true(address, _BatchCommit(batch, totals, replicas, together).close)
 
 
 def void_batch(address: Address, batch: Batch) -> None:
-    """Void the ledger of a batch that is complete and was written without it."""
-    _until_sealed(address, _BatchCommit(batch, {}, True))
+    """Void the ledger of a micro-batch that is complete and was written without it (delivery=at-least-once).
+
+    A query may be run with at-least-once for some batches, for example because an error of the ledger advises it. The
+    next batch with exactly-once would find that the batch before it was begun and is not done, or is missing. So every
+    stream of the record forgets its batches, without a comparison, and the record says that the batch is closed:
+
+        → HGETALL record                                                nothing to do: no record, or it is closed there
+        → WATCH heads   HMGET head …   SMEMBERS parts …
+        → MULTI   DEL head   HSET head done …   UNLINK marks …   EXEC   nil: another client changed a head; try again
+        → as at the end of any batch: the record, then the heads, then the names of the streams in the record
+
+    A stream that a later batch has reached stays as it is: another driver has gone on with the query.
+    """
+    _until_true(address, _BatchCommit(batch, {}).void)
 
 
 def rows_written(server: Server, stream: str, query: str, number: int) -> int:
@@ -81,55 +102,87 @@ def rows_written(server: Server, stream: str, query: str, number: int) -> int:
     return rows_in(server.execute_all(head.counts(keys, parts)))
 
 
-def _until_sealed(address: Address, commit: _BatchCommit) -> None:
+def _until_true(address: Address, attempt: Callable[[Server], bool]) -> None:
     with Session(address, is_known=True) as session:
-        while not session.run(commit.run):
+        while not session.run(attempt):
             pass
 
 
 @dataclass
 class _BatchCommit:
-    """is_void: the batch was written without the ledger; sealing: this commit may have removed the job's record."""
+    """The end of one batch. `close` and `void` try once, and return False if the ledger has changed meanwhile."""
 
     batch: Batch
-    totals: Mapping[bytes, Total]
-    is_void: bool
-    replicas: int | None = None
+    totals: Mapping[bytes, Total]  # rows of the tasks, by stream
+    replicas: int | None = None  # that must have the end of the batch, too
     together: int = STREAMS_PER_TRANSACTION
-    sealing: bool = False
+    sealing: bool = False  # this commit may have removed the job's record
 
-    def run(self, server: Server) -> bool:
-        """Try once. Return False if the ledger has changed meanwhile."""
-        batch, totals, is_void = self.batch, self.totals, self.is_void
-        flat, kind_reply = server.execute_all([("HGETALL", batch.record), batch.kind_command])
-        record, kind = QueryRecord.read(flat), batch.read_kind(kind_reply)
+    def close(self, server: Server) -> bool:
+        """Compare the rows of the tasks with the ledger, and close the batch. Raises LedgerError, ReplicationError."""
+        batch, totals = self.batch, self.totals
+        flat, record, kind = self._read_record(server)
         is_closed = record.closed == batch.number
-        if not flat and (is_void or (batch.expires and self.sealing)):
+        if not flat and batch.expires and self.sealing:
             self._forget_job(server)
             return True
         if record.closed > batch.number:
-            if is_void:
-                return True
             raise refusals.late_closing(batch, record.closed)
-        if not is_void and not is_closed:
+        if not is_closed:
             require_nothing_lost(server, batch, record)
         forgotten: list[bytes] = []
-        for streams in server.together(list({**totals, **record.streams}), lambda stream: stream):
-            for start in range(0, len(streams), self.together):
-                balances = self._read_balances(server, record, kind, streams[start : start + self.together])
-                commands = [command for balance in balances for command in balance.commands()]
-                if is_closed or not commands:
-                    server.execute("UNWATCH")
-                elif transact(server, commands) is None:
-                    return False
-                forgotten += [balance.stream for balance in balances if balance.is_forgotten]
-        if not is_closed:
-            if not self._seal(server, record, forgotten):
+        for streams in self._parts(server, [*{**totals, **record.streams}]):
+            balances = self._read_balances(server, record, kind, streams)
+            commands = [command for balance in balances for command in balance.commands()]
+            if not self._execute_watched(server, [] if is_closed else commands):
                 return False
-            if forgotten and not batch.expires:
-                self._delete_names(server, self._delete_heads(server, forgotten))
+            forgotten += [balance.stream for balance in balances if balance.is_forgotten]
+        if not is_closed and not self._end(server, record, forgotten):
+            return False
         if self.replicas is not None:
             wait_for_replicas(server, self.replicas, [*totals, batch.record.encode()])
+        return True
+
+    def void(self, server: Server) -> bool:
+        """Forget all streams of the record, and say there that the batch is closed."""
+        flat, record, kind = self._read_record(server)
+        if not flat or record.closed >= self.batch.number:
+            return True
+        forgotten: list[bytes] = []
+        for streams in self._parts(server, [*record.streams]):
+            balances = self._read_balances(server, record, kind, streams)
+            commands = [command for balance in balances for command in balance.void_commands()]
+            if not self._execute_watched(server, commands):
+                return False
+            forgotten += [balance.stream for balance in balances if balance.has_no_later_batch]
+        return self._end(server, record, forgotten)
+
+    def _read_record(self, server: Server) -> tuple[Reply, QueryRecord, SourceReport]:
+        """Return (the reply of the record, empty if there is none; the record; what the source reports of the
+        batch)."""
+        flat, kind_reply = server.execute_all([("HGETALL", self.batch.record), self.batch.kind_command])
+        return flat, QueryRecord.read(flat), self.batch.read_kind(kind_reply)
+
+    def _parts(self, server: Server, streams: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+        """Yield the streams of one transaction each: of one slot, at most `together`."""
+        for slot in server.together(streams, lambda stream: stream):
+            for start in range(0, len(slot), self.together):
+                yield slot[start : start + self.together]
+
+    def _execute_watched(self, server: Server, commands: Sequence[Command]) -> bool:
+        """Execute commands behind WATCH; without any, watch nothing. Return False if a watched key has changed."""
+        if commands:
+            return transact(server, commands) is not None
+        server.execute("UNWATCH")
+        return True
+
+    def _end(self, server: Server, record: QueryRecord, forgotten: Sequence[bytes]) -> bool:
+        """Close the batch in the record, then delete what the ledger has of forgotten streams. record: as it was read.
+        Return False if it has changed since."""
+        if not self._seal(server, record, forgotten):
+            return False
+        if forgotten and not self.batch.expires:
+            self._delete_names(server, self._delete_heads(server, forgotten))
         return True
 
     def _read_balances(
@@ -148,7 +201,7 @@ class _BatchCommit:
             earlier = server.execute_all(contents.earlier_commands(of_stream, kind))
             contents = contents.with_earlier(earlier, self.batch, kind)
             received, named = self.totals.get(stream), record.streams.get(stream, NONE_CLOSED)
-            balances.append(Balance(self.batch, kind, stream, received, named, record.closed, contents, self.is_void))
+            balances.append(Balance(self.batch, kind, stream, received, named, record.closed, contents))
         return balances
 
     def _seal(self, server: Server, before: QueryRecord, forgotten: Sequence[bytes]) -> bool:
@@ -173,25 +226,21 @@ class _BatchCommit:
         """Delete the heads of these streams, unless a later batch has begun there: another driver may have gone on.
         Return the streams that have no head now."""
         without_head: list[bytes] = []
-        for slot in server.together(streams, lambda stream: stream):
-            for start in range(0, len(slot), self.together):
-                part = slot[start : start + self.together]
-                keys = [Keys.for_stream(stream, self.batch).head for stream in part]
-                _, *replies = server.execute_all([
-                    ("WATCH", *keys), *[("HMGET", key, *HEAD_FIELDS) for key in keys]
-                ])  # fmt: skip
-                heads = list(map(LedgerHead.read, replies))
-                number = self.batch.number
-                unused = [key for key, head in zip(keys, heads, strict=True) if head.batch == head.done == number]
-                if not unused:
-                    server.execute("UNWATCH")
-                elif transact(server, [("UNLINK", *unused)]) is None:
-                    continue
-                without_head += [
-                    stream
-                    for stream, key, head in zip(part, keys, heads, strict=True)
-                    if key in unused or head == LedgerHead()
-                ]
+        for part in self._parts(server, streams):
+            keys = [Keys.for_stream(stream, self.batch).head for stream in part]
+            _, *replies = server.execute_all([
+                ("WATCH", *keys), *[("HMGET", key, *HEAD_FIELDS) for key in keys]
+            ])  # fmt: skip
+            heads = list(map(LedgerHead.read, replies))
+            number = self.batch.number
+            unused = [key for key, head in zip(keys, heads, strict=True) if head.batch == head.done == number]
+            if not self._execute_watched(server, [("UNLINK", *unused)] if unused else []):
+                continue
+            without_head += [
+                stream
+                for stream, key, head in zip(part, keys, heads, strict=True)
+                if key in unused or head == LedgerHead()
+            ]
         return without_head
 
     def _delete_names(self, server: Server, streams: Sequence[bytes]) -> None:
@@ -200,12 +249,64 @@ class _BatchCommit:
             return
         record = self.batch.record
         numbers = server.execute_all([("WATCH", record), ("HMGET", record, *streams)])[-1]
-        if unused := [s for s, number in zip(streams, numbers, strict=True) if number == b"%d" % NONE_CLOSED]:
-            transact(server, [("HDEL", record, *unused)])
-        else:
-            server.execute("UNWATCH")
+        unused = [s for s, number in zip(streams, numbers, strict=True) if number == b"%d" % NONE_CLOSED]
+        self._execute_watched(server, [("HDEL", record, *unused)] if unused else [])
 
     def _forget_job(self, server: Server) -> None:
         """Delete the heads of a job that is over: they are not read again."""
         if self.batch.expires and self.totals:
             server.execute("UNLINK", *[Keys.for_stream(stream, self.batch).head for stream in self.totals])
+
+
+def require_nothing_lost(server: Server, batch: Batch, record: QueryRecord) -> None:
+    """Compare the record with the heads of its streams, and with the number of the batch. Raises LedgerError if the
+    server has lost data."""
+    before = batch.number - 1
+    if record.closed < 0 and not record.streams and batch.follows_another:
+        raise refusals.no_record(batch)
+    in_cluster = server.address.is_cluster
+    if record.closed < 0 or batch.expires or not (in_cluster or record.closed < before):
+        return
+    streams = list(record.streams)
+    replies = server.execute_all([("HMGET", Keys.for_stream(stream, batch).head, *HEAD_FIELDS) for stream in streams])
+    heads = dict(zip(streams, map(LedgerHead.read, replies), strict=True))
+    if in_cluster:
+        for stream, head in heads.items():
+            _require_last_batch(batch, stream, head, record)
+    if record.closed >= before or batch.is_named_write:
+        return
+    # The error for a batch that was begun and not done comes when its stream is compared.
+    node = server.connection_for(batch.record)
+    beside_record = [head for stream, head in heads.items() if server.connection_for(stream) is node]
+    if not any(head.last_done >= before or head.batch == before for head in beside_record):
+        raise refusals.lost_batches(batch, record.closed)
+
+
+def _require_last_batch(batch: Batch, stream: bytes, head: LedgerHead, record: QueryRecord) -> None:
+    """Require that the head has the batch that the record names for its stream, if that is closed."""
+    number = record.streams[stream]
+    if number <= record.closed and head.last_done < number and (head.batch != number or batch.is_named_write):
+        shown, key = stream.decode("utf-8", "replace"), Keys.for_stream(stream, batch).head
+        raise refusals.lost_done(batch, shown, number, head.last_done, key)
+
+
+def wait_for_replicas(server: Server, replicas: int, streams: Iterable[bytes]) -> None:
+    """Wait until this many replicas have all writes of these connections to the streams; in a cluster, the replicas of
+    each node that holds one of the streams. Raises ReplicationError, ServerError."""
+    for node, _ in server.parts(list(streams), lambda stream: stream):
+        _wait_on_node(node, replicas)
+
+
+def _wait_on_node(server: Connection, replicas: int) -> None:
+    patience = server.address.patience
+    seconds, until = patience.replicas, time.monotonic() + patience.replicas
+    have = 0
+    # The server sends nothing while it waits. Several short WAITs show whether it is unreachable or waiting.
+    while have < replicas and (remaining := until - time.monotonic()) > 0:
+        have = server.execute("WAIT", replicas, max(1, round(1000 * min(remaining, patience.reply / 2))))
+    if have < replicas:
+        raise ReplicationError(
+            f"{have} of {replicas} replicas (waitReplicas) of {server.address} acknowledged the entries within "
+            f"{seconds:.3g} s. The entries are written: a retry with delivery=exactly-once does not write them again, "
+            "a retry with at-least-once does. Start the missing replicas, or set waitReplicas lower"
+        )

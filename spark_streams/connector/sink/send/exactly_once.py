@@ -30,9 +30,8 @@ from spark_streams.connector.sink.encode.fingerprint import Hashes, Multiset
 from spark_streams.connector.sink.encode.row_errors import first_refused, id_refused, split_after_generated_ids
 from spark_streams.connector.sink.ledger import refusals
 from spark_streams.connector.sink.ledger.balance import Total
-from spark_streams.connector.sink.ledger.join import open_views
 from spark_streams.connector.sink.ledger.ledger import Command, expiry, pack_mark
-from spark_streams.connector.sink.ledger.ledger_view import LedgerView, LedgerViews, StreamRows
+from spark_streams.connector.sink.ledger.ledger_view import LedgerView, LedgerViews, StreamRows, open_views
 from spark_streams.connector.sink.send.chunk_states import Event
 from spark_streams.connector.sink.send.delivery import Comparison, Delivery, ReplyResult, Request, UnwrittenRows, Write
 from spark_streams.connector.wire.connection.connection import Connection, Reply, pack

@@ -35,7 +35,7 @@ class GroupChange:
     create: where to create the group, unless it exists; set_to: where to set it; makes_stream: create a missing stream,
     too; consumer: create the query's consumer. If a group later lacks it, the group was created again. touch: begin the
     consumer's idle time anew, as a read does, so that the group of a query that reads nothing is not forgotten
-    (retention.forgotten)."""
+    (connector.retention)."""
 
     create: Start | None = None
     set_to: Start | None = None

@@ -44,7 +44,7 @@ from spark_streams.connector.keys import (
 )
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.options.values import MOST_DELAYS
-from spark_streams.connector.retention.forgotten import ForgottenGroup
+from spark_streams.connector.retention import ForgottenGroup
 from spark_streams.connector.shards.names import Shard
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.group.changes import streams_without_group

@@ -38,8 +38,7 @@ from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.counters import BAD, DEAD, RETRIED
 from spark_streams.connector.keys import is_returned
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.retention.readers import RetentionState
-from spark_streams.connector.retention.sweep import Sweeper
+from spark_streams.connector.retention import RetentionState, Sweeper
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.compare import is_behind
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters

@@ -28,7 +28,7 @@ from spark_streams.operations.commands.yes import change_line, yes_option
 
 if TYPE_CHECKING:
     from spark_streams.connector.deadletter.redrive.redrive import Redrive, Report
-    from spark_streams.connector.deadletter.redrive.redrive_plan import RedriveOptions
+    from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
 
 
 @click.command()
@@ -110,7 +110,7 @@ def redrive(
     """
     from spark_streams.connector.deadletter.field_changes import FieldChanges
     from spark_streams.connector.deadletter.redrive.redrive import Redrive
-    from spark_streams.connector.deadletter.redrive.redrive_plan import RedriveOptions
+    from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
 
     address, criteria = address_of(url, starts=yes), criteria_of(filters)
     try:

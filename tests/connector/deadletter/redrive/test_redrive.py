@@ -19,7 +19,7 @@ from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, dead_
 from spark_streams.connector.deadletter.redrive.mover import WATCHED_TRIES
 from spark_streams.connector.deadletter.redrive.redrive import Redrive, Report
 from spark_streams.connector.deadletter.redrive.redrive_lease import RedriveLease
-from spark_streams.connector.deadletter.redrive.redrive_plan import RedriveOptions
+from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
 from spark_streams.connector.deadletter.redrive.redrive_state import redrive_key
 from spark_streams.connector.deadletter.write.failed_entry import FailedEntry
 from spark_streams.connector.deadletter.write.post import post
@@ -554,9 +554,9 @@ def test_other_options_do_not_go_on_with_it(server: Server) -> None:
     assert sorted(numbers(server) + numbers(server, "elsewhere")) == list(range(60))
 
 
-def test_a_state_of_an_earlier_version_goes_on(server: Server) -> None:
+def test_a_state_that_a_killed_redrive_left_goes_on(server: Server) -> None:
     ids = fill(server, 30)
-    kept = {"run": "0123456789abcdef", "serial": 4, "orders": RedriveOptions(DEAD).checked().digest()}
+    kept = {"run": "0123456789abcdef", "serial": 4, "orders": RedriveOptions(DEAD).checked().digest(), "to": []}
     with server.client() as client:
         client.set(redrive_key(DEAD), json.dumps({**kept, "bound": ids[19], "moved": 7, "parked": 1}), px=86_400_000)
         report = redrive(server)
@@ -565,11 +565,15 @@ def test_a_state_of_an_earlier_version_goes_on(server: Server) -> None:
     assert numbers(server) == list(range(20))
 
 
-def test_a_state_that_cannot_be_read_is_refused_and_nothing_is_moved(server: Server) -> None:
+@pytest.mark.parametrize(
+    "state",
+    ['{"run": "x", "of": "a later version"}', '{"run": "x", "serial": 4, "orders": "y", "bound": "9-0", "moved": 7}'],
+)
+def test_a_state_that_cannot_be_read_is_refused_and_nothing_is_moved(server: Server, state: str) -> None:
     """It may tell of dead letters that are in two places."""
     fill(server, 5)
     with server.client() as client:
-        client.set(redrive_key(DEAD), '{"run": "x", "of": "a later version"}')
+        client.set(redrive_key(DEAD), state)
         with pytest.raises(
             StreamStateError, match="'rstream:redrive:{dead}', .* Run rstream dead redrive dead --yes with"
         ):

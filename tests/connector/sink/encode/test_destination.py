@@ -8,12 +8,10 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, MapType, String
 
 from spark_streams.connector.errors import RStreamError, SchemaError
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink import batch_writer
-from spark_streams.connector.sink.batch_writer import BatchWriter
-from spark_streams.connector.sink.encode.chunks import Chunk, encode_chunks
-from spark_streams.connector.sink.encode.destination import Destination
+from spark_streams.connector.sink import writers
+from spark_streams.connector.sink.encode.chunks import Chunk, Destination, encode_chunks
 from spark_streams.connector.sink.encode.fields import text_columns
-from spark_streams.connector.sink.stream_writer import StreamWriter
+from spark_streams.connector.sink.writers import BatchWriter, StreamWriter
 from spark_streams.connector.wire.replies.replies import parse_replies
 
 # Metadata columns as the source gives them, beside fields.
@@ -33,7 +31,7 @@ FINGERPRINTS = [0x7EA5270645E80733, 0x7EBBFEED6C232B7A, 0x35C8E0131DE6E2D1]
 @pytest.fixture(autouse=True)
 def no_server_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is looked at here is looked at before the server is."""
-    monkeypatch.setattr(batch_writer, "connect_once", lambda address, is_known, ready: None)
+    monkeypatch.setattr(writers, "connect_once", lambda address, is_known, ready: None)
 
 
 def single_chunk(rows: pa.RecordBatch, to: Destination) -> Chunk:

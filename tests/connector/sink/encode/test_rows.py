@@ -32,10 +32,10 @@ from spark_streams.connector.errors import (
     WrongKeyTypeError,
 )
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.batch_writer import BatchWriter
 from spark_streams.connector.sink.encode.chunks import OwnIds
 from spark_streams.connector.sink.encode.row_errors import error_of_row
-from spark_streams.connector.sink.send.write import Result, SinkTask, append
+from spark_streams.connector.sink.send.chunk_writer import Result, SinkTask, append
+from spark_streams.connector.sink.writers import BatchWriter
 from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE, Address, Patience
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
 from tests.connector.sink.writing import batch_of, close, frame, ledger_keys, numbers, options, write
@@ -93,9 +93,10 @@ def test_each_row_goes_to_the_stream_that_it_names(server: Server, delivery: str
             assert b"to" not in client.xrange(name)[0][1]
 
 
+@pytest.mark.usefixtures("small_nodes")
 def test_each_stream_of_a_batch_is_trimmed(server: Server, delivery: str) -> None:
     streams = [f"s{n % 3}" for n in range(900)]
-    given = {"maxlen": "20", "approximate": "false", "chunkSize": "300", "streamColumn": "to"}
+    given = {"maxlen": "20", "chunkSize": "300", "streamColumn": "to"}
     put(server, frame(list(range(900)), streams), delivery, **given)
     with server.client() as client:
         assert [client.xlen(f"s{n}") for n in range(3)] == [20] * 3

@@ -11,10 +11,9 @@ import pytest
 
 from spark_streams.connector.errors import RowTooLargeError, SchemaError
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.encode.chunks import encode_chunks
-from spark_streams.connector.sink.encode.destination import Destination
-from spark_streams.connector.sink.encode.limits import ServerLimits
-from spark_streams.connector.sink.send.write import Result, SinkTask, append
+from spark_streams.connector.sink.encode.chunks import Destination, encode_chunks
+from spark_streams.connector.sink.encode.row_errors import ServerLimits
+from spark_streams.connector.sink.send.chunk_writer import Result, SinkTask, append
 from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE
 from spark_streams.connector.wire.connect import connect
 from tests.connector.sink.writing import batch_of, close, numbers, options

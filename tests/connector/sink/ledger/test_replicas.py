@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from spark_streams.connector.errors import LedgerError, ReplicationError
-from spark_streams.connector.sink.send.write import SinkTask, append
+from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
 from spark_streams.connector.wire.connection.connection import Connection, pack
 from tests.connector.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.proxy import Proxy

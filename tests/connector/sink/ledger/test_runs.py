@@ -14,9 +14,9 @@ from pyspark.sql.types import LongType, StructType
 from spark_streams.connector.errors import LedgerError, NotPermittedError, UnsupportedError
 from spark_streams.connector.keys import RUNS
 from spark_streams.connector.micro_batch import MicroBatchName
-from spark_streams.connector.sink.batch_writer import BatchWriter
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.runs import begin_job, begin_run
+from spark_streams.connector.sink.writers import BatchWriter
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection, pack
 from tests.connector.sink.writing import KilledError, batch_of, close, dying, frame, numbers, options, write

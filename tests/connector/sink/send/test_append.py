@@ -17,9 +17,10 @@ from spark_streams.connector.errors import (
 )
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.sink.ledger.runs import begin_job
-from spark_streams.connector.sink.send.write import SinkTask, append
+from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
+from tests.trimming import nodes_of_one_entry
 from tools.servers.server import Server, free_port
 
 
@@ -73,7 +74,9 @@ def test_a_row_of_nulls_is_named_and_nothing_of_its_batch_is_written(
 def test_the_stream_is_trimmed_as_it_grows(server: Server, client: redis.Redis, delivery: str) -> None:
     write(server, {"n": list(range(3000))}, delivery, maxlen="500", chunkSize="250")
     assert 500 <= client.xlen("out") < 700
-    write(server, {"n": list(range(3000))}, delivery, maxlen="500", approximate="false")
+    with nodes_of_one_entry(server):
+        client.delete("out")
+        write(server, {"n": list(range(3000))}, delivery, maxlen="500")
     assert client.xlen("out") == 500
     assert client.xinfo_stream("out")["last-entry"][1] == {b"n": b"2999"}
 
@@ -101,7 +104,7 @@ def test_no_server_is_one_clear_error() -> None:
 def test_overwriting_is_refused(server: Server) -> None:
     from pyspark.sql.types import IntegerType, StructType
 
-    from spark_streams.connector.sink.batch_writer import BatchWriter
+    from spark_streams.connector.sink.writers import BatchWriter
 
     with pytest.raises(UnsupportedError, match="stream 'out' cannot be overwritten"):
         BatchWriter(options(server), StructType().add("a", IntegerType()), overwrite=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.connector.errors import LedgerError
-from spark_streams.connector.sink.send.write import Result, SinkTask, append
+from spark_streams.connector.sink.send.chunk_writer import Result, SinkTask, append
 from spark_streams.connector.wire.connection.connection import Connection, pack
 from spark_streams.connector.wire.connection.server import Pipe
 from spark_streams.connector.wire.session import Session

@@ -12,7 +12,7 @@ from spark_streams.connector.keys import origin_field, origins_key, retry_stream
 from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.sink.send.write import append
+from spark_streams.connector.sink.send.chunk_writer import append
 from spark_streams.connector.source.stream_names import report_pattern
 from spark_streams.connector.wire.connect import connect
 from tests.connector.deadletter.making import fill, record_origin

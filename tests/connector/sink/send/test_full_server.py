@@ -14,9 +14,9 @@ from pyspark.sql.types import LongType, StructType
 from spark_streams.connector.errors import RetriesExhaustedError
 from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.batch_writer import BatchWriter
 from spark_streams.connector.sink.ledger.batch import Batch
-from spark_streams.connector.sink.send.write import SinkTask, append
+from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
+from spark_streams.connector.sink.writers import BatchWriter
 from spark_streams.connector.wire.address.address import Patience
 from tests.connector.sink.writing import close, frame, numbers, options, write
 from tests.full_server import full

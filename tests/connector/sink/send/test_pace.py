@@ -8,7 +8,7 @@ import time
 import pytest
 
 from spark_streams.connector.keys import pace_key
-from spark_streams.connector.sink.send.write import SinkTask, append
+from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
 from tests.connector.sink.writing import batch_of, close, frame, killed_before_chunk, numbers, options
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 
-from spark_streams.connector.sink.send.write import append
-from spark_streams.connector.sink.trim.trim import RetentionLimits, Trimming
+from spark_streams.connector.sink.send.chunk_writer import append
 from tests.connector.sink.writing import frame, numbers, options
 from tools.driving import ALL, LOOK_EACH_TIME, another_reader, drain, forget_all, positions, read, reader
 from tools.servers.server import Server
 
-EXACTLY = Trimming("acked", RetentionLimits(), False)
+pytestmark = pytest.mark.usefixtures("small_nodes")
 
 
 def test_the_batch_of_a_query_that_was_killed_is_still_there(server: Server, client: redis.Redis) -> None:
@@ -28,7 +28,7 @@ def test_the_batch_of_a_query_that_was_killed_is_still_there(server: Server, cli
         after = one.latestOffset(end, ALL)
         assert positions(after)["out"] == more[-1]
         one.batches.worker.wait()  # the mark is written there; until then it holds back more
-        append([frame([400])], options(server.url, trim="acked", approximate="false"), None)
+        append([frame([400])], options(server.url, trim="acked"), None)
         kept = sorted(numbers(server))
         assert kept == list(range(300, 401))
         again = reader(server, streams="out", noAck="true")
@@ -44,7 +44,7 @@ def test_a_query_that_lists_what_it_reads_holds_nothing_else(server: Server, cli
             client.xadd("out", {"n": n})
         one = another_reader(server, streams="out")
         assert drain(one) == [list(range(100))]
-        append([frame([100])], options(server.url, trim="acked", approximate="false"), None)
+        append([frame([100])], options(server.url, trim="acked"), None)
         assert sorted(numbers(server)) == [100]
     finally:
         forget_all()
@@ -62,7 +62,7 @@ def test_so_is_the_first_batch_from_a_stream_that_appeared_since(server: Server,
             client.xadd("out:2", {"n": n})
         end = one.latestOffset(at, ALL)
         one.batches.worker.wait()
-        append([frame([300])], options(server.url, stream="out:2", trim="acked", approximate="false"), None)
+        append([frame([300])], options(server.url, stream="out:2", trim="acked"), None)
         assert read(one, at, end) == list(range(300))
     finally:
         forget_all()

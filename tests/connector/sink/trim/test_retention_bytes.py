@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.connector.sink.send.write import append
-from spark_streams.connector.sink.trim.entry_sizes import ASK_EVERY
+from spark_streams.connector.sink.send.chunk_writer import append
+from spark_streams.connector.sink.trim import ASK_EVERY
 from tests.connector.sink.writing import batch_of, close, frame, options, write
 from tools.sending import before_sending
 from tools.servers.server import Server
@@ -58,9 +58,10 @@ def test_memory_is_asked_for_once_in_a_while(server: Server) -> None:
     assert len(asked) == 3
 
 
+@pytest.mark.usefixtures("small_nodes")
 def test_nothing_goes_that_a_group_needs(server: Server, client: redis.Redis) -> None:
     client.xgroup_create("out", "g", "0", mkstream=True)
-    checked = options(server.url, retentionBytes="100kb", trim="acked", approximate="false", chunkSize="500")
+    checked = options(server.url, retentionBytes="100kb", trim="acked", chunkSize="500")
     append(frames(40), checked, None)
     assert client.xlen("out") == 20_000
     found = client.xreadgroup("g", "c", {"out": ">"}, count=10_000)
@@ -81,7 +82,7 @@ def test_it_holds_beside_the_other_thresholds(
 ) -> None:
     append(frames(20), options(server.url, chunkSize="500"), None)
     time.sleep(0.01)
-    append(frames(4), options(server.url, retentionBytes="100kb", approximate="false", chunkSize="500", **more), None)
+    append(frames(4), options(server.url, retentionBytes="100kb", chunkSize="500", **more), None)
     length = client.xlen("out")
     assert length == left if "maxlen" in more and left == 700 else 400 < length < 6_000
 

@@ -8,7 +8,7 @@ import time
 import pytest
 import redis
 
-from spark_streams.connector.sink.send.write import append
+from spark_streams.connector.sink.send.chunk_writer import append
 from tests.connector.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.proxy import Proxy
 from tools.servers.server import Server
@@ -16,12 +16,13 @@ from tools.servers.server import Server
 ROWS = list(range(3000))
 
 
+@pytest.mark.usefixtures("small_nodes")
 @pytest.mark.parametrize("exactly_once", [True, False])
 def test_what_is_below_an_id_goes(server: Server, exactly_once: bool) -> None:
     with server.client() as client:
         for n in range(5):
             client.xadd("out", {"n": n}, id=f"{n + 1}-0")
-    checked = options(server.url, minId="4", approximate="false")
+    checked = options(server.url, minId="4")
     if exactly_once:
         write([frame([9])], checked, batch_of(0))
     else:
@@ -29,12 +30,13 @@ def test_what_is_below_an_id_goes(server: Server, exactly_once: bool) -> None:
     assert sorted(numbers(server)) == [3, 4, 9]
 
 
+@pytest.mark.usefixtures("small_nodes")
 def test_what_is_old_by_the_servers_clock_goes(server: Server) -> None:
     now = int(time.time() * 1000)
     with server.client() as client:
         for n, age in enumerate((7_200_000, 3_700_000, 3_500_000)):
             client.xadd("out", {"n": n}, id=f"{now - age}-0")
-    append([frame([9])], options(server.url, retention="1h", approximate="false"), None)
+    append([frame([9])], options(server.url, retention="1h"), None)
     assert sorted(numbers(server)) == [2, 9]
 
 
@@ -44,9 +46,23 @@ def test_without_groups_nothing_is_acknowledged(server: Server) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("threshold", [{}, {"maxlen": "150"}, {"retention": "1d"}, {"approximate": "false"},
-                                       {"maxlen": "150", "approximate": "false"}])  # fmt: skip
+@pytest.mark.parametrize("threshold", [{}, {"maxlen": "150"}, {"retention": "1d"}])
 def test_nothing_goes_that_a_slow_group_still_needs(server: Server, seed: int, threshold: dict[str, str]) -> None:
+    assert _left_beside_a_slow_group(server, seed, threshold) <= _bound(threshold) + 200
+
+
+@pytest.mark.usefixtures("small_nodes")
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("threshold", [{}, {"maxlen": "150"}])
+def test_nor_to_the_entry(server: Server, seed: int, threshold: dict[str, str]) -> None:
+    assert _left_beside_a_slow_group(server, seed, threshold) <= _bound(threshold)
+
+
+def _bound(threshold: dict[str, str]) -> int:
+    return 1201 if "retention" in threshold else int(threshold.get("maxlen", 1))
+
+
+def _left_beside_a_slow_group(server: Server, seed: int, threshold: dict[str, str]) -> int:
     """Two groups read and acknowledge at their own pace, out of order, while rows come in and the stream is trimmed."""
     chance = random.Random(seed)
     checked = options(server.url, trim="acked", chunkSize="50", **threshold)
@@ -76,9 +92,7 @@ def test_nothing_goes_that_a_slow_group_still_needs(server: Server, seed: int, t
                 pending[group] += [entry for _, entries in found for entry, _ in entries]
             client.xack("out", group, *pending[group])
         append([frame([1])], checked, None)
-        left = client.xlen("out")
-    bound = int(threshold.get("maxlen", 0)) if "retention" not in threshold else 1201
-    assert left <= max(bound, 1) if "approximate" in threshold else left <= max(bound, 1) + 200
+        return int(client.xlen("out"))
 
 
 def test_the_server_is_asked_whether_it_knows_acked(server: Server) -> None:

@@ -10,12 +10,11 @@ from typing import ClassVar
 import pytest
 
 from spark_streams.connector.errors import InvalidOptionError, UnknownOptionError
-from spark_streams.connector.options import names, uses
-from spark_streams.connector.options.access_options import AccessOptions
-from spark_streams.connector.options.names import named, near, text_of
-from spark_streams.connector.options.option import Option
+from spark_streams.connector.options import access_options
+from spark_streams.connector.options import option as option_names
+from spark_streams.connector.options.access_options import AccessOptions, check_before_use
+from spark_streams.connector.options.option import Option, named, near, text_of
 from spark_streams.connector.options.table import ACCESS
-from spark_streams.connector.options.uses import check_before_use
 from spark_streams.jobs import job
 
 # As after a release in which `answerTimeout` and `patience` became `replyTimeout`.
@@ -32,9 +31,9 @@ class RenamedOptions(AccessOptions):
 
 @pytest.fixture(autouse=True)
 def _no_warning_yet() -> Iterator[None]:
-    names._warn.cache_clear()
+    option_names._warn.cache_clear()
     yield
-    names._warn.cache_clear()
+    option_names._warn.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["answerTimeout", "ANSWERTIMEOUT", "patience"])
@@ -68,7 +67,7 @@ def test_a_value_under_a_deprecated_name_is_checked_as_that_of_the_option() -> N
 
 
 def test_a_deprecated_name_passes_before_use_and_is_never_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uses, "_SIDES", (("source", RENAMED), ("sink", ACCESS)))
+    monkeypatch.setattr(access_options, "_SIDES", (("source", RENAMED), ("sink", ACCESS)))
     check_before_use({"answerTimeout": "7s"})
     with pytest.raises(InvalidOptionError, match="source option replyTimeout='soon'"):
         check_before_use({"answerTimeout": "soon"})
@@ -112,7 +111,7 @@ def test_a_table_of_a_job_names_its_server_and_login_by_deprecated_names_too(mon
 
 
 def test_no_name_belongs_to_two_options_of_a_table() -> None:
-    for _, table in uses._SIDES:
+    for _, table in access_options._SIDES:
         by_name: dict[str, set[str]] = {}
         for option in table:
             for name in option.names:

@@ -2,12 +2,20 @@
 
     maxlen             XTRIM MAXLEN: keeps this many entries
     minId, retention   XTRIM MINID: removes entries below this ID, or older by the server's clock
-    retentionBytes     XTRIM MAXLEN: keeps as many entries as fit (entry_sizes.py); combines with the others
+    retentionBytes     XTRIM MAXLEN: keeps as many entries as fit (EntrySizes); combines with the others
     trim=acked         the same thresholds, but only entries that were delivered to every group and acknowledged;
                        without a threshold, all of those. A stream without groups is not trimmed.
 
+A stream is stored in nodes of about a hundred entries, and only whole nodes are removed (`~`): a stream may keep a node
+more than its threshold.
+
+For retentionBytes, the task sends MEMORY USAGE after the first chunk to a stream, and then every 32 chunks. The server
+samples a few nodes and replies in well under a millisecond, for a stream of any length. The reply includes pending
+lists, which some servers count several times (docs/internals/facts.md). So an entry counts at most the bytes of the
+commands that were sent for it: pending lists never shorten a stream.
+
 Since Redis 8.2, XTRIM … ACKED removes acknowledged entries also behind an entry that is still pending. Other servers
-get MINID with the lowest ID that a group still needs (connector/retention/readers.py).
+get MINID with the lowest ID that a group still needs (connector/retention.py).
 """
 
 from __future__ import annotations
@@ -18,13 +26,14 @@ from dataclasses import dataclass
 
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.retention.readers import Readers, RetentionState
+from spark_streams.connector.retention import Readers, RetentionState
 from spark_streams.connector.sink.encode.chunks import Chunk
-from spark_streams.connector.sink.trim.entry_sizes import EntrySizes
 from spark_streams.connector.wire.connection.connection import pack
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_syntax_error, milliseconds
 from spark_streams.connector.wire.session import Session
+
+ASK_EVERY = 32  # chunks
 
 
 @dataclass(frozen=True)
@@ -39,17 +48,16 @@ class RetentionLimits:
 
 @dataclass(frozen=True)
 class Trimming:
-    """How streams are trimmed. acked: only what every group has acknowledged; approximate: whole nodes (`~`)."""
+    """How streams are trimmed. acked: only what every group has acknowledged."""
 
     acked: bool
     limits: RetentionLimits
-    approximate: bool
 
     @classmethod
     def from_options(cls, options: SinkOptions) -> Trimming:
         """Return the trimming that a sink's options ask for."""
         limits = RetentionLimits(options.maxlen, options.min_id, options.retention, options.retention_bytes)
-        return cls(options.trim == "acked", limits, options.approximate)
+        return cls(options.trim == "acked", limits)
 
     def commands(self, stream: bytes, now: int, max_entries: int | None) -> list[bytes]:
         """Return the packed XTRIMs that are sent with a chunk. now: Unix ms of the server; max_entries: number of
@@ -71,9 +79,9 @@ class Trimming:
         return thresholds
 
     def words(self, stream: bytes, kind: str, threshold: str, limit: int | None = None) -> list[str | bytes]:
-        """Return the arguments of an XTRIM. limit: the most entries that it may remove, if it removes whole nodes."""
-        words: list[str | bytes] = ["XTRIM", stream, kind, "~" if self.approximate else "=", threshold]
-        return [*words, "LIMIT", str(limit)] if limit is not None and self.approximate else words
+        """Return the arguments of an XTRIM. limit: the most entries that it may remove."""
+        words: list[str | bytes] = ["XTRIM", stream, kind, "~", threshold]
+        return words if limit is None else [*words, "LIMIT", str(limit)]
 
 
 class Trimmer:
@@ -185,13 +193,54 @@ class AckedTrimmer:
         excess = execute("XLEN", stream) - int(threshold)
         if excess <= 0:
             return 0
-        if self._trimming.approximate:
-            return int(execute(*self._trimming.words(stream, "MINID", str(needed), limit=excess)))
-        # Exactly: the ID below which this many entries lie.
-        entries = execute("XRANGE", stream, "-", "+", "COUNT", excess)
-        last = StreamId.parse(entries[-1][0]) if entries else needed
-        return int(execute("XTRIM", stream, "MINID", "=", str(min(needed, last.next()))))
+        return int(execute(*self._trimming.words(stream, "MINID", str(needed), limit=excess)))
 
 
 def _monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
+
+
+@dataclass
+class _StreamSize:
+    """sent, rows: bytes and rows of all chunks so far; since: chunks since the last MEMORY USAGE; size: bytes of an
+    entry, None: not known yet."""
+
+    sent: int = 0
+    rows: int = 0
+    since: int = 0
+    size: float | None = None
+
+
+class EntrySizes:
+    """Entry sizes of one task's streams. max_bytes: of one stream."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._most_bytes = max_bytes
+        self._streams: dict[bytes, _StreamSize] = {}
+
+    def max_entries(self, stream: bytes) -> int | None:
+        """Return how many entries the stream may have; None if that is not known yet."""
+        state = self._streams.get(stream)
+        return None if state is None or state.size is None else max(1, int(self._most_bytes / state.size))
+
+    def count(self, chunk: Chunk) -> list[bytes]:
+        """Count a written chunk. Return those of its streams whose entry size is due to be asked for."""
+        offsets = chunk.requests.offsets
+        due = []
+        for stream, start, stop in chunk.segments:
+            state = self._streams.setdefault(stream, _StreamSize())
+            state.sent += int(offsets[stop] - offsets[start])
+            state.rows += stop - start
+            if state.since == 0:
+                due.append(stream)
+            state.since = (state.since + 1) % ASK_EVERY
+        return due
+
+    def ask(self, server: Server, streams: Sequence[bytes]) -> None:
+        """Ask for the size of these streams' entries, in one round trip. Raises ServerReplyError and its subclasses."""
+        commands = [command for stream in streams for command in (("MEMORY", "USAGE", stream), ("XLEN", stream))]
+        replies = server.execute_all(commands)
+        for stream, usage, length in zip(streams, replies[0::2], replies[1::2], strict=True):
+            state = self._streams[stream]
+            if usage and length:
+                state.size = min(usage / length, state.sent / state.rows)

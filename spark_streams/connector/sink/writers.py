@@ -1,29 +1,45 @@
-"""Batch writer that Spark drives: one job. Retried and speculative tasks write their rows once."""
+"""Writers that Spark drives. Retried and speculative tasks write their rows once.
+
+BatchWriter     one job of `df.write`, also within foreachBatch
+StreamWriter    `writeStream`: a micro-batch is written once, however often and by whichever driver it runs
+transaction     the options that name a write within foreachBatch, also over Spark Connect, which does not report
+                the micro-batch
+"""
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.errors import PySparkTypeError
+from pyspark.errors import AnalysisException, PySparkTypeError
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_streams.connector.errors import InvalidOptionError, SchemaError, UnsupportedError
 from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.encode.destination import Destination
+from spark_streams.connector.sink.encode.chunks import Destination
 from spark_streams.connector.sink.encode.fields import check_writable
 from spark_streams.connector.sink.ledger.balance import Total
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.batch_commit import close_batch, void_batch
 from spark_streams.connector.sink.ledger.runs import begin_job, begin_run, connect_once
+from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
 from spark_streams.connector.sink.send.feedback import are_dead_letters
-from spark_streams.connector.sink.send.write import SinkTask, append
 from spark_streams.connector.spark.arrow import arrow_schema
-from spark_streams.connector.spark.worker import SameVersion, freeze_imported_modules, micro_batch, partition
+from spark_streams.connector.spark.data_source import DataSourceStreamArrowWriter
+from spark_streams.connector.spark.running_pyspark import is_of_connect
+from spark_streams.connector.spark.worker import (
+    SameVersion,
+    freeze_imported_modules,
+    micro_batch,
+    micro_batch_of_driver,
+    partition,
+)
 
 
 @dataclass
@@ -135,3 +151,88 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Do nothing: entries cannot be removed. The marks stay for the next run of the batch; those of a job
         expire."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """format("rstream") for writeStream. Output modes append and complete: every row is an entry.
+
+    Spark creates one on the driver for each execution of a micro-batch. The task's properties name query and batch
+    (FACTS S8), so a replay by another driver finds the rows that this one has written.
+    """
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        """Raises InvalidOptionError, and the errors of BatchWriter."""
+        if options.transaction is not None:
+            raise InvalidOptionError(
+                "option transaction is only for writes within foreachBatch. writeStream writes each micro-batch once "
+                "without it. Drop the option (rstream help options#transaction)"
+            )
+        self._rows = BatchWriter(options, schema, overwrite, is_micro_batch=True)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        name = micro_batch()
+        if name is None:
+            raise UnsupportedError(
+                "this version of Spark does not report the micro-batch to its tasks, so the sink cannot write it once. "
+                "Write within foreachBatch"
+            )
+        return self._rows.write_part_of(self._rows.batch_of(name), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Close the batch in the ledger when all tasks have succeeded."""
+        self._rows.commit(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Do nothing: entries cannot be removed. The next run of the batch finds them in the ledger."""
+
+
+# By session and checkpoint. In one run of a query, its function has one session, in a process of the server.
+_query_ids: dict[tuple[str, str], str] = {}
+
+
+def transaction(name: str, rows: DataFrame, number: int, checkpoint: str) -> dict[str, str]:
+    """See spark_streams.transaction."""
+    spark = rows.sparkSession
+    query = (
+        _query_of_checkpoint(spark, number, checkpoint)
+        if is_of_connect(spark)
+        else _query_of_driver(spark, name, number)
+    )
+    return {"transaction": name, "transactionBatch": str(number), "transactionQuery": query}
+
+
+def _query_of_checkpoint(spark: SparkSession, number: int, checkpoint: str) -> str:
+    """Return the query's ID from its checkpoint. Raises InvalidOptionError if the checkpoint has no such batch."""
+    session: str = spark.session_id  # type: ignore[attr-defined]  # Spark Connect's has one
+    if (session, checkpoint) not in _query_ids:
+        try:
+            text = spark.read.text(f"{checkpoint}/metadata").collect()
+            spark.read.text(f"{checkpoint}/offsets/{number}").collect()
+        except AnalysisException:
+            raise InvalidOptionError(
+                f"checkpoint {checkpoint!r} does not belong to the query that calls this function with batch {number}: "
+                f"on Spark's server it has no file metadata, or no file offsets/{number}. Pass the query's option "
+                "checkpointLocation"
+            ) from None
+        _query_ids[session, checkpoint] = json.loads(text[0][0])["id"]
+    return _query_ids[session, checkpoint]
+
+
+def _query_of_driver(spark: SparkSession, name: str, number: int) -> str:
+    """Return the query's ID from Spark. Raises InvalidOptionError if Spark runs another batch, or none."""
+    spark_batch = micro_batch_of_driver(spark)
+    if spark_batch is None or spark_batch.number != number:
+        raise _other_batch(name, number, spark_batch)
+    return spark_batch.query
+
+
+def _other_batch(name: str, number: int, spark_batch: MicroBatchName | None) -> InvalidOptionError:
+    where = (
+        "in no micro-batch"
+        if spark_batch is None
+        else f"in micro-batch {spark_batch.number} of query {spark_batch.query}"
+    )
+    return InvalidOptionError(
+        f"spark_streams.transaction({name!r}, …) names micro-batch {number}, but is called {where}. Call it in the "
+        "function of foreachBatch, with the arguments of that function"
+    )

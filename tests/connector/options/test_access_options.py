@@ -1,4 +1,7 @@
-"""Options that contradict each other, need another one, or have a bad value: one table, and each pair has its row."""
+"""Options that contradict each other, need another one, or have a bad value: one table, and each pair has its row.
+
+And what is wrong with options whatever they are for.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from spark_streams.connector.errors import InvalidOptionError
-from spark_streams.connector.options import checks
-from spark_streams.connector.options.access_options import AccessOptions
+from spark_streams.connector.errors import InvalidOptionError, RStreamError, UnknownOptionError, UnsupportedError
+from spark_streams.connector.options.access_options import (
+    CONTRADICTIONS,
+    NEEDS,
+    AccessOptions,
+    check_before_use,
+    require_options,
+)
 from spark_streams.connector.options.option import documented
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions, SourceOptions
@@ -99,7 +107,6 @@ REFUSED: Mapping[type[AccessOptions], list[tuple[dict[str, str], str]]] = {
         ({**WRITE, "maxlen": "5", "minId": "5"}, "options maxlen and minId contradict"),
         ({**WRITE, "minId": "5", "retention": "1h"}, "options minId and retention contradict"),
         ({**WRITE, "trim": "maxlen", "maxlen": "5"}, "sink option trim='maxlen' must be acked"),
-        ({**WRITE, "approximate": "false"}, "approximate needs one of maxlen, minId, retention, retentionBytes, trim:"),
         ({**WRITE, "minId": "x"}, "minId='x' is not an entry ID"),
         ({**WRITE, "retention": "7"}, "retention='7' must be a duration"),
         ({**WRITE, "retentionBytes": "lots"}, "such as 64mb, 512kb, 2gb"),
@@ -136,8 +143,8 @@ def test_options_that_do_not_fit_are_refused_by_name(
 
 def test_each_pair_of_the_tables_has_a_row() -> None:
     said = {text for rows in REFUSED.values() for _, text in rows}
-    pairs = [f"{name} and {other} contradict" for (name, _), (other, _), _ in checks.CONTRADICTIONS]
-    pairs += [f"{name} needs option {other}" for name, other, _ in checks.NEEDS]
+    pairs = [f"{name} and {other} contradict" for (name, _), (other, _), _ in CONTRADICTIONS]
+    pairs += [f"{name} needs option {other}" for name, other, _ in NEEDS]
     assert [pair for pair in pairs if not any(pair in text for text in said)] == []
 
 
@@ -146,9 +153,55 @@ def test_each_pair_of_the_tables_has_a_row() -> None:
     [
         (SourceOptions, {**STREAM, "ordered": "false", "minPartitions": "4", "noAck": "false", "claimIdle": "5m"}),
         (SourceOptions, {**STREAM, "createStreams": "true", "shards": "4"}),
-        (SinkOptions, {**WRITE, "retentionBytes": "1mb", "maxlen": "5", "trim": "acked", "approximate": "false"}),
+        (SinkOptions, {**WRITE, "retentionBytes": "1mb", "maxlen": "5", "trim": "acked"}),
         (SinkOptions, {**WRITE, "transaction": "t", "delivery": "exactly-once"}),
     ],
 )
 def test_options_at_their_harmless_value_contradict_nothing(kind: type[AccessOptions], given: dict[str, str]) -> None:
     assert kind.parse(given).explicit == given.keys()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"streams": "a", "GROUP": "g", "checkpointLocation": "/x", "queryName": "q"},
+        {"delivery": "exactly-once"},  # a sink's
+        {"startingOffsets": "latest"},  # not in spark.read
+        {"stream": "a", "maxlen": "5"},
+    ],
+)
+def test_what_something_takes_passes(given: dict[str, str]) -> None:
+    check_before_use(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"grup": "g"}, UnknownOptionError, "format rstream has no option 'grup'; did you mean 'group'?"),
+        ({"Strem": "g"}, UnknownOptionError, "no option 'Strem'; did you mean 'stream'?"),
+        (
+            {"zzz": "g"},
+            UnknownOptionError,
+            "no option 'zzz'; valid options: url, username, .*, streams, .*, stream, .*waitReplicas",
+        ),
+        ({"path": "orders"}, UnknownOptionError, r"take no path .*: set option streams to read"),
+        ({"mode": "IGNORE"}, InvalidOptionError, "source option mode='IGNORE' must be one of PERMISSIVE"),
+        ({"maxlen": "many"}, InvalidOptionError, "sink option maxlen='many' must be a whole number"),
+        ({"delivery": "sometimes"}, InvalidOptionError, "option delivery='sometimes' must be one of"),
+        # As Spark makes a table of its catalog.
+        ({"provider": "rstream", "url": "x", "option.url": "x"}, UnsupportedError, "CREATE TABLE .* loses its options"),
+    ],
+)
+def test_what_nothing_takes_is_refused(given: dict[str, str], kind: type[RStreamError], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        check_before_use(given)
+
+
+def test_no_option_at_all_is_refused() -> None:
+    require_options({"url": "embedded:"}, "say it")
+    for given in ({}, {"checkpointlocation": "/x"}):
+        with pytest.raises(
+            InvalidOptionError, match="no option is set: say it. For a table of Spark's catalog: .*TEMPORARY VIEW"
+        ):
+            require_options(given, "say it")

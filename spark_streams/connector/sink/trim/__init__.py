@@ -1,1 +1,0 @@
-"""Trim streams after writing."""
