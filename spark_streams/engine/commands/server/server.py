@@ -1,4 +1,4 @@
-"""TIME WAIT SHUTDOWN."""
+"""TIME ROLE WAIT SHUTDOWN."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import Array, CommandError, Reply, bulks, integer
+from spark_streams.engine.resp.replies import EMPTY_ARRAY, Array, CommandError, Reply, bulk, bulks, integer
 
 
 @command("time", 1, "fast loading")
 def time(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """TIME: seconds and microseconds; the clock is read in milliseconds."""
     return Array(bulks([b"%d" % (engine.now // 1000), b"%d" % (engine.now % 1000 * 1000)]))
+
+
+@command("role", 1, "fast loading stale")
+def role(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """ROLE: a master without replicas, so nothing was written for any."""
+    return Array([bulk(b"master"), integer(0), EMPTY_ARRAY])
 
 
 @command("wait", 3)
