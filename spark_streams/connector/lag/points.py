@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_streams.base.id_times import age_ms
-from spark_streams.base.ids import StreamId
+from spark_streams.base.ids import StreamId, age_ms
 from spark_streams.connector.lag.survey import GroupLag, StreamSummary
 
 

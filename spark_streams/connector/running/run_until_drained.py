@@ -15,7 +15,7 @@ from functools import partial
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_streams.base.intervals import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL, PATTERN_INTERVAL_EACH
+from spark_streams.base.times import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL, PATTERN_INTERVAL_EACH
 from spark_streams.base.untyped import JavaObject, Json
 from spark_streams.connector.running.console import say
 from spark_streams.connector.running.ending import wait_for_end

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_streams.base.first_line import first_line
+from spark_streams.base.given_text import first_line
 from spark_streams.engine.resp.inline import split_quoted
 from spark_streams.engine.server.event_loop import SOCKET_CHECK
 from spark_streams.engine.settings.config import Config

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from spark_streams.base.own_python import python_command, python_environment
+from spark_streams.base.extras import python_command, python_environment
 from spark_streams.engine.settings.table import PASSWORD_VARIABLE
 
 _SOCKET_PATH_LIMIT = 100  # sun_path holds 104 bytes on macOS, 108 on Linux

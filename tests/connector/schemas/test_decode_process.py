@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.base.own_python import python_command
+from spark_streams.base.extras import python_command
 from spark_streams.connector.schemas.apart.process import DecodeProcess
 from spark_streams.connector.schemas.shown import FieldDecoders
 from tests.connector.schemas.avro_values import FIRST, form, record

@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, NamedTuple
 
-from spark_streams.base.own_python import python_command, python_environment
+from spark_streams.base.extras import python_command, python_environment
 from spark_streams.connector.errors import RegistryError
 from spark_streams.connector.schemas.apart.frames import REASON, REGISTRY, SECONDS, TOO_LONG, Shown, read_frame
 from spark_streams.connector.schemas.payload_format import PayloadFormat
