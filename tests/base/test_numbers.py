@@ -35,7 +35,7 @@ ALLOWED = {
     "connector/schemas/apart/server.py": "what the kernel says of this process",
     "connector/wire/connection/full_server.py": SERVER,
     "connector/schemas/protobuf_writer.py": "numbers of Spark's rows",
-    "jobs/file_log.py": "what Spark has written into its checkpoint",
+    "jobs/parts/loading.py": "what Spark has written into its checkpoint",
     "connector/wire/address/server_url.py": OPTIONS,
     "connector/wire/address/address.py": OPTIONS,
     "operations/commands/look/tail.py": OPTIONS,

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from spark_streams.jobs.job import Job
-from spark_streams.jobs.parts.source import Source
-from spark_streams.jobs.parts.trim import Trim
+from spark_streams.jobs.parts.archiving import Trim
+from spark_streams.jobs.parts.source_and_sink import Source
 from tools.servers.server import Server
 
 ENTRIES = 25_000  # a server trims 10,000 at a time

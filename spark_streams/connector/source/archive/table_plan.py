@@ -1,4 +1,16 @@
-"""Plan the tasks of a batch read that reads streams and their archive as one table."""
+"""Plan the tasks of a batch read that reads streams and their archive as one table.
+
+             0-0             border                generated         lost       IDs
+    stream    |- - trimmed - -|== entries ==- - -====|                |
+    archive   |===============|                      |================|
+                 history         tasks: the stream,      history
+                                 then the archive
+
+`border` is the ID before the first entry of the stream at this moment: what is below was trimmed, so it is in the
+archive. Entries above it may be trimmed before a task reads them, or between others (XTRIM … ACKED): those tasks read
+the archive after the stream, up to `generated`, the last ID that the stream has given. Above that, up to `lost`, the
+archive has what the stream has lost, if it was created again or restored to an older state.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +36,7 @@ def plan_with_archive(
 ) -> tuple[list[Task], list[Range]]:
     """Return what each task reads from the stream and its archive, and the ranges that are in the archive only.
 
-    The border between both is the first entry of the stream at this moment. Entries below it were trimmed, so they are
-    in the archive. Entries above it may be trimmed before a task reads them, or between others (XTRIM … ACKED): those
-    tasks read the archive after the stream, up to the last ID that the stream has given. Above that, the archive has
-    what the stream has lost, if it was created again or restored to an older state. Raises as `plan_tasks`, except for
-    a missing stream of which the archive has entries, and ArchiveError.
+    Raises as `plan_tasks`, except for a missing stream of which the archive has entries, and ArchiveError.
     """
     options = with_shards(server, options)
     heads, archived = _fetch_with_archive(server, options, narrowing)

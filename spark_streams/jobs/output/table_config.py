@@ -17,24 +17,28 @@ from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.running.error_summary import one_line
 from spark_streams.connector.watch.lineage.datasets import Dataset, path_dataset
-from spark_streams.jobs.output.appended_table import AppendedTable
-from spark_streams.jobs.output.batch_folders import BatchFolders
-from spark_streams.jobs.output.catalog_table import CatalogTable
-from spark_streams.jobs.output.column_types import check_column_types
 from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
-from spark_streams.jobs.output.formats import DELTA, DELTALAKE, FILES, ONCE, PACKAGES, PYICEBERG
 from spark_streams.jobs.output.one_task import missing_package
-from spark_streams.jobs.output.owner import Claimant, Owner
-from spark_streams.jobs.output.partition_types import (
+from spark_streams.jobs.output.ownership import Claimant, NamedPlace, Owner, check_surroundings
+from spark_streams.jobs.output.pyiceberg_table import PyicebergTable, TableLocation
+from spark_streams.jobs.output.spark_tables import AppendedTable, BatchFolders, CatalogTable
+from spark_streams.jobs.output.table_columns import (
+    DELTA,
+    DELTALAKE,
+    FILES,
+    ONCE,
+    PACKAGES,
+    PYICEBERG,
+    TableFit,
     changed_values,
+    check_column_types,
     check_partition_types,
+    compare,
     has_null_folder,
+    new_table,
     partition_fields,
 )
-from spark_streams.jobs.output.places import NamedPlace, check_surroundings
-from spark_streams.jobs.output.pyiceberg_table import PyicebergTable, TableLocation
-from spark_streams.jobs.output.table_columns import TableFit, compare, new_table
-from spark_streams.jobs.settings.config import FREE, Config
+from spark_streams.jobs.settings.job_config import FREE, Config
 
 SHAPE = {
     "format": str,
@@ -58,14 +62,14 @@ _SHARED = (DELTA, DELTALAKE, PYICEBERG)
 _RESERVED_OPTIONS = ("partitionoverwritemode", "txnappid", "txnversion", "path")
 
 
-class Writer(Protocol):
+class OutputWriter(Protocol):
     """Destination of micro-batches."""
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""
 
 
-class Table(Writer, Protocol):
+class OwnableTable(OutputWriter, Protocol):
     """A table with columns, and with the query that writes it."""
 
     def columns(self) -> StructType | None:
@@ -88,7 +92,7 @@ class OwnedTable:
     earlier run, and no other run of the query writes.
     """
 
-    def __init__(self, table: Table, fit: TableFit, claim: Callable[[], Owner | None]) -> None:
+    def __init__(self, table: OwnableTable, fit: TableFit, claim: Callable[[], Owner | None]) -> None:
         """claim: checks the table's owner, and returns this query as the owner, None if the table has none."""
         self._table, self._fit, self._claim = table, fit, claim
         self._is_owned = False
@@ -313,7 +317,7 @@ class TableConfig:
         where = f"{self.where}.{'name' if self.name else 'path'}"
         return claimant.check(f"table {self.place}", where, self._table(spark, None).owner(), ours)
 
-    def open(self, spark: SparkSession, output: str, fit: TableFit, claimant: Claimant | None = None) -> Writer:
+    def open(self, spark: SparkSession, output: str, fit: TableFit, claimant: Claimant | None = None) -> OutputWriter:
         """Return the writer of the table. output: name of the output within the query; claimant: the job."""
         job = claimant or Claimant()
 
@@ -324,7 +328,7 @@ class TableConfig:
 
         return OwnedTable(self._table(spark, output if self.once else None), fit, claim)
 
-    def _table(self, spark: SparkSession, transaction: str | None) -> Table:
+    def _table(self, spark: SparkSession, transaction: str | None) -> OwnableTable:
         if self.kind == DELTALAKE:
             keys, options, compaction = self.partition_by, self.options, self.compaction
             return DeltalakeTable(spark, self.place, keys, options, transaction, compaction)

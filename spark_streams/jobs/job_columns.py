@@ -1,4 +1,7 @@
-"""[columns] and [schema]: names and SQL types of a job's columns. [columns] takes precedence."""
+"""[columns], [schema] and [decode]: names and SQL types of a job's columns, and the field that holds an encoded record.
+
+[columns] takes precedence over a schema that others keep. Pure but for reading files.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType
 
 from spark_streams.base.untyped import Json
-from spark_streams.connector.errors import ConfigError, SchemaError
+from spark_streams.connector.errors import ConfigError, RStreamError, SchemaError
 from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.schemas import avro_columns
+from spark_streams.connector.schemas.decode import columns_of, decode
 from spark_streams.connector.schemas.json_schema import columns as json_columns
+from spark_streams.connector.schemas.payload_format import AVRO, form_of, login_of
 from spark_streams.connector.source.rows.cast import check_castable
 from spark_streams.connector.spark.arrow_schema import arrow_schema
 from spark_streams.connector.spark.sql_name import quoted
-from spark_streams.jobs.settings.config import FREE, Config, value_at
+from spark_streams.jobs.settings.job_config import FREE, Config, value_at
 
 FOREIGN = {"ddl": str, "json": str, "avro": str, "json_schema": str}
 SHAPE = {"columns": FREE, "schema": FOREIGN}
 
 
 @dataclass(frozen=True)
-class Columns:
+class JobColumns:
     """Columns of a job. where: their configuration key; declared: types by name; ddl: instead, a text for Spark."""
 
     where: str
@@ -33,7 +40,7 @@ class Columns:
     ddl: str | None = None
 
     @classmethod
-    def parse(cls, config: Config) -> Columns:
+    def parse(cls, config: Config) -> JobColumns:
         """Read the columns of a configuration. Raises ConfigError."""
         columns, schema = value_at(config, "columns", {}), value_at(config, "schema", {})
         if len(schema) > 1:
@@ -125,3 +132,64 @@ def _from_file(where: str, path: str, read: Reader, excluded: Container[str]) ->
         raise ConfigError(
             f"{where}: {path} is not a valid schema: {type(error).__name__} {first_line(error)}"
         ) from error
+
+
+DECODE_SHAPE = {
+    "field": str, "format": str, "registry": str, "schema": str, "message": str, "login": (str, list), "framed": bool,
+}  # fmt: skip
+RECORD, WHY = "_record", "_undecoded"
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A field of the entries that holds an encoded record."""
+
+    field: str
+    options: Mapping[str, object]  # of `decode`
+    columns: Mapping[str, str]  # SQL types of the record's fields by name
+
+    @classmethod
+    def parse(cls, config: Config) -> Payload | None:
+        """Read [decode], None without one. [columns] name the fields, else the schema does. Raises ConfigError."""
+        options = dict(value_at(config, "decode", {}))
+        if not options:
+            return None
+        field = options.pop("field", "")
+        if not field:
+            raise ConfigError("decode.field is missing: name the field that holds the encoded record")
+        if field.startswith("_"):
+            raise ConfigError(f"decode.field is {field!r}: _… is reserved for the job; choose another field")
+        if value_at(config, "schema", {}):
+            raise ConfigError("[schema] and [decode] contradict each other: name the record's schema in decode.schema")
+        login = options.get("login")
+        options |= {"login": tuple(login)} if isinstance(login, list) else {}
+        declared = JobColumns.parse({"columns": config["columns"]}).declared if config.get("columns") else {}
+        try:
+            form = form_of(
+                str(options.get("format", AVRO)),
+                str(options.get("registry", "")),
+                str(options.get("schema", "")),
+                str(options.get("message", "")),
+                login_of(options.get("login")),
+                options.get("framed"),
+            )
+            return cls(field, options, declared or columns_of(form))
+        except RStreamError as error:
+            raise ConfigError(f"[decode]: {error.message}") from None
+
+    @property
+    def source_field(self) -> StructField:
+        """The field as the source reads it."""
+        return StructField(self.field, BinaryType())
+
+    def decoded(self, entries: DataFrame, columns: StructType) -> DataFrame:
+        """Return the entries with the record's columns instead of the field, and WHY."""
+        rows = decode(entries, self.field, into=columns, column=RECORD, reason=WHY, **self.options)  # type: ignore[arg-type]
+        parts = [F.col(f"{RECORD}.{quoted(name)}") for name in columns.names]
+        others = [quoted(name) for name in rows.columns if name not in (RECORD, self.field)]
+        missing = F.when(F.col(quoted(self.field)).isNull(), F.lit("missing"))
+        return rows.withColumn(WHY, F.coalesce(WHY, missing)).select(*parts, *others)
+
+    def message(self) -> Column:
+        """Return the message for an entry that cannot be decoded."""
+        return F.concat(F.lit(f"field {self.field!r} cannot be decoded: "), F.col(WHY))

@@ -10,13 +10,13 @@ from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.spark.sql_name import quoted
 from spark_streams.jobs.job import Job
-from spark_streams.jobs.part import Facts, Part
-from spark_streams.jobs.schema.columns import SHAPE as COLUMNS
-from spark_streams.jobs.schema.columns import Columns
-from spark_streams.jobs.settings.config import FREE
+from spark_streams.jobs.job_columns import SHAPE as COLUMNS
+from spark_streams.jobs.job_columns import JobColumns
+from spark_streams.jobs.part import Facts, JobPart
+from spark_streams.jobs.settings.job_config import FREE
 
 
-class Groups(Part):
+class Groups(JobPart):
     """Groups of the rows with the columns of `[columns]`, as `[aggregate]` describes them.
 
     Args:
@@ -43,9 +43,9 @@ class Groups(Part):
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._columns = Columns.parse(job.config)
+        self._columns = JobColumns.parse(job.config)
         self._names: list[str] = []
-        self._is_final = _check(job, self._columns)
+        self._is_final = _check_keys(job, self._columns)
 
     @property
     def output_mode(self) -> str:
@@ -91,7 +91,7 @@ class Groups(Part):
         return aggregated.select(*bounds, *[F.col(quoted(name)) for name in aggregated.columns if name != "window"])
 
 
-def _check(job: Job, columns: Columns) -> bool:
+def _check_keys(job: Job, columns: JobColumns) -> bool:
     """Check the keys of [aggregate]. Return whether only final windows are emitted. Raises ConfigError."""
     for key, needed in (("window", "event_time"), ("slide", "window"), ("watermark", "event_time")):
         if job.get(f"aggregate.{key}") and not job.get(f"aggregate.{needed}"):
