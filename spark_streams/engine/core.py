@@ -181,6 +181,18 @@ class Engine:
             self.commands_processed += len(batch.sections)
         return replies
 
+    def run_joint(self, clients: list[Client], batch: XaddBatch) -> bytes | None:
+        """Run a batch to which each of these clients has sent one command; the reply as in `_run_batch`."""
+        first = clients[0]
+        if any(client.db is not first.db for client in clients):
+            return None
+        replies = self._run_batch(first, batch)
+        self._time(None)
+        if replies is not None:
+            for client in clients:
+                client.last_seen, client.last_command = self.now, first.last_command
+        return replies
+
     def execute_batch(self, client: Client, batch: XaddBatch) -> bytes | None:
         """Run a batch of XADDs without access checks and without queueing; the reply as in `_run_batch`."""
         spec = self._xadd

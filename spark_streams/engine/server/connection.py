@@ -25,6 +25,7 @@ from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import error
 from spark_streams.engine.resp.request_parser import RequestParser
 from spark_streams.engine.resp.requests import BEFORE_AUTH, Request, TooLongError
+from spark_streams.engine.server.joint_batch import LONGEST, JointBatches
 from spark_streams.engine.server.listeners import Channel
 from spark_streams.engine.server.output import Output
 
@@ -47,7 +48,8 @@ class Turn(Protocol):
     """What a connection needs of the set of connections.
 
     to_flush: connections whose replies wait for the end of the turn. unfinished: connections with more to run than
-    fits in one turn. turn_ends: time.perf_counter() after which large input waits for the next turn.
+    fits in one turn. joint: requests that wait for those of other connections. turn_ends: time.perf_counter() after
+    which large input waits for the next turn.
     """
 
     engine: Engine
@@ -55,6 +57,7 @@ class Turn(Protocol):
     to_flush: list[Connection]
     unfinished: list[Connection]
     turn_ends: float
+    joint: JointBatches
 
     def remove(self, connection: Connection) -> None:
         """Unregister a connection that is about to be closed."""
@@ -146,8 +149,18 @@ class Connection:
         elif len(data) > SHORT and time.perf_counter() > self.connections.turn_ends:
             self.unparsed += data
             self._watch()
-        else:
+        elif not (self.connections.joint.active and len(data) <= LONGEST and self.connections.joint.take(self, data)):
             self._run(self._parse(data))
+
+    def run_alone(self, data: bytes) -> None:
+        """Run a request that has waited for others."""
+        if not self.closed:
+            self._run(self._parse(data))
+
+    def reply_later(self, reply: bytes) -> None:
+        """Send a reply at the end of the turn."""
+        self.output.fresh.append(reply)
+        self.connections.to_flush.append(self)
 
     def _parse(self, data: bytes) -> list[Request]:
         engine, parser = self.engine, self.parser

@@ -16,6 +16,7 @@ from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import Reply, encode
 from spark_streams.engine.resp.request_parser import RequestParser
 from spark_streams.engine.server.connection import Connection
+from spark_streams.engine.server.joint_batch import JointBatches
 from spark_streams.engine.server.listeners import Channel
 
 TURN_SECONDS = 0.008  # time of a turn for large input, and again for unfinished work of earlier turns
@@ -34,6 +35,7 @@ class Connections:
         self.to_flush: list[Connection] = []  # replies wait for the end of the turn, or until changes are written
         self.unfinished: list[Connection] = []  # with more to run than fits in one turn
         self.resumable: list[Connection] = []  # unblocked, with commands behind the one that blocked
+        self.joint = JointBatches(engine)  # requests that wait for those of other connections
         self.turn_ends = 0.0  # time.perf_counter() after which large input waits for the next turn
         engine.send = self._send_later
         engine.disconnect = self._close_client
@@ -52,8 +54,9 @@ class Connections:
         del self.by_id[connection.client.id]
         self.selector.unregister(connection.channel)
 
-    def begin_turn(self) -> None:
-        """Start the time of a turn."""
+    def begin_turn(self, ready: int) -> None:
+        """Start the time of a turn in which this number of sockets is ready."""
+        self.joint.begin(ready)
         self.turn_ends = time.perf_counter() + TURN_SECONDS
 
     def commit(self) -> None:

@@ -135,7 +135,7 @@ class Server:
         """Serve clients that send a request within `patience` seconds; return the events."""
         events = self._selector.select(patience)
         self.engine.tick()
-        self._connections.begin_turn()
+        self._connections.begin_turn(len(events))
         self._handle(events)
         self._serve_waiting()
         self._connections.commit()
@@ -153,6 +153,8 @@ class Server:
                 self._acceptor.accept(key.data)
             else:
                 self._drain_pipe()
+        if self._connections.joint.waiting:
+            self._connections.joint.run()
 
     def _serve_waiting(self) -> None:
         """End waits whose deadline has passed, and run unfinished work of earlier turns."""
