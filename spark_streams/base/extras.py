@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 
 from spark_streams.base.version import RELEASED
@@ -29,6 +28,8 @@ def command_for(extra: str) -> str:
 
 def _is_installed() -> bool:
     """Return whether an installer such as pip has installed this package: it writes its name."""
+    from importlib import metadata  # it takes long to import: not at every start of an engine
+
     found = metadata.distributions(name="spark-streams")
     return any(one.read_text("INSTALLER") is not None for one in found)
 
