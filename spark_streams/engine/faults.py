@@ -14,15 +14,15 @@ from spark_streams.engine.command_table import COMMANDS, Command, find, find_by_
 from spark_streams.engine.resp.replies import CommandError, Reply, encode
 
 if TYPE_CHECKING:
-    from spark_streams.engine.access import Guard
+    from spark_streams.engine.access_guard import AccessGuard
     from spark_streams.engine.client import Client
     from spark_streams.engine.resp.xadd_batch import XaddBatch
 
 
-class Engine(Protocol):
+class FaultyEngine(Protocol):
     """What a fault needs of the engine."""
 
-    access: Guard
+    access: AccessGuard
     in_transaction: bool
     disconnect: Callable[[Client], None]
     send: Callable[[Client, Reply], None]
@@ -67,7 +67,7 @@ _NEVER_QUEUED = frozenset({"exec", "discard", "multi", "quit", "reset"})
 class Faults:
     """The faults of one engine; at most one of each kind."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: FaultyEngine) -> None:
         self._engine = engine
         self._plain_send = engine.send
         self.refusal: Refusal | None = None

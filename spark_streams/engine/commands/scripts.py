@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import integer_of
+from spark_streams.engine.commands.command_arguments import integer_of
 from spark_streams.engine.core import Engine
 from spark_streams.engine.faults import REFUSALS
 from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulk, integer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import REFUSED, command
-from spark_streams.engine.commands.arguments import syntax_error
+from spark_streams.engine.commands.command_arguments import syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import EMPTY_ARRAY, OK, CommandError, Reply, bulk
 

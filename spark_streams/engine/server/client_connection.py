@@ -1,16 +1,4 @@
-"""One client's connection: reading, running commands, and sending replies.
-
-Per turn: read from the socket (up to 256 KB), parse, run the commands, and write all their replies with one send. A
-single small reply is sent at the end of the turn. If the commands take longer than a slice, the other connections get
-their turn before the rest runs, and nothing is read from this connection until then.
-
-Replies that the kernel does not accept stay here. While they exceed a limit, no more commands run: arriving bytes are
-stored in `unparsed`, so that a client may send everything before it reads. A slow reader therefore delays no other
-client, and needs at most client-query-buffer-limit of memory. A client that disconnects without reading is noticed at
-the end of its input; its commands still run.
-
-Commands behind one that blocks wait in the same way until its reply is sent.
-"""
+"""The output of one connection: replies since the last flush, and bytes that the kernel has not accepted yet."""
 
 from __future__ import annotations
 
@@ -23,11 +11,88 @@ from typing import Protocol
 from spark_streams.engine.client import Client
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import error
-from spark_streams.engine.resp.request_parser import RequestParser
-from spark_streams.engine.resp.requests import BEFORE_AUTH, Request, TooLongError
+from spark_streams.engine.resp.request_parser import BEFORE_AUTH, Request, RequestParser, TooLongError
 from spark_streams.engine.server.joint_batch import LONGEST, JointBatches
 from spark_streams.engine.server.listeners import Channel
-from spark_streams.engine.server.output import Output
+from spark_streams.engine.settings.setting_table import OutputLimit
+
+
+class ConnectionOutput:
+    """fresh: replies since the last flush. unsent: bytes that the kernel has not accepted. late: bytes behind those."""
+
+    __slots__ = ("_channel", "_late", "_slow_since", "fresh", "unsent")
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.fresh: list[bytes] = []
+        self.unsent = memoryview(b"")
+        self._late = bytearray()
+        self._slow_since = 0.0  # time.monotonic() since when the soft limit is exceeded; 0: it is not
+
+    @property
+    def waiting(self) -> int:
+        """Number of bytes that the kernel has not accepted."""
+        return len(self.unsent) + len(self._late)
+
+    def send(self) -> None:
+        """Send what the kernel accepts. Raises OSError if the peer has disconnected."""
+        if self.fresh:
+            data = b"".join(self.fresh) if len(self.fresh) > 1 else self.fresh[0]
+            self.fresh.clear()
+            if self.unsent:
+                self._late += data
+            else:
+                # Without a memoryview: the kernel accepts nearly every reply at once.
+                sent = self._send(data)
+                if sent < len(data):
+                    self.unsent = memoryview(data)[sent:]
+                return
+        while self.unsent:
+            sent = self._send(self.unsent)
+            if not sent:
+                return
+            self.unsent = self.unsent[sent:]
+            if not self.unsent and self._late:
+                self.unsent, self._late = memoryview(self._late), bytearray()
+
+    def _send(self, data: bytes | memoryview) -> int:
+        """Return how many bytes the kernel has accepted."""
+        try:
+            return self._channel.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+
+    def drop(self) -> None:
+        """Discard all output: the peer has disconnected."""
+        self.fresh.clear()
+        self.unsent, self._late = memoryview(b""), bytearray()
+
+    def is_read_too_slowly(self, limit: OutputLimit, moment: float) -> bool:
+        """Whether more output waits than the limit allows, or for too long."""
+        waiting = self.waiting
+        too_slow = bool(limit.hard) and waiting > limit.hard
+        if not limit.soft or waiting <= limit.soft:
+            self._slow_since = 0.0
+        elif not self._slow_since:
+            self._slow_since = moment
+        elif moment - self._slow_since > limit.seconds:
+            too_slow = True
+        return too_slow
+
+
+# One client's connection: reading, running commands, and sending replies.
+#
+# Per turn: read from the socket (up to 256 KB), parse, run the commands, and write all their replies with one send. A
+# single small reply is sent at the end of the turn. If the commands take longer than a slice, the other connections get
+# their turn before the rest runs, and nothing is read from this connection until then.
+#
+# Replies that the kernel does not accept stay here. While they exceed a limit, no more commands run: arriving bytes are
+# stored in `unparsed`, so that a client may send everything before it reads. A slow reader therefore delays no other
+# client, and needs at most client-query-buffer-limit of memory. A client that disconnects without reading is noticed at
+# the end of its input; its commands still run.
+#
+# Commands behind one that blocks wait in the same way until its reply is sent.
+
 
 READ_SIZE = 256 * 1024
 READ_LITTLE = 64 * 1024  # unless the last read returned as much: a larger buffer costs system calls
@@ -54,16 +119,16 @@ class Turn(Protocol):
 
     engine: Engine
     selector: selectors.BaseSelector
-    to_flush: list[Connection]
-    unfinished: list[Connection]
+    to_flush: list[ClientConnection]
+    unfinished: list[ClientConnection]
     turn_ends: float
     joint: JointBatches
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         """Unregister a connection that is about to be closed."""
 
 
-class Connection:
+class ClientConnection:
     """One client's socket, its input that has not run, and its output that is not sent."""
 
     __slots__ = ("backlog", "backlog_bytes", "channel", "client", "closed", "connections", "engine", "events", "output",
@@ -82,7 +147,7 @@ class Connection:
         self.unparsed = bytearray()  # input after the backlog
         self.queued = False  # registered in connections.unfinished
         self.read_size = READ_LITTLE
-        self.output = Output(channel)
+        self.output = ConnectionOutput(channel)
         self.events = selectors.EVENT_READ
 
     @property

@@ -1,13 +1,15 @@
-"""Creates the stream of a payload (rdb.py) for RESTORE, from any Redis of 5.0 to 8.10."""
+"""A stream's payload (rdb.py): DUMP makes it, and RESTORE makes a stream of it.
+
+DUMP writes for the oldest Redis that supports all contents of the stream: 7.0, 8.6 or 8.8. RESTORE reads payloads of
+any Redis of 5.0 to 8.10.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from itertools import groupby
+from itertools import dropwhile, groupby
 
 from spark_streams.base.ids import U64_MAX
-from spark_streams.engine.persistence.crc64 import crc64
-from spark_streams.engine.persistence.listpack import BadDataError, TooManyElementsError
 from spark_streams.engine.persistence.rdb import (
     DELETED,
     SAME_FIELDS,
@@ -16,14 +18,141 @@ from spark_streams.engine.persistence.rdb import (
     STREAM_3,
     STREAM_4,
     STREAM_5,
-    Source,
+    BadDataError,
+    RdbSource,
+    TooManyElementsError,
+    crc64,
+    pack,
+    put_id,
+    put_length,
+    put_string,
 )
-from spark_streams.engine.store.entry import entry_wire, fields_wire
-from spark_streams.engine.store.group import Group, distance
-from spark_streams.engine.store.idempotence import MAX_DURATION, MAX_SIZE, Idempotence
+from spark_streams.engine.store.entry_bytes import entry_wire, fields_of, fields_wire
+from spark_streams.engine.store.group import StoredGroup, distance
+from spark_streams.engine.store.node import Node
 from spark_streams.engine.store.node_limits import NodeLimits
-from spark_streams.engine.store.pel_range import Consumer, PelRange
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.pel import Consumer, PelRange
+from spark_streams.engine.store.remembered_messages import MAX_DURATION, MAX_SIZE, Idempotence
+from spark_streams.engine.store.stream import StoredStream
+
+_VERSIONS = {STREAM_2: 10, STREAM_4: 13, STREAM_5: 14}  # format version that introduced a type of stream
+
+
+def dump(stream: StoredStream, now: int, newest: bool = False) -> bytes:
+    """Return the payload of a stream. now: Unix milliseconds.
+
+    newest: use the newest format, which also holds when consumers were last active.
+    """
+    kind = STREAM_5 if newest else _kind_of(stream)
+    out = bytearray([kind])
+    _put_stream(out, stream, kind, now)
+    out += _VERSIONS[kind].to_bytes(2, "little")
+    out += crc64(bytes(out)).to_bytes(8, "little")
+    return bytes(out)
+
+
+def _kind_of(stream: StoredStream) -> int:
+    """Return the oldest type that supports all contents of this stream."""
+    if any(group.released.pending.count for group in stream.groups.values()):
+        return STREAM_5
+    return STREAM_4 if stream.idempotence.used else STREAM_2
+
+
+def _put_stream(out: bytearray, stream: StoredStream, kind: int, now: int) -> None:
+    put_length(out, len(stream.nodes))
+    for node in stream.nodes:
+        first, listpack = _packed_node(node)
+        put_string(out, first.to_bytes(16, "big"))
+        put_string(out, listpack)
+    put_length(out, stream.length)
+    for entry_id in (stream.last_id, stream.first_id, stream.max_deleted_id):
+        put_id(out, entry_id)
+    put_length(out, stream.entries_added)
+    put_length(out, len(stream.groups))
+    for name, group in stream.groups.items():
+        put_string(out, name)
+        _put_group(out, stream, group, kind)
+    if kind >= STREAM_4:
+        _put_idempotence(out, stream.idempotence, now)
+
+
+def _put_group(out: bytearray, stream: StoredStream, group: StoredGroup, kind: int) -> None:
+    put_id(out, group.last_id)
+    put_length(out, U64_MAX if group.entries_read is None else group.entries_read)
+    put_length(out, len(group.pending))
+    for pel_range in group.pending.index.ranges:
+        tail = bytearray(_time(pel_range.time))
+        put_length(tail, pel_range.deliveries)
+        for entry_id in pel_range.id_list(stream):
+            out += entry_id.to_bytes(16, "big")
+            out += tail
+    put_length(out, len(group.consumers))
+    for consumer in group.consumers.values():
+        put_string(out, consumer.name)
+        out += _time(consumer.seen)
+        if kind >= STREAM_3:
+            out += _time(consumer.active)
+        _put_ids(out, stream, consumer)
+    if kind >= STREAM_5:
+        _put_ids(out, stream, group.released)
+
+
+def _put_ids(out: bytearray, stream: StoredStream, owner: Consumer) -> None:
+    """Write the pending entries of this consumer, or the released ones."""
+    put_length(out, owner.pending.count)
+    for pel_range in owner.pending.ranges:
+        out += b"".join([entry_id.to_bytes(16, "big") for entry_id in pel_range.id_list(stream)])
+
+
+def _put_idempotence(out: bytearray, memory: Idempotence, now: int) -> None:
+    """Write the remembered idempotent adds that have not expired."""
+    put_length(out, memory.duration)
+    put_length(out, memory.max_size)
+    latest = memory.latest_forgotten(now)
+    alive = [
+        (producer, remaining_messages)
+        for producer, messages in sorted(memory.producers.items())
+        if (remaining_messages := list(dropwhile(lambda item: item[1] >> 64 <= latest, messages.items())))
+    ]
+    put_length(out, len(alive))
+    for producer, remaining_messages in alive:
+        put_string(out, producer)
+        put_length(out, len(remaining_messages))
+        for message, entry_id in remaining_messages:
+            put_string(out, message)
+            put_id(out, entry_id)
+    put_length(out, memory.added)
+    put_length(out, memory.duplicates)
+
+
+def _time(milliseconds: int) -> bytes:
+    return milliseconds.to_bytes(8, "little", signed=True)
+
+
+def _packed_node(node: Node) -> tuple[int, bytes]:
+    """Return the ID from which the node's IDs are counted, and its live entries as a listpack."""
+    entries = [
+        (node.id_at(low + index), fields_of(wire))
+        for low, high in node.spans(0, node.slots)
+        for index, wire in enumerate(node.wires(low, high))
+    ]
+    first, pairs = entries[0]
+    names = pairs[::2]
+    elements: list[bytes | int] = [len(entries), 0, len(names), *names, 0]
+    for entry_id, pairs in entries:
+        ms = _difference(entry_id >> 64, first >> 64)
+        seq = _difference(entry_id & U64_MAX, first & U64_MAX)
+        if pairs[::2] == names:
+            elements += [SAME_FIELDS, ms, seq, *pairs[1::2], len(names) + 3]
+        else:
+            elements += [0, ms, seq, len(pairs) // 2, *pairs, len(pairs) + 4]
+    return first, pack(elements)
+
+
+def _difference(number: int, base: int) -> int:
+    """Return the difference of two 64-bit numbers as a signed 64-bit number; it may wrap around."""
+    return ((number - base + (1 << 63)) & U64_MAX) - (1 << 63)
+
 
 READ_VERSION = 14  # Redis 8.8
 # Bytes of memory in addition to those of the text.
@@ -40,7 +169,7 @@ class OtherTypeError(Exception):
 
 def load(
     payload: bytes, limits: NodeLimits, now: int, memory_limit: int = 1 << 62, element_limit: int = 1 << 62
-) -> Stream:
+) -> StoredStream:
     """Return the stream of a payload. It may take `memory_limit` bytes, and have `element_limit` listpack elements.
 
     Raises WrongVersionError, OtherTypeError, BadDataError, TooLargeError, TooManyElementsError.
@@ -50,7 +179,7 @@ def load(
     checksum = int.from_bytes(payload[-8:], "little")
     if checksum and checksum != crc64(payload[:-8]):
         raise WrongVersionError
-    source = Source(payload[:-10], memory_limit)
+    source = RdbSource(payload[:-10], memory_limit)
     try:
         kind = source.take(1)[0]
         if kind not in _STREAM_KINDS and kind <= max(_STREAM_KINDS):
@@ -68,7 +197,7 @@ def load(
 _STREAM_KINDS = (STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5)
 
 
-def _most_elements(source: Source) -> int:
+def _most_elements(source: RdbSource) -> int:
     """Return how many elements the listpacks of all nodes have at most. The source stays where it is."""
     begin = source.position
     elements = 0
@@ -79,8 +208,8 @@ def _most_elements(source: Source) -> int:
     return elements
 
 
-def _stream(source: Source, kind: int, limits: NodeLimits, now: int) -> Stream:
-    stream = Stream(limits)
+def _stream(source: RdbSource, kind: int, limits: NodeLimits, now: int) -> StoredStream:
+    stream = StoredStream(limits)
     for _ in range(source.count(18)):
         first = source.string()
         if len(first) != 16:
@@ -114,7 +243,7 @@ def _stream(source: Source, kind: int, limits: NodeLimits, now: int) -> Stream:
     return stream
 
 
-def _idempotence(source: Source, memory: Idempotence, now: int) -> None:
+def _idempotence(source: RdbSource, memory: Idempotence, now: int) -> None:
     """Read the remembered idempotent adds, without expired ones."""
     memory.duration, memory.max_size = source.length(), source.length()
     if not 1 <= memory.duration <= MAX_DURATION or not 1 <= memory.max_size <= MAX_SIZE:
@@ -174,8 +303,8 @@ def _entries(first: int, elements: list[bytes]) -> Iterator[tuple[int, list[byte
         raise BadDataError("a node has a wrong count of entries")
 
 
-def _group(source: Source, kind: int, stream: Stream, now: int) -> Group:
-    group = Group(source.id(), None)
+def _group(source: RdbSource, kind: int, stream: StoredStream, now: int) -> StoredGroup:
+    group = StoredGroup(source.id(), None)
     if kind == STREAM:
         group.entries_read = distance(stream, group.last_id)
     else:
@@ -205,7 +334,7 @@ def _group(source: Source, kind: int, stream: Stream, now: int) -> Group:
 
 
 def add_pending(
-    group: Group, stream: Stream, pending: Mapping[int, tuple[int, int]], owners: Mapping[int, Consumer]
+    group: StoredGroup, stream: StoredStream, pending: Mapping[int, tuple[int, int]], owners: Mapping[int, Consumer]
 ) -> None:
     """Add pending entries to a group that has none. pending: time and number of deliveries by ID; owners: consumers."""
     alike = groupby(sorted(pending), lambda entry_id: (id(owners[entry_id]), *pending[entry_id]))
@@ -213,7 +342,7 @@ def add_pending(
         _add_run(group, stream, list(ids), owners, time, deliveries)
 
 
-def _read_owned_ids(source: Source, owner: Consumer, owners: dict[int, Consumer], pending: Container[int]) -> None:
+def _read_owned_ids(source: RdbSource, owner: Consumer, owners: dict[int, Consumer], pending: Container[int]) -> None:
     """Read the IDs of the pending entries of one consumer, or of the released ones."""
     for _ in range(source.count(16)):
         pending_id = source.raw_id()
@@ -223,7 +352,7 @@ def _read_owned_ids(source: Source, owner: Consumer, owners: dict[int, Consumer]
 
 
 def _add_run(
-    group: Group, stream: Stream, ids: list[int], owners: Mapping[int, Consumer], time: int, deliveries: int
+    group: StoredGroup, stream: StoredStream, ids: list[int], owners: Mapping[int, Consumer], time: int, deliveries: int
 ) -> None:
     pel_range = PelRange(ids[0], ids[-1], len(ids), owners[ids[0]], time, deliveries)
     if pel_range.count > 1 and pel_range.id_list(stream) != ids:

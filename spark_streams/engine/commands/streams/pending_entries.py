@@ -1,12 +1,14 @@
-"""XPENDING, XCLAIM, XAUTOCLAIM: pending entries, and claiming them."""
+"""XPENDING, XCLAIM, XAUTOCLAIM, XNACK: pending entries, claiming them, and releasing them for the next reader."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import (
+from spark_streams.engine.commands.command_arguments import (
+    BAD_ID,
     entry_id,
     integer_of,
     interval_end,
@@ -27,15 +29,15 @@ from spark_streams.engine.resp.replies import (
     integer,
 )
 from spark_streams.engine.store import entryid
-from spark_streams.engine.store.group import Group
-from spark_streams.engine.store.pel_range import Consumer, PelRangeIndex
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.group import StoredGroup
+from spark_streams.engine.store.pel import Consumer, PelRangeIndex
+from spark_streams.engine.store.stream import StoredStream
 
 MAX_DELIVERIES = 2**63 - 1
 _MAX_CLAIM = MAX_DELIVERIES // 16
 
 
-def existing_group(client: Client, args: list[bytes]) -> tuple[Stream, Group]:
+def existing_group(client: Client, args: list[bytes]) -> tuple[StoredStream, StoredGroup]:
     """Return the stream and group that args[1] and args[2] name. Raises NOGROUP."""
     stream = client.db.stream(args[1])
     group = stream.groups.get(args[2]) if stream is not None else None
@@ -69,7 +71,7 @@ def xpending(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return _extended(index, stream, group, start, end, count, min_idle, engine.now)
 
 
-def _summary(stream: Stream, group: Group) -> Reply:
+def _summary(stream: StoredStream, group: StoredGroup) -> Reply:
     pel_ranges = group.pending.index.ranges
     if not pel_ranges:
         return Array([integer(0), NIL, NIL, NIL_ARRAY])
@@ -83,7 +85,14 @@ def _summary(stream: Stream, group: Group) -> Reply:
 
 
 def _extended(
-    index: PelRangeIndex, stream: Stream, group: Group, start: int, end: int, count: int, min_idle: int, now: int
+    index: PelRangeIndex,
+    stream: StoredStream,
+    group: StoredGroup,
+    start: int,
+    end: int,
+    count: int,
+    min_idle: int,
+    now: int,
 ) -> Reply:
     """Return ID, consumer, idle milliseconds and deliveries of each entry.
 
@@ -172,7 +181,7 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return Array(items)
 
 
-def _consumer(engine: Engine, client: Client, group: Group, args: list[bytes]) -> Consumer:
+def _consumer(engine: Engine, client: Client, group: StoredGroup, args: list[bytes]) -> Consumer:
     """Return the consumer that claims; create it on first use."""
     if args[3] not in group.consumers:
         client.db.changes += 1
@@ -260,14 +269,16 @@ def xautoclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return Array([bulk(entryid.text(cursor)), Array(items), Array(bulks(map(entryid.text, deleted)))])
 
 
-def _take_over(group: Group, stream: Stream, claimed_id: int, consumer: Consumer, now: int, deliveries: int) -> None:
+def _take_over(
+    group: StoredGroup, stream: StoredStream, claimed_id: int, consumer: Consumer, now: int, deliveries: int
+) -> None:
     group.pending.take(claimed_id, stream)
     group.pending.put(claimed_id, consumer, now, deliveries, stream)
     consumer.active = now
 
 
 def _pick(
-    stream: Stream, group: Group, start: int, count: int, min_idle: int, now: int
+    stream: StoredStream, group: StoredGroup, start: int, count: int, min_idle: int, now: int
 ) -> tuple[list[tuple[int, int]], list[int], int]:
     """Return IDs to claim with their deliveries, deleted IDs, and the cursor; examines ten IDs per ID to claim."""
     index = group.pending.index
@@ -287,3 +298,82 @@ def _pick(
                 claimable.append((pending_id, pel_range.deliveries))
                 count -= 1
     return claimable, deleted, 0
+
+
+_MODES: dict[bytes, Callable[[int], int]] = {
+    b"silent": lambda deliveries: max(deliveries - 1, 0),
+    b"fail": lambda deliveries: deliveries,
+    b"fatal": lambda deliveries: MAX_DELIVERIES,
+}
+
+
+@command("xnack", -7, "write fast", (1, 1, 1))
+def xnack(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XNACK key group SILENT|FAIL|FATAL IDS count id … [RETRYCOUNT n] [FORCE]"""
+    stream, group = existing_group(client, args)
+    new_deliveries = _MODES.get(args[3].lower())
+    if new_deliveries is None:
+        raise CommandError("ERR mode must be SILENT, FAIL, or FATAL")
+    texts, retries, force = _options(args)
+    if retries is not None:
+        retry_count = retries
+        new_deliveries = lambda deliveries: retry_count  # noqa: E731 - one of three functions of the same form
+    try:
+        ranges = group.ranges(texts, stream)
+    except entryid.EntryIdError:
+        raise CommandError(BAD_ID) from None
+    released = sum(_release(stream, group, *range_, new_deliveries, force) for range_ in ranges)
+    if released:
+        client.db.touch_groups(args[1], released)
+    return integer(released)
+
+
+def _options(args: list[bytes]) -> tuple[list[bytes], int | None, bool]:
+    texts: list[bytes] = []
+    retries: int | None = None
+    force = False
+    index = 4
+    while index < len(args):
+        option, more = args[index].lower(), len(args) - index - 1
+        if option == b"ids" and more:
+            count = integer_of(args[index + 1], "ERR numids must be a positive integer")
+            if not 1 <= count < 1 << 31:
+                raise CommandError("ERR numids must be a positive integer")
+            if count > len(args) - index - 2:
+                raise CommandError("ERR number of IDs doesn't match numids")
+            texts = args[index + 2 : index + 2 + count]
+            index += 1 + count
+        elif option == b"force":
+            force = True
+        elif option == b"retrycount" and more:
+            retries = integer_of(args[index + 1])
+            if retries < 0:
+                raise CommandError("ERR Invalid RETRYCOUNT value, must be >= 0")
+            index += 1
+        else:
+            raise CommandError(b"ERR Unrecognized XNACK option '%b'" % args[index])
+        index += 1
+    if not texts:
+        raise CommandError("ERR syntax error, expected IDS keyword")
+    return texts, retries, force
+
+
+def _release(
+    stream: StoredStream,
+    group: StoredGroup,
+    first: int,
+    last: int,
+    count: int,
+    new_deliveries: Callable[[int], int],
+    force: bool,
+) -> int:
+    pel_ranges = group.take(first, last, count, stream)
+    if pel_ranges is None:
+        # Only a single ID may be not pending: releasing, unlike acknowledging, keeps IDs in the list.
+        if not force or stream.find(first) is None:
+            return 0
+        group.pending.put(first, group.released, 0, new_deliveries(0), stream)
+        return 1
+    for pel_range in pel_ranges:
+        group.pending.move(pel_range, group.released, 0, new_deliveries(pel_range.deliveries))
+    return count

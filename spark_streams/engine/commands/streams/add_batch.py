@@ -3,7 +3,7 @@
 All entries get consecutive IDs. The texts of the IDs are joined from a table of endings, so an entry costs three
 elements of one join, and its reply one element of another:
 
-    *2\\r\\n$15\\r\\n1526919030474-  │ 7\\r\\n*4\\r\\n │ $1\\r\\nf\\r\\n$3\\r\\n123\\r\\n …     head, ending, section
+    *2\r\n$15\r\n1526919030474-  │ 7\r\n*4\r\n │ $1\r\nf\r\n$3\r\n123\r\n …     head, ending, section
 
 Within MULTI a batch is queued as one, and EXEC runs it as one.
 
@@ -17,10 +17,10 @@ from functools import lru_cache
 
 from spark_streams.engine.client import REPLY_ON, Client
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.xadd_batch import Shape, XaddBatch
+from spark_streams.engine.resp.xadd_batch import BatchShape, XaddBatch
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.id_ranges import DIGITS, Block, blocks
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.stream import StoredStream
 
 
 def add_batch(engine: Engine, client: Client, batch: XaddBatch) -> bytes | None:
@@ -34,7 +34,7 @@ def add_batch(engine: Engine, client: Client, batch: XaddBatch) -> bytes | None:
     if db.expires:
         db.expire_if_due(key)
     stream = db.values.get(key)
-    if type(stream) is not Stream or not stream.takes_batches:
+    if type(stream) is not StoredStream or not stream.takes_batches:
         return None
     first = max(engine.now << 64, stream.last_id + 1)
     if first + count > entryid.HIGHEST:
@@ -58,7 +58,7 @@ def add_batch(engine: Engine, client: Client, batch: XaddBatch) -> bytes | None:
     return b"".join(replies)
 
 
-def _append(stream: Stream, shape: Shape, block: Block, head: bytes, sections: list[bytes]) -> None:
+def _append(stream: StoredStream, shape: BatchShape, block: Block, head: bytes, sections: list[bytes]) -> None:
     """Append the entries of one block, each time as many as fit into the newest node."""
     head = b"*2\r\n" + head
     table = _endings(block.padded, b"\r\n*%d\r\n" % (2 * len(shape.names)))

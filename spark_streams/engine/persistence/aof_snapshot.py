@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from spark_streams.engine.command_bytes import claim_command, number, xadd_head
 from spark_streams.engine.store import entryid
-from spark_streams.engine.store.entry import fields_wire
+from spark_streams.engine.store.entry_bytes import claim_command, fields_wire, number, xadd_head
 from spark_streams.engine.store.keyspace import Database, Value
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.stream import StoredStream
 
 _PER_COMMAND = 10_000  # ids
 _ITEMS = 500  # fields of a hash, members of a set, elements of a list
@@ -43,7 +42,7 @@ def database_commands(db: Database) -> Iterator[bytes]:
 
 def value_commands(key: bytes, value: Value, due: int | None) -> Iterator[bytes]:
     """Yield the commands for one key that does not exist yet, with its expiry."""
-    if isinstance(value, Stream):
+    if isinstance(value, StoredStream):
         yield from stream_commands(key, value)
     elif isinstance(value, bytes):
         yield command(b"SET", key, value)
@@ -63,7 +62,7 @@ def value_commands(key: bytes, value: Value, due: int | None) -> Iterator[bytes]
         yield command(b"PEXPIREAT", key, number(due))
 
 
-def stream_commands(key: bytes, stream: Stream) -> Iterator[bytes]:
+def stream_commands(key: bytes, stream: StoredStream) -> Iterator[bytes]:
     """Yield the commands for one stream with its groups."""
     ghosts = _ghosts(stream)
     yield from _entries(key, stream, ghosts)
@@ -107,7 +106,7 @@ def _release(key: bytes, group: bytes, deliveries: int, texts: list[bytes]) -> I
         yield command(b"XNACK", key, group, b"FAIL", *ids, b"RETRYCOUNT", number(deliveries), b"FORCE")
 
 
-def _idempotent_adds(key: bytes, stream: Stream) -> Iterator[bytes]:
+def _idempotent_adds(key: bytes, stream: StoredStream) -> Iterator[bytes]:
     """Yield the commands for remembered idempotent adds; they need Redis 8.6."""
     memory = stream.idempotence
     if memory.used:
@@ -123,7 +122,7 @@ def _not_above(ids: Iterable[int], last: int) -> list[bytes]:
     return [entryid.text(entry_id) for entry_id in ids if entry_id <= last]
 
 
-def _ghosts(stream: Stream) -> list[int]:
+def _ghosts(stream: StoredStream) -> list[int]:
     """Return in order the IDs that are pending, or remembered of an idempotent add, and are no entries."""
     remembered = (entry_id for messages in stream.idempotence.producers.values() for entry_id in messages.values())
     ghosts = {entry_id for entry_id in remembered if stream.find(entry_id) is None}
@@ -137,7 +136,7 @@ def _ghosts(stream: Stream) -> list[int]:
     return sorted(pending_id for pending_id in ghosts if pending_id <= stream.last_id)
 
 
-def _entries(key: bytes, stream: Stream, ghosts: list[int]) -> Iterator[bytes]:
+def _entries(key: bytes, stream: StoredStream, ghosts: list[int]) -> Iterator[bytes]:
     heads: dict[bytes, bytes] = {}
     waiting = iter(ghosts)
     ghost = next(waiting, None)
@@ -165,7 +164,7 @@ def _ghost(key: bytes, entry_id: int) -> bytes:
     return command(b"XADD", key, entryid.text(entry_id), b"", b"")
 
 
-def _remove_ghosts(key: bytes, stream: Stream, ghosts: list[int]) -> Iterator[bytes]:
+def _remove_ghosts(key: bytes, stream: StoredStream, ghosts: list[int]) -> Iterator[bytes]:
     """Yield the commands that delete the ghosts.
 
     Trimming below the first entry does not change the greatest deleted ID.

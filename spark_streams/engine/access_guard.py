@@ -11,10 +11,10 @@ import time
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import Command, find
 from spark_streams.engine.resp.replies import CommandError
-from spark_streams.engine.resp.requests import Request
+from spark_streams.engine.resp.request_parser import Request
 from spark_streams.engine.resp.xadd_batch import XaddBatch
 from spark_streams.engine.settings.config import Config
-from spark_streams.engine.store.memory import MemoryGauge
+from spark_streams.engine.store.keyspace import MemoryGauge
 
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 LOADING = "LOADING Redis is loading the dataset in memory"
@@ -37,7 +37,7 @@ class HttpRequestError(Exception):
     """The client sent a line of an HTTP request. Close the connection, and do not run what follows."""
 
 
-class Guard:
+class AccessGuard:
     """Decides which commands are refused. There is one guard for each engine."""
 
     def __init__(self, config: Config, memory: MemoryGauge) -> None:

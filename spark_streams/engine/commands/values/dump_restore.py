@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from spark_streams.engine.access import OUT_OF_MEMORY
+from spark_streams.engine.access_guard import OUT_OF_MEMORY
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.command_arguments import integer_of, syntax_error
 from spark_streams.engine.core import Engine
-from spark_streams.engine.persistence import snapshot
-from spark_streams.engine.persistence.dump import dump as payload_of
-from spark_streams.engine.persistence.listpack import BadDataError, TooLargeError, TooManyElementsError
-from spark_streams.engine.persistence.restore import OtherTypeError, WrongVersionError, load
+from spark_streams.engine.persistence import aof_snapshot
+from spark_streams.engine.persistence.rdb import BadDataError, TooLargeError, TooManyElementsError
+from spark_streams.engine.persistence.stream_payload import OtherTypeError, WrongVersionError, load
+from spark_streams.engine.persistence.stream_payload import dump as payload_of
 from spark_streams.engine.resp.replies import NIL, OK, CommandError, Reply, bulk
-from spark_streams.engine.store.memory import size_of
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.keyspace import size_of
+from spark_streams.engine.store.stream import StoredStream
 
 _USUAL_GROWTH = 8  # bytes in memory for a byte of a payload, usually
 # Reading a payload blocks the other clients: for at most 50 ms, unless it is large. Payloads of Redis have up to four
@@ -29,7 +29,7 @@ def dump(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     value = client.db.get(args[1])
     if value is None:
         return NIL
-    if not isinstance(value, Stream):
+    if not isinstance(value, StoredStream):
         raise CommandError("ERR this engine dumps streams only")
     return bulk(payload_of(value, engine.now))
 
@@ -59,7 +59,7 @@ def restore(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if due:
         db.expires[key] = due
     if journal is not None:
-        journal.restored(db, key, existed, snapshot.value_commands(key, value, db.expires.get(key)))
+        journal.restored(db, key, existed, aof_snapshot.value_commands(key, value, db.expires.get(key)))
     return OK
 
 
@@ -93,7 +93,7 @@ def _restore_options(args: list[bytes]) -> tuple[bool, bool]:
     return replace, absolute
 
 
-def _value_of(payload: bytes, engine: Engine) -> Stream:
+def _value_of(payload: bytes, engine: Engine) -> StoredStream:
     """Return the stream of a payload. Raises CommandError if it cannot be read, or takes too much memory."""
     limit = engine.config.number("proto-max-bulk-len") + _USUAL_GROWTH * len(payload)
     available_bytes = engine.memory.available_bytes()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from spark_streams.engine.store.idempotence import MAX_DURATION, MAX_SIZE
+from spark_streams.engine.store.remembered_messages import MAX_DURATION, MAX_SIZE
 
 PASSWORD_VARIABLE = "RSTREAM_ENGINE_PASSWORD"  # environment variable of `rstream serve`
 
@@ -25,14 +25,14 @@ class SettingError(ValueError):
     """A value that an option cannot have. The text gives the reason, in Redis' words if Redis has the option."""
 
 
-class Kind(NamedTuple):
+class SettingKind(NamedTuple):
     """How an option's text is read and shown."""
 
     read: Callable[[str], object]
     show: Callable[[object], str] = str
 
 
-def number(low: int, high: int) -> Kind:
+def number(low: int, high: int) -> SettingKind:
     """A whole number."""
 
     def read(text: str) -> int:
@@ -40,12 +40,12 @@ def number(low: int, high: int) -> Kind:
             raise SettingError("argument couldn't be parsed into an integer")
         return _within(int(text), low, high)
 
-    return Kind(read)
+    return SettingKind(read)
 
 
-def memory(low: int = 0) -> Kind:
+def memory(low: int = 0) -> SettingKind:
     """A number of bytes: `100mb`."""
-    return Kind(lambda text: _within(read_memory(text), low, _LONG_MAX))
+    return SettingKind(lambda text: _within(read_memory(text), low, _LONG_MAX))
 
 
 def read_memory(text: str) -> int:
@@ -62,7 +62,7 @@ def _within(value: int, low: int, high: int) -> int:
     return value
 
 
-def one_of(*choices: str) -> Kind:
+def one_of(*choices: str) -> SettingKind:
     """One of several words."""
 
     def read(text: str) -> str:
@@ -70,7 +70,7 @@ def one_of(*choices: str) -> Kind:
             raise SettingError("argument(s) must be one of the following: " + ", ".join(choices))
         return text.lower()
 
-    return Kind(read)
+    return SettingKind(read)
 
 
 def _read_flag(text: str) -> bool:
@@ -133,18 +133,18 @@ def _read_text(text: str) -> str:
     return text
 
 
-TEXT = Kind(_read_text)
-FILE_NAME = Kind(_read_file_name)
-FLAG = Kind(_read_flag, lambda value: "yes" if value else "no")
-MODE = Kind(_read_mode, lambda value: f"{value:o}")
-LIMITS = Kind(_read_limits, _show_limits)
+TEXT = SettingKind(_read_text)
+FILE_NAME = SettingKind(_read_file_name)
+FLAG = SettingKind(_read_flag, lambda value: "yes" if value else "no")
+MODE = SettingKind(_read_mode, lambda value: f"{value:o}")
+LIMITS = SettingKind(_read_limits, _show_limits)
 
 
-class Option(NamedTuple):
+class Setting(NamedTuple):
     """One setting. If `help` is empty, CONFIG GET shows it, and it cannot have another value."""
 
     name: str
-    kind: Kind
+    kind: SettingKind
     default: str
     group: str = ""
     help: str = ""
@@ -153,7 +153,7 @@ class Option(NamedTuple):
     immutable: bool = False  # Redis cannot change it, either
 
 
-def _table(*options: Option) -> dict[str, Option]:
+def _table(*options: Setting) -> dict[str, Setting]:
     return {option.name: option for option in options}
 
 
@@ -167,76 +167,77 @@ ADDRESS, TLS, ACCESS, LIMITED, STREAMS, PERSISTENCE, PROCESS = (
     "the process",
 )
 
-OPTIONS: dict[str, Option] = _table(
-    Option("port", number(0, 65535), "6379", ADDRESS, "TCP port; 0: none, as with a --unixsocket or --tls-port", "N"),
-    Option("bind", TEXT, "127.0.0.1", ADDRESS, "addresses to listen on", "ADDRESS ..."),
-    Option("unixsocket", TEXT, "", ADDRESS, "listen on this Unix socket, too", "PATH", immutable=True),
-    Option("unixsocketperm", MODE, "600", ADDRESS, "mode of the Unix socket", "OCTAL", immutable=True),
-    Option("tcp-backlog", number(0, _INT_MAX), "511", ADDRESS, "connections that may wait to be accepted", "N",
+OPTIONS: dict[str, Setting] = _table(
+    Setting("port", number(0, 65535), "6379", ADDRESS, "TCP port; 0: none, as with a --unixsocket or --tls-port", "N"),
+    Setting("bind", TEXT, "127.0.0.1", ADDRESS, "addresses to listen on", "ADDRESS ..."),
+    Setting("unixsocket", TEXT, "", ADDRESS, "listen on this Unix socket, too", "PATH", immutable=True),
+    Setting("unixsocketperm", MODE, "600", ADDRESS, "mode of the Unix socket", "OCTAL", immutable=True),
+    Setting("tcp-backlog", number(0, _INT_MAX), "511", ADDRESS, "connections that may wait to be accepted", "N",
            immutable=True),
-    Option("tls-port", number(0, 65535), "0", TLS, "TCP port for TLS; 0 for none", "N"),
-    Option("tls-cert-file", TEXT, "", TLS, "the server's certificate, PEM", "FILE"),
-    Option("tls-key-file", TEXT, "", TLS, "its private key, PEM", "FILE"),
-    Option("tls-key-file-pass", TEXT, "", TLS, "password of the private key", "TEXT"),
-    Option("tls-ca-cert-file", TEXT, "", TLS, "certificate authorities that sign clients' certificates, PEM", "FILE"),
-    Option("tls-auth-clients", one_of("no", "yes", "optional"), "yes", TLS, "whether clients need a certificate",
+    Setting("tls-port", number(0, 65535), "0", TLS, "TCP port for TLS; 0 for none", "N"),
+    Setting("tls-cert-file", TEXT, "", TLS, "the server's certificate, PEM", "FILE"),
+    Setting("tls-key-file", TEXT, "", TLS, "its private key, PEM", "FILE"),
+    Setting("tls-key-file-pass", TEXT, "", TLS, "password of the private key", "TEXT"),
+    Setting("tls-ca-cert-file", TEXT, "", TLS, "certificate authorities that sign clients' certificates, PEM", "FILE"),
+    Setting("tls-auth-clients", one_of("no", "yes", "optional"), "yes", TLS, "whether clients need a certificate",
            "yes|no|optional"),
-    Option("requirepass", TEXT, "", ACCESS, "the default user's password; none: no login needed", "PASSWORD",
+    Setting("requirepass", TEXT, "", ACCESS, "the default user's password; none: no login needed", "PASSWORD",
            while_running=True),
-    Option("protected-mode", FLAG, "yes", ACCESS, "without a password, refuse clients from other machines", "yes|no",
+    Setting("protected-mode", FLAG, "yes", ACCESS, "without a password, refuse clients from other machines", "yes|no",
            while_running=True),
-    Option("maxclients", number(1, 2**32 - 1), "10000", ACCESS, "clients at the same time", "N", while_running=True),
-    Option("timeout", number(0, _INT_MAX), "0", ACCESS, "close clients after this idle time; 0: never", "SECONDS",
+    Setting("maxclients", number(1, 2**32 - 1), "10000", ACCESS, "clients at the same time", "N", while_running=True),
+    Setting("timeout", number(0, _INT_MAX), "0", ACCESS, "close clients after this idle time; 0: never", "SECONDS",
            while_running=True),
-    Option("tcp-keepalive", number(0, _INT_MAX), "300", ACCESS, "probe idle connections after this time; 0: never",
+    Setting("tcp-keepalive", number(0, _INT_MAX), "300", ACCESS, "probe idle connections after this time; 0: never",
            "SECONDS", while_running=True),
-    Option("maxmemory", memory(), "0", LIMITED, "refuse writes above this data size (no eviction); 0: no limit",
+    Setting("maxmemory", memory(), "0", LIMITED, "refuse writes above this data size (no eviction); 0: no limit",
            "BYTES", while_running=True),
-    Option("client-output-buffer-limit", LIMITS, "normal 0 0 0", LIMITED,
+    Setting("client-output-buffer-limit", LIMITS, "normal 0 0 0", LIMITED,
            "close clients with this many unsent bytes: immediately, or after some seconds", "CLASS HARD SOFT SECONDS",
            while_running=True),
-    Option("client-query-buffer-limit", memory(1 << 20), "1gb", LIMITED, "most bytes of an unfinished request", "BYTES",
+    Setting("client-query-buffer-limit", memory(1 << 20), "1gb", LIMITED, "most bytes of an unfinished request",
+            "BYTES",
            while_running=True),
-    Option("proto-max-bulk-len", memory(1 << 20), "512mb", LIMITED, "most bytes of one argument", "BYTES",
+    Setting("proto-max-bulk-len", memory(1 << 20), "512mb", LIMITED, "most bytes of one argument", "BYTES",
            while_running=True),
-    Option("stream-node-max-entries", number(0, _LONG_MAX), "100", STREAMS,
+    Setting("stream-node-max-entries", number(0, _LONG_MAX), "100", STREAMS,
            "entries in a node; ~ trims whole nodes; 0: no limit",
            "N", while_running=True),
-    Option("stream-node-max-bytes", memory(), "4096", STREAMS, "bytes in a node; 0: no limit", "BYTES",
+    Setting("stream-node-max-bytes", memory(), "4096", STREAMS, "bytes in a node; 0: no limit", "BYTES",
            while_running=True),
-    Option("stream-idmp-duration", number(1, MAX_DURATION), "100", STREAMS,
+    Setting("stream-idmp-duration", number(1, MAX_DURATION), "100", STREAMS,
            "seconds for which a new stream remembers idempotent messages", "SECONDS", while_running=True),
-    Option("stream-idmp-maxsize", number(1, MAX_SIZE), "100", STREAMS,
+    Setting("stream-idmp-maxsize", number(1, MAX_SIZE), "100", STREAMS,
            "messages of one producer that a new stream remembers", "N", while_running=True),
-    Option("appendonly", FLAG, "no", PERSISTENCE, "write all changes to a file; load it at the start", "yes|no",
+    Setting("appendonly", FLAG, "no", PERSISTENCE, "write all changes to a file; load it at the start", "yes|no",
            while_running=True),
-    Option("appendfsync", one_of("always", "everysec", "no"), "everysec", PERSISTENCE,
+    Setting("appendfsync", one_of("always", "everysec", "no"), "everysec", PERSISTENCE,
            "flush to disk: before each reply, every second in the background, never", "always|everysec|no",
            while_running=True),
-    Option("appendfilename", FILE_NAME, "appendonly.aof", PERSISTENCE, "the file's name in dir", "NAME",
+    Setting("appendfilename", FILE_NAME, "appendonly.aof", PERSISTENCE, "the file's name in dir", "NAME",
            immutable=True),
-    Option("aof-load-truncated", FLAG, "yes", PERSISTENCE, "after a crash, cut off an unfinished end; no: refuse it",
+    Setting("aof-load-truncated", FLAG, "yes", PERSISTENCE, "after a crash, cut off an unfinished end; no: refuse it",
            "yes|no", while_running=True),
-    Option("auto-aof-rewrite-percentage", number(0, _INT_MAX), "100", PERSISTENCE,
+    Setting("auto-aof-rewrite-percentage", number(0, _INT_MAX), "100", PERSISTENCE,
            "rewrite the file after it has grown by this percentage since the last rewrite; 0: never", "N",
            while_running=True),
-    Option("auto-aof-rewrite-min-size", memory(), "64mb", PERSISTENCE, "smallest file that is rewritten", "BYTES",
+    Setting("auto-aof-rewrite-min-size", memory(), "64mb", PERSISTENCE, "smallest file that is rewritten", "BYTES",
            while_running=True),
-    Option("dir", TEXT, "", PROCESS, "working directory", "PATH"),
-    Option("logfile", TEXT, "", PROCESS, "log file; none: standard error", "FILE", immutable=True),
-    Option("loglevel", one_of("debug", "verbose", "notice", "warning", "nothing"), "notice", PROCESS, "what is logged",
+    Setting("dir", TEXT, "", PROCESS, "working directory", "PATH"),
+    Setting("logfile", TEXT, "", PROCESS, "log file; none: standard error", "FILE", immutable=True),
+    Setting("loglevel", one_of("debug", "verbose", "notice", "warning", "nothing"), "notice", PROCESS, "what is logged",
            "debug|verbose|notice|warning|nothing", while_running=True),
-    Option("enable-debug-command", one_of("no", "yes", "local"), "no", PROCESS,
+    Setting("enable-debug-command", one_of("no", "yes", "local"), "no", PROCESS,
            "who may run DEBUG, which moves the clock for tests", "no|yes|local", immutable=True),
     # Options with only one possible value.
-    Option("save", TEXT, ""),
-    Option("aof-use-rdb-preamble", FLAG, "no"),
-    Option("maxmemory-policy", TEXT, "noeviction"),
-    Option("databases", TEXT, "16", immutable=True),
-    Option("cluster-enabled", FLAG, "no", immutable=True),
-    Option("daemonize", FLAG, "no", immutable=True),
-    Option("io-threads", TEXT, "1", immutable=True),
-    Option("slowlog-log-slower-than", TEXT, "-1"),
-    Option("latency-monitor-threshold", TEXT, "0"),
-    Option("notify-keyspace-events", TEXT, ""),
+    Setting("save", TEXT, ""),
+    Setting("aof-use-rdb-preamble", FLAG, "no"),
+    Setting("maxmemory-policy", TEXT, "noeviction"),
+    Setting("databases", TEXT, "16", immutable=True),
+    Setting("cluster-enabled", FLAG, "no", immutable=True),
+    Setting("daemonize", FLAG, "no", immutable=True),
+    Setting("io-threads", TEXT, "1", immutable=True),
+    Setting("slowlog-log-slower-than", TEXT, "-1"),
+    Setting("latency-monitor-threshold", TEXT, "0"),
+    Setting("notify-keyspace-events", TEXT, ""),
 )  # fmt: skip

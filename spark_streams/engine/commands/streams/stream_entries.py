@@ -1,4 +1,8 @@
-"""XADD XLEN XRANGE XREVRANGE XTRIM XSETID: commands on entries, without groups."""
+"""XADD XLEN XRANGE XREVRANGE XTRIM XSETID, XCFGSET XIDMPRECORD: commands on entries, without groups.
+
+Redis parses the options of XADD and XTRIM with one function (`streamParseAddOrTrimArgsOrReply`). XCFGSET and
+XIDMPRECORD are about the remembered messages of XADD IDMP and IDMPAUTO.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,13 @@ from collections.abc import Sequence
 from spark_streams.base.ids import U64_MAX
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import entry_id, integer_of, interval, syntax_error
-from spark_streams.engine.commands.streams.add_options import AddOptions, parse_add_or_trim
+from spark_streams.engine.commands.command_arguments import BAD_ID, entry_id, integer_of, interval, syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import (
     EMPTY_ARRAY,
     NIL,
     NIL_ARRAY,
+    OK,
     CommandError,
     Pieces,
     Reply,
@@ -21,14 +25,132 @@ from spark_streams.engine.resp.replies import (
     bulk,
     integer,
 )
-from spark_streams.engine.store import entryid
-from spark_streams.engine.store.entry import fields_wire
-from spark_streams.engine.store.idempotence import message_of
+from spark_streams.engine.store import entryid, references
+from spark_streams.engine.store.entry_bytes import fields_wire
 from spark_streams.engine.store.keyspace import Database, existing
 from spark_streams.engine.store.listpack_size import MAX_NODE_BYTES
 from spark_streams.engine.store.node_list import Slice
 from spark_streams.engine.store.references import Policy
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.remembered_messages import MAX_DURATION, MAX_SIZE, message_of
+from spark_streams.engine.store.stream import StoredStream
+
+POLICIES = {policy.value.encode(): policy for policy in Policy}
+_IDMP = "ERR syntax error, IDMP/IDMPAUTO "
+
+
+class AddOptions:
+    """Options of an XADD or XTRIM, without fields and values."""
+
+    ms: int | None = None  # of the ID; None: `*`
+    seq: int | None = None  # None: `<ms>-*`
+    make: bool = True  # not NOMKSTREAM
+    producer: bytes | None = None
+    message: bytes | None = None  # None: derived from fields and values (IDMPAUTO)
+    keep: int | None = None
+    min_id: int | None = None
+    approximate: bool = False
+    limit: int = 0
+    policy: Policy = Policy.KEEPREF
+
+    @property
+    def trims(self) -> bool:
+        """Whether a trimming strategy was specified."""
+        return self.keep is not None or self.min_id is not None
+
+    def trim(self, stream: StoredStream) -> int:
+        """Trim the stream. Return how many entries were removed."""
+        if not self.trims:
+            return 0
+        if self.policy is Policy.KEEPREF:
+            return stream.trim(self.keep, self.min_id or 0, self.approximate, self.limit)
+        return references.trim(stream, self.keep, self.min_id or 0, self.limit, self.policy)
+
+
+def parse_add_or_trim(engine: Engine, args: list[bytes], adding: bool) -> tuple[AddOptions, int]:
+    """Return the options, and the index of the ID. Raises CommandError."""
+    options, limit_given, policy = AddOptions(), False, False
+    index, last = 2, len(args) - 1
+    while index <= last:
+        option, more = args[index].lower(), last - index
+        if adding and option == b"*":
+            break
+        if option in (b"maxlen", b"minid") and more:
+            index = _threshold(options, args, index)
+        elif option == b"limit" and more:
+            options.limit = integer_of(args[index + 1])
+            if options.limit < 0:
+                raise CommandError("ERR The LIMIT argument must be >= 0.")
+            limit_given = True
+            index += 1
+        elif option in POLICIES and not policy:
+            options.policy, policy = POLICIES[option], True
+        elif adding and option == b"nomkstream":
+            options.make = False
+        elif adding and ((option == b"idmpauto" and more) or (option == b"idmp" and more >= 2)):
+            index = _producer(options, args, index)
+        elif adding:
+            options.ms, options.seq = _new_id(args[index])
+            if options.producer is not None:
+                raise CommandError(_IDMP + "can be used only with auto-generated IDs")
+            break
+        else:
+            raise syntax_error()
+        index += 1
+    if options.limit and not options.trims:
+        raise CommandError("ERR syntax error, LIMIT cannot be used without specifying a trimming strategy")
+    if not adding and not options.trims:
+        raise CommandError("ERR syntax error, XTRIM must be called with a trimming strategy")
+    if limit_given and not options.approximate:
+        raise CommandError("ERR syntax error, LIMIT cannot be used without the special ~ option")
+    if not limit_given and options.approximate:
+        options.limit = min(100 * engine.node_limits.entries, 1_000_000) or 10_000
+    return options, index
+
+
+def _threshold(options: AddOptions, args: list[bytes], index: int) -> int:
+    """Parse `MAXLEN|MINID [=|~] threshold` at `index`. Return the index of its last word."""
+    if options.trims:
+        raise CommandError("ERR syntax error, MAXLEN and MINID options at the same time are not compatible")
+    by_length = args[index].lower() == b"maxlen"
+    options.approximate = False
+    if index + 2 < len(args) and args[index + 1] in (b"~", b"="):
+        options.approximate = args[index + 1] == b"~"
+        index += 1
+    if by_length:
+        options.keep = integer_of(args[index + 1])
+        if options.keep < 0:
+            raise CommandError("ERR The MAXLEN argument must be >= 0.")
+    else:
+        options.min_id = entry_id(args[index + 1])
+    return index + 1
+
+
+def _producer(options: AddOptions, args: list[bytes], index: int) -> int:
+    """Parse `IDMPAUTO producer` or `IDMP producer message` at `index`. Return the index of its last word."""
+    option = args[index].upper()
+    if options.producer is not None:
+        raise CommandError(_IDMP + "specified multiple times")
+    options.producer = args[index + 1]
+    if not options.producer:
+        raise CommandError(b"ERR syntax error, %b requires a non-empty producer ID" % option)
+    if option == b"IDMPAUTO":
+        return index + 1
+    options.message = args[index + 2]
+    if not options.message:
+        raise CommandError("ERR syntax error, IDMP requires a non-empty idempotent ID")
+    return index + 2
+
+
+def _new_id(text: bytes) -> tuple[int, int | None]:
+    ms, dash, seq = text.partition(b"-")
+    if dash and seq == b"*" and len(text) <= 127:
+        try:
+            return entryid.number(ms), None
+        except entryid.EntryIdError:
+            raise CommandError(BAD_ID) from None
+    value = entry_id(text)
+    return value >> 64, value & U64_MAX
+
 
 _NO_OPTIONS = AddOptions()
 
@@ -67,7 +189,7 @@ def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     stored_stream = db.stream(key)
     if stored_stream is None and not options.make:
         return NIL
-    stream = stored_stream if stored_stream is not None else Stream(engine.node_limits)
+    stream = stored_stream if stored_stream is not None else StoredStream(engine.node_limits)
     if options.producer is not None:
         earlier_id = _find_duplicate(stream, options, options.producer, pairs, engine.now)
         if earlier_id is not None:
@@ -95,7 +217,9 @@ def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return answer
 
 
-def _find_duplicate(stream: Stream, options: AddOptions, producer: bytes, pairs: list[bytes], now: int) -> int | None:
+def _find_duplicate(
+    stream: StoredStream, options: AddOptions, producer: bytes, pairs: list[bytes], now: int
+) -> int | None:
     """Return the existing entry of this producer's message, or None. Sets the message ID of an IDMPAUTO."""
     if options.message is None:
         options.message = _derived_message(pairs)
@@ -116,7 +240,7 @@ def _derived_message(pairs: list[bytes]) -> bytes:
 
 
 def _after_add(
-    engine: Engine, db: Database, key: bytes, stream: Stream, options: AddOptions, new: int, answer: bytes,
+    engine: Engine, db: Database, key: bytes, stream: StoredStream, options: AddOptions, new: int, answer: bytes,
     fields: bytes,
 ) -> None:  # fmt: skip
     """Remember the message, trim the stream, and record both in the journal."""
@@ -236,3 +360,51 @@ def xsetid(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         stream.max_deleted_id = deleted
     client.db.touch_groups(args[1])
     return b"+OK\r\n"
+
+
+@command("xcfgset", -2, "write fast", (1, 1, 1))
+def xcfgset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE messages]"""
+    stream = existing(client.db.stream(args[1]))
+    bounds = {b"idmp-duration": (MAX_DURATION, "seconds"), b"idmp-maxsize": (MAX_SIZE, "entries")}
+    settings: dict[bytes, int] = {}
+    for index in range(2, len(args), 2):
+        option = args[index].lower()
+        if option not in bounds or index + 1 == len(args):
+            raise syntax_error()
+        shown = option.decode().upper()
+        if option in settings:
+            raise CommandError(f"ERR {shown} specified multiple times")
+        highest, unit = bounds[option]
+        settings[option] = integer_of(args[index + 1])
+        if not 1 <= settings[option] <= highest:
+            raise CommandError(f"ERR {shown} must be between 1 and {highest} {unit}")
+    if not settings:
+        raise CommandError("ERR At least one parameter must be specified")
+    if stream.idempotence.configure(settings.get(b"idmp-duration"), settings.get(b"idmp-maxsize")):
+        client.db.touch_groups(args[1])
+    return OK
+
+
+@command("xidmprecord", 5, "write denyoom fast", (1, 1, 1))
+def xidmprecord(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XIDMPRECORD key producer message id"""
+    message_id = entry_id(args[4])
+    if not args[2]:
+        raise CommandError("ERR producer ID must be non-empty")
+    if not args[3]:
+        raise CommandError("ERR idempotent ID must be non-empty")
+    stream = existing(client.db.stream(args[1]))
+    if stream.find(message_id) is None:
+        raise CommandError("ERR No such message in stream")
+    recorded_id = stream.idempotence.find(args[2], args[3])
+    if engine.loading and recorded_id not in (None, message_id):
+        # The message had expired when it was added again. While a file is loaded, no message expires.
+        stream.idempotence.forget(args[2], args[3])
+        recorded_id = None
+    if recorded_id is None:
+        stream.idempotence.remember(args[2], args[3], message_id)
+        client.db.touch_groups(args[1])
+    elif recorded_id != message_id:
+        raise CommandError("ERR IID already exists for this producer with a different stream ID")
+    return OK

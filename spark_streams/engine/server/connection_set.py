@@ -15,7 +15,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import Reply, encode
 from spark_streams.engine.resp.request_parser import RequestParser
-from spark_streams.engine.server.connection import Connection
+from spark_streams.engine.server.client_connection import ClientConnection
 from spark_streams.engine.server.joint_batch import JointBatches
 from spark_streams.engine.server.listeners import Channel
 
@@ -31,10 +31,10 @@ class Connections:
     def __init__(self, engine: Engine, selector: selectors.BaseSelector) -> None:
         self.engine = engine
         self.selector = selector
-        self.by_id: dict[int, Connection] = {}
-        self.to_flush: list[Connection] = []  # replies wait for the end of the turn, or until changes are written
-        self.unfinished: list[Connection] = []  # with more to run than fits in one turn
-        self.resumable: list[Connection] = []  # unblocked, with commands behind the one that blocked
+        self.by_id: dict[int, ClientConnection] = {}
+        self.to_flush: list[ClientConnection] = []  # replies wait for the end of the turn, or until changes are written
+        self.unfinished: list[ClientConnection] = []  # with more to run than fits in one turn
+        self.resumable: list[ClientConnection] = []  # unblocked, with commands behind the one that blocked
         self.joint = JointBatches(engine)  # requests that wait for those of other connections
         self.turn_ends = 0.0  # time.perf_counter() after which large input waits for the next turn
         engine.send = self._send_later
@@ -45,11 +45,11 @@ class Connections:
     def add(self, channel: Channel, address: str, local_address: str) -> None:
         """Add a client's connection."""
         client = self.engine.connect(address, local_address)
-        connection = Connection(channel, client, RequestParser(shapes=self.engine.shapes), self)
+        connection = ClientConnection(channel, client, RequestParser(shapes=self.engine.shapes), self)
         self.by_id[client.id] = connection
         self.selector.register(channel, selectors.EVENT_READ, connection)
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         """Unregister a connection that is about to be closed."""
         del self.by_id[connection.client.id]
         self.selector.unregister(connection.channel)
@@ -133,7 +133,7 @@ class Connections:
             connection.flush()
         while self.by_id and (seconds_left := until - time.monotonic()) > 0:
             for key, mask in self.selector.select(seconds_left):
-                if isinstance(key.data, Connection) and not key.data.closed:
+                if isinstance(key.data, ClientConnection) and not key.data.closed:
                     if mask & selectors.EVENT_READ:
                         self.selector.modify(key.data.channel, selectors.EVENT_WRITE, key.data)
                         key.data.events = selectors.EVENT_WRITE
