@@ -98,7 +98,7 @@ class AccessGuard:
             self._next_warning[why] = moment + _QUIET_SECONDS
             log.warning("closing %s: %s", client.address, why)
 
-    def check(self, client: Client, spec: Command, args: list[bytes]) -> None:
+    def check_allowed(self, client: Client, spec: Command, args: list[bytes]) -> None:
         """Raise CommandError (NOAUTH, LOADING or OOM) if the client may not run this command now."""
         if self._password and not client.authenticated and "noauth" not in spec.flags:
             raise CommandError("NOAUTH Authentication required.")

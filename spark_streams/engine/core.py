@@ -167,7 +167,7 @@ class Engine:
             return None
         if self.access.needed:
             try:
-                self.access.check(client, self._xadd, [batch.raw])
+                self.access.check_allowed(client, self._xadd, [batch.raw])
             except CommandError:
                 return None
         if client.queue is None:
@@ -256,7 +256,7 @@ class Engine:
                 spec = self.look_up(args)
             client.last_command = args[0]
             if self.access.needed and not self.in_transaction:
-                self.access.check(client, spec, args)
+                self.access.check_allowed(client, spec, args)
             if client.queue is not None and "intransaction" not in spec.flags:
                 if "nomulti" in spec.flags:
                     raise CommandError("ERR Command not allowed inside a transaction")

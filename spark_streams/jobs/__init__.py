@@ -2,7 +2,7 @@
 
 programs/ is the folder jobs/ of the repository: a program for each job, which `rstream run` and spark-submit run. They
 import the names below. If this Python lacks pyspark or another package that jobs need, the first of these names ends
-the process with one line. templates/ has a configuration of each job, conf/ the default settings of Spark.
+the process with one line. conf/ is that of the repository: a configuration of each job, the default settings of Spark.
 """
 
 from __future__ import annotations

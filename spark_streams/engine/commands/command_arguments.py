@@ -84,7 +84,7 @@ def entry_id(text: bytes, missing_seq: int = 0) -> int:
     """Return an entry ID, which is neither `-` nor `+`. Raises CommandError."""
     try:
         return entryid.parse(text, missing_seq)
-    except entryid.EntryIdError:
+    except entryid.BadEntryIdError:
         raise CommandError(BAD_ID) from None
 
 
@@ -92,7 +92,7 @@ def any_entry_id(text: bytes) -> int:
     """Return an entry ID, also for `-` and `+`. Raises CommandError."""
     try:
         return entryid.parse_bound(text)
-    except entryid.EntryIdError:
+    except entryid.BadEntryIdError:
         raise CommandError(BAD_ID) from None
 
 
@@ -127,7 +127,7 @@ def _bound(text: bytes, missing_seq: int) -> tuple[int, bool]:
         if exclusive:
             return entryid.parse(text[1:], missing_seq), True
         return entryid.parse_bound(text, missing_seq), False
-    except entryid.EntryIdError:
+    except entryid.BadEntryIdError:
         raise CommandError(BAD_ID) from None
 
 

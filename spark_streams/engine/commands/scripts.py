@@ -58,7 +58,7 @@ _LINE_OF_GET = 2
 def _run(engine: Engine, client: Client, words: list[bytes]) -> None:
     """Run a command of a script. Its effect is recorded, and who watches the key notices it. Raises CommandError."""
     if engine.faults is not None:
-        engine.faults.check(client, words)
+        engine.faults.check_refusal(client, words)
     was_in_transaction, engine.in_transaction = engine.in_transaction, True  # the client's rights were checked for EVAL
     last_command = client.last_command
     try:

@@ -186,7 +186,7 @@ class Loader:
                     self._serve_meanwhile()
             self.commands = count
         else:
-            self._check(args)
+            self._check_command(args)
             self._queue.append(args)
 
     def _append(self, args: list[bytes]) -> bool:
@@ -209,7 +209,7 @@ class Loader:
     def _run(self, args: list[bytes]) -> None:
         engine = self._engine
         try:
-            spec = self._check(args)
+            spec = self._check_command(args)
             reply = spec(engine, self._client, args)
         except CommandError as problem:
             raise _RefusedError(
@@ -218,7 +218,7 @@ class Loader:
         if reply is None:
             raise _RefusedError(f"{args[0][:20]!r} blocks")
 
-    def _check(self, args: list[bytes]) -> Callable[..., object]:
+    def _check_command(self, args: list[bytes]) -> Callable[..., object]:
         """Return the handler of a command that may appear in an append-only file. Raises _RefusedError."""
         try:
             spec = find(args)

@@ -1,4 +1,21 @@
-""""""
+"""Requests: from bytes that arrive to lists of arguments.
+
+Each connection's parser finds where each command begins. It holds no more of an unfinished command than has arrived.
+Arrived bytes go through these steps. Each step takes from their front, and the next step gets the remaining bytes:
+
+    an unfinished command  is finished if its end has arrived
+
+    a batch of XADDs       is taken as one (xadd_batch.py)
+    many whole commands    hiredis' C reader, four times as fast (`whole_commands`)
+    one whole command      is split at the line ends (`_one_command`)
+    everything else        is read strictly: inline commands (`take_inline`), unfinished commands (continuing where it
+                           stopped, so that a request in single bytes costs its length, not its square), and
+                           malformed ones, which are refused with Redis' own error texts
+
+Sizes are limited as in Redis: 2^31-1 arguments, 512 MB each (proto-max-bulk-len), 64 KB for an inline command, 1 GB for
+an unfinished request (client-query-buffer-limit). Before AUTH the limits are much smaller.
+Source: the RESP specification, Redis' `processMultibulkBuffer`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +43,7 @@ class TooLongError(ProtocolError):
 
 
 class RequestLimits:
-    """Limits of one connection. bulk: bytes of an argument; held: bytes of an unfinished request."""
+    """Limits of one connection."""
 
     def __init__(
         self,
@@ -35,10 +52,10 @@ class RequestLimits:
         arguments: int = MAX_ARGUMENTS,
         unauthenticated: bool = False,
     ) -> None:
-        self.bulk = bulk
-        self.held = held
-        self.arguments = arguments
-        self.unauthenticated = unauthenticated
+        self.bulk = bulk  # bytes of an argument
+        self.held = held  # bytes of an unfinished request
+        self.arguments = arguments  # of a command
+        self.unauthenticated = unauthenticated  # the client has not logged in yet
 
 
 def may_log_in(request: Request) -> bool:
@@ -50,8 +67,6 @@ BEFORE_AUTH = RequestLimits(bulk=16384, arguments=10, unauthenticated=True)
 
 
 # Inline commands: a line of words, as typed by a person. Source: Redis' `processInlineBuffer`, `sdssplitargs`.
-
-
 _PLAIN = re.compile(rb"[^\"'\0\v\f]*")
 
 
@@ -116,10 +131,8 @@ def split_quoted(text: bytes) -> list[bytes] | None:
 # A pipelined chunk: many whole commands, read by hiredis.
 #
 # hiredis reads only bytes that are known to end where a command ends. It never gets an element count for which it would
-# allocate much memory in advance. Input that hiredis cannot read is left to the strict parser (request_parser.py),
-# which returns Redis' error texts. One difference: an argument sent as a simple string (`+`), as no client does, is
-# accepted.
-
+# allocate much memory in advance. Input that hiredis cannot read is left to the strict parser, which returns Redis'
+# error texts. One difference: an argument sent as a simple string (`+`), as no client does, is accepted.
 
 # hiredis allocates as many elements as a header announces.
 _MANY = re.compile(rb"\*[0-9]{6}")
@@ -178,23 +191,6 @@ def _read_whole(data: bytes, end: int) -> list[list[bytes]] | None:
     except (hiredis.HiredisError, TypeError):
         return None
     return commands
-
-
-# Requests: from bytes that arrive to lists of arguments.
-#
-# Each connection's parser finds where each command begins. It holds no more of an unfinished command than has arrived.
-# Arrived bytes go through these steps. Each step takes from their front, and the next step gets the remaining bytes:
-#
-#     an unfinished command  is finished if its end has arrived
-#
-#     a batch of XADDs       is taken as one (xadd_batch.py)
-#     many whole commands    hiredis' C reader, four times as fast (pipeline.py)
-#     one whole command      is split at the line ends (`_one_command`)
-#     everything else        is read strictly: inline commands (inline.py), unfinished commands (continuing where it
-#                            stopped, so that a request in single bytes costs its length, not its square), and
-#                            malformed ones, which are refused with Redis' own error texts
-#
-# Source: the RESP specification, Redis' `processMultibulkBuffer`.
 
 
 PIPELINED = 4096  # bytes from which on hiredis is faster

@@ -59,19 +59,16 @@ _SHORT_VALUE = _any_short_value()
 
 
 class BatchShape:
-    """The common part of all commands of a batch.
-
-    keep: MAXLEN ~ keep. pattern: prefix and section; its group is the section.
-    """
+    """The common part of all commands of a batch."""
 
     def __init__(
         self, prefix: bytes, key: bytes, keep: int | None, names: list[bytes], pattern: re.Pattern[bytes]
     ) -> None:
         self.prefix = prefix
         self.key = key
-        self.keep = keep
-        self.names = names
-        self.pattern = pattern
+        self.keep = keep  # MAXLEN ~ keep
+        self.names = names  # of the fields
+        self.pattern = pattern  # prefix and section; its group is the section
 
 
 class XaddBatch:

@@ -18,15 +18,15 @@ from spark_streams.engine.settings.setting_table import OutputLimit
 
 
 class ConnectionOutput:
-    """fresh: replies since the last flush. unsent: bytes that the kernel has not accepted. late: bytes behind those."""
+    """Replies to send, and bytes that the kernel has not accepted yet."""
 
     __slots__ = ("_channel", "_late", "_slow_since", "fresh", "unsent")
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self.fresh: list[bytes] = []
-        self.unsent = memoryview(b"")
-        self._late = bytearray()
+        self.fresh: list[bytes] = []  # replies since the last flush
+        self.unsent = memoryview(b"")  # bytes that the kernel has not accepted
+        self._late = bytearray()  # bytes behind those
         self._slow_since = 0.0  # time.monotonic() since when the soft limit is exceeded; 0: it is not
 
     @property
@@ -110,19 +110,14 @@ log = logging.getLogger("rstream.engine")
 
 
 class Turn(Protocol):
-    """What a connection needs of the set of connections.
-
-    to_flush: connections whose replies wait for the end of the turn. unfinished: connections with more to run than
-    fits in one turn. joint: requests that wait for those of other connections. turn_ends: time.perf_counter() after
-    which large input waits for the next turn.
-    """
+    """What a connection needs of the set of connections."""
 
     engine: Engine
     selector: selectors.BaseSelector
-    to_flush: list[ClientConnection]
-    unfinished: list[ClientConnection]
-    turn_ends: float
-    joint: JointBatches
+    to_flush: list[ClientConnection]  # their replies wait for the end of the turn
+    unfinished: list[ClientConnection]  # with more to run than fits in one turn
+    turn_ends: float  # time.perf_counter() after which large input waits for the next turn
+    joint: JointBatches  # requests that wait for those of other connections
 
     def remove(self, connection: ClientConnection) -> None:
         """Unregister a connection that is about to be closed."""

@@ -44,12 +44,12 @@ class Compaction(NamedTuple):
 
 
 class _DeltaBatch(NamedTuple):
-    """A batch to write. application, number: its identity in Delta's log; application None: it is always appended."""
+    """A batch to write."""
 
     path: str
     keys: list[str]
     options: dict[str, str]
-    application: str | None
+    application: str | None  # with the number, its identity in Delta's log; None: it is always appended
     number: int
 
 

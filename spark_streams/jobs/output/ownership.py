@@ -159,13 +159,12 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True)
 class Claimant:
-    """The job that writes an output. query: the ID in its checkpoint, "" if the checkpoint is new; take_over: whether
-    it may take an output from another owner."""
+    """The job that writes an output."""
 
     job: str = ""
     group: str = ""
-    query: str = ""
-    take_over: bool = False
+    query: str = ""  # the ID in its checkpoint, "" if the checkpoint is new
+    take_over: bool = False  # whether it may take an output from another owner
 
     @classmethod
     def of_job(cls, job: Job, spark: SparkSession) -> Claimant:
@@ -180,7 +179,7 @@ class Claimant:
         """Return this job as the owner of an output, on the thread of its query."""
         return Owner(application(query_id(spark), output), self.job, self.group)
 
-    def check(self, shown: str, where: str, found: Owner | None, ours: Owner) -> str:
+    def check_owner(self, shown: str, where: str, found: Owner | None, ours: Owner) -> str:
         """Return what `--check` says about an owner. shown: the table; where: its settings. Raises TableError."""
         if found is None or found.application == ours.application:
             return ""
@@ -206,12 +205,11 @@ _NO_FILES = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA")
 
 
 class FolderRecord(NamedTuple):
-    """columns: without the partitions' types if unknown; kind: the format, "" if not recorded; keys: the columns that
-    partition it, None if not recorded; owner: None if not recorded."""
+    """What the folder of a table records. None, or "": it does not."""
 
-    columns: StructType
-    kind: str = ""
-    keys: Sequence[str] | None = None
+    columns: StructType  # without the partitions, if their types are unknown
+    kind: str = ""  # the format
+    keys: Sequence[str] | None = None  # the columns that partition it
     owner: Owner | None = None
 
     def to_json(self) -> str:

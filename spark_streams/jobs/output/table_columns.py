@@ -66,18 +66,13 @@ _DIGITS_OF_FLOAT = 7
 
 
 class TableFit(NamedTuple):
-    """How rows are fitted to a table.
+    """How rows are fitted to a table."""
 
-    columns: those that the table has after the first write; added: those that it gets by it; missing: names of those
-    that the rows lack; changed: what `--check` says about values that readers see changed; required: names of the
-    table's columns that may not be null.
-    """
-
-    columns: StructType
-    added: StructType
-    missing: tuple[str, ...]
-    changed: str = ""
-    required: tuple[str, ...] = ()
+    columns: StructType  # those that the table has after the first write
+    added: StructType  # those that it gets by it
+    missing: tuple[str, ...]  # names of those that the rows lack
+    changed: str = ""  # what `--check` says about values that readers see changed
+    required: tuple[str, ...] = ()  # names of the table's columns that may not be null
 
     @property
     def plan(self) -> str:

@@ -109,22 +109,19 @@ class OwnedTable:
 
 @dataclass(frozen=True)
 class TableConfig:
-    """Settings of a table. where: its name in the configuration; path or name is set if the format needs one.
+    """Settings of a table."""
 
-    catalog: of pyiceberg; shared: whether other jobs append to it, too.
-    """
-
-    where: str
-    kind: str = "parquet"
-    path: str | None = None
+    where: str  # its name in the configuration
+    kind: str = "parquet"  # the format
+    path: str | None = None  # it or the name is set if the format needs one
     name: str | None = None
     partition_by: list[str] = field(default_factory=list)
     schema: str = STRICT
-    once: bool = True
-    options: dict[str, str] = field(default_factory=dict)
-    catalog: str | None = None
+    once: bool = True  # whether a batch that is run again is detected
+    options: dict[str, str] = field(default_factory=dict)  # of the format
+    catalog: str | None = None  # of pyiceberg
     compaction: Compaction = field(default_factory=Compaction)
-    shared: bool = False
+    shared: bool = False  # whether other jobs append to it, too
 
     @classmethod
     def parse(cls, settings: Config, where: str, options: dict[str, str]) -> TableConfig:
@@ -315,7 +312,7 @@ class TableConfig:
         if self.shared:
             return ""
         where = f"{self.where}.{'name' if self.name else 'path'}"
-        return claimant.check(f"table {self.place}", where, self._table(spark, None).owner(), ours)
+        return claimant.check_owner(f"table {self.place}", where, self._table(spark, None).owner(), ours)
 
     def open(self, spark: SparkSession, output: str, fit: TableFit, claimant: Claimant | None = None) -> OutputWriter:
         """Return the writer of the table. output: name of the output within the query; claimant: the job."""

@@ -147,9 +147,9 @@ class Files(JobPart):
         self._options = job.plain_options("input.options")
         self.times: Mapping[str, int] = {}
         self.rows: Mapping[str, int] = {}
-        self._check()
+        self._check_input()
 
-    def _check(self) -> None:
+    def _check_input(self) -> None:
         job = self._job
         if "://" not in self._path and not glob.glob(self._path):
             raise ConfigError(f"input.path {self._path!r} does not exist (seen from {Path.cwd()})")

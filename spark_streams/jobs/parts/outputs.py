@@ -32,15 +32,13 @@ _OUTPUT = {"name": str, "where": str, "select": (list, dict), "sql": str, "table
 
 @dataclass(frozen=True)
 class JobOutput:
-    """An output. name: from the configuration; rows: selects rows and columns; None: all good rows, unchanged; where:
-    SQL of the good rows that become one row each, None: a row is not of one good row; columns: SQL of their columns,
-    by name or as a list, None: those of the good row."""
+    """An output of the good rows."""
 
-    name: str
+    name: str  # from the configuration
     to: TableConfig | StreamOutput
-    rows: Callable[[DataFrame], DataFrame] | None = None
-    where: str | None = "true"
-    columns: Mapping[str, str] | Sequence[str] | None = None
+    rows: Callable[[DataFrame], DataFrame] | None = None  # selects rows and columns; None: all, unchanged
+    where: str | None = "true"  # SQL of the good rows that become one row each; None: a row is not of one good row
+    columns: Mapping[str, str] | Sequence[str] | None = None  # SQL of their columns; None: those of the good row
 
     @property
     def is_main(self) -> bool:
@@ -55,7 +53,7 @@ class JobOutput:
     def select(self, good: DataFrame) -> DataFrame:
         return good if self.rows is None else self.rows(good)
 
-    def check(self, good: DataFrame, claimant: Claimant) -> TableFit | None:
+    def check_rows(self, good: DataFrame, claimant: Claimant) -> TableFit | None:
         """Return how the rows are fitted to the table, None for a stream. claimant: the job.
 
         Raises ConfigError if Spark cannot analyze the SQL, TableError if the columns do not fit a table that exists, or
@@ -71,7 +69,7 @@ class JobOutput:
         return checked_fit(self.to, self.name, good.sparkSession, schema, claimant)
 
     def null_in(self, good: DataFrame, fit: TableFit | None) -> Mapping[str, Column]:
-        """Return for each NOT NULL column of the table whether a good row has no value for it. fit: of `check`."""
+        """Return for each NOT NULL column of the table whether a good row has no value for it. fit: of `check_rows`."""
         if isinstance(self.to, StreamOutput) or fit is None or self.where is None:
             return {}
         by_name = {name.lower(): column for name, column in self._columns(good)}
@@ -92,7 +90,7 @@ class JobOutput:
                 yield from ((name, F.expr(sql) if len(names) == 1 else F.col(quoted(name))) for name in names)
 
     def open(self, spark: SparkSession, fit: TableFit | None, claimant: Claimant) -> OutputWriter:
-        """Return the writer. fit: what `check` returned."""
+        """Return the writer. fit: what `check_rows` returned."""
         if isinstance(self.to, StreamOutput):
             return self.to
         assert fit is not None
@@ -257,7 +255,7 @@ class Outputs(WrittenPart):
             raise ConfigError(f"sql.query: {first_line(error)}") from error
         self._spark = good.sparkSession
         self._claimant = Claimant.of_job(self._job, self._spark)
-        self._fits = [output.check(rows, self._claimant) for output in self._outputs]
+        self._fits = [output.check_rows(rows, self._claimant) for output in self._outputs]
         if self._sql is None:
             self._rules.require([
                 (name, output.to.place, is_null)

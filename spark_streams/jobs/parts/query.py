@@ -53,16 +53,12 @@ _FRACTION = 10  # of targetBatchTime that an interval may have
 
 
 class RunProgress(NamedTuple):
-    """Progress of a run.
+    """Progress of a run."""
 
-    query: the query's ID; last: number of the last completed batch; entries: rows of the batches that this run
-    completed; rate: rows per second.
-    """
-
-    query: str = ""
-    last: int = -1
-    entries: int = 0
-    rate: float = 0.0
+    query: str = ""  # the query's ID
+    last: int = -1  # number of the last completed batch
+    entries: int = 0  # rows of the batches that this run completed
+    rate: float = 0.0  # rows per second
 
     def with_batches(self, recent: Sequence[JavaObject]) -> RunProgress:
         """Count the batches that completed since. recent: Spark's progress of the last batches, the newest last.

@@ -1,8 +1,7 @@
 """How a job starts Spark: the settings, the file that passes them, the JVM of this Python, and spark-submit.
 
 The settings are the defaults of jobs/conf, overridden by [spark]. A folder of Spark settings (SPARK_CONF_DIR, or
-conf/spark-defaults.conf below SPARK_HOME) takes the place of the defaults. The folder conf/ of a clone has the same
-files.
+conf/spark-defaults.conf below SPARK_HOME) takes the place of the defaults.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from spark_streams.jobs.settings.job_config import FREE, Config, value_at
 
 # Keys of [spark]: `master`, `submit`, and any key of Spark, `spark.…`.
 SHAPE = FREE
-CONF = Path(__file__).parents[1] / "conf"
+CONF = Path(__file__).parents[1] / "conf"  # of the repository
 _LOG4J = "-Dlog4j2.configurationFile="
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _OWN = ("master", "submit")

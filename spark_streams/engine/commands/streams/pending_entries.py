@@ -196,7 +196,7 @@ def _leading_ids(words: list[bytes]) -> list[int]:
     for word in words:
         try:
             ids.append(entryid.parse(word))
-        except entryid.EntryIdError:
+        except entryid.BadEntryIdError:
             break
     return ids
 
@@ -320,7 +320,7 @@ def xnack(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         new_deliveries = lambda deliveries: retry_count  # noqa: E731 - one of three functions of the same form
     try:
         ranges = group.ranges(texts, stream)
-    except entryid.EntryIdError:
+    except entryid.BadEntryIdError:
         raise CommandError(BAD_ID) from None
     released = sum(_release(stream, group, *range_, new_deliveries, force) for range_ in ranges)
     if released:

@@ -82,7 +82,7 @@ def xackdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     length = stream.length
     try:
         ranges = group.ranges(texts, stream)
-    except entryid.EntryIdError:
+    except entryid.BadEntryIdError:
         raise CommandError(BAD_ID) from None
     codes: list[int] = []
     for first, last, count in ranges:

@@ -146,7 +146,7 @@ def _new_id(text: bytes) -> tuple[int, int | None]:
     if dash and seq == b"*" and len(text) <= 127:
         try:
             return entryid.number(ms), None
-        except entryid.EntryIdError:
+        except entryid.BadEntryIdError:
             raise CommandError(BAD_ID) from None
     value = entry_id(text)
     return value >> 64, value & U64_MAX

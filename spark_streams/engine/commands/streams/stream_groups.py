@@ -161,7 +161,7 @@ def xack(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         return integer(0)
     try:
         dropped = group.acknowledge(args[3:], stream)
-    except entryid.EntryIdError:
+    except entryid.BadEntryIdError:
         raise CommandError(BAD_ID) from None
     if dropped:
         client.db.touch_groups(args[1], dropped)
