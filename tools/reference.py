@@ -1,6 +1,5 @@
-"""Print the tables of docs/ that the code knows, and conf/ of this clone: `python -m tools.reference`.
+"""Print the tables of docs/ that the code knows: `python -m tools.reference`.
 
-conf/ has the configuration of each job, filled for the flights, and the settings of Spark that the package holds.
 A page has blocks, each between `<!-- printed: NAME -->` and `<!-- end of NAME -->`, and text around
 them that is written by hand. Tests fail if a block differs from the code.
 """
@@ -29,9 +28,6 @@ from spark_streams.connector.options.source_table import SOURCE_GROUPS
 from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SINK_GROUPS, SOURCE
 from spark_streams.connector.source.group import recovery
 from spark_streams.connector.watch import query_metrics
-from spark_streams.jobs.arguments import JOBS
-from spark_streams.jobs.settings.sample_config import file_name, sample_config
-from spark_streams.jobs.settings.spark_settings import CONF
 from spark_streams.operations.monitor.exporter import metrics as exporter_metrics
 from tools.simulation.mutants import notes
 from tools.simulation.mutants.table import MUTANTS
@@ -363,16 +359,9 @@ def blocks_in(page: str) -> list[str]:
     return [match[2] for match in _BLOCK.finditer(page)]
 
 
-def conf_files() -> dict[str, str]:
-    """Return the texts of conf/ by the names of the files."""
-    jobs = {file_name(job): sample_config(job) for job in JOBS}
-    return jobs | {file.name: file.read_text(encoding="utf-8") for file in sorted(CONF.iterdir())}
-
-
 def main() -> int:
-    """Write the pages and conf/. Print the names of the files that changed, and how many options there are."""
+    """Write the pages. Print the names of the files that changed, and how many options there are."""
     texts = {page: printed(page.read_text(encoding="utf-8")) for page in sorted(PAGES.rglob("*.md"))}
-    texts |= {ROOT / "conf" / name: text for name, text in conf_files().items()}
     for file, text in texts.items():
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             file.write_text(text, encoding="utf-8")

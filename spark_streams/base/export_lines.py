@@ -31,24 +31,25 @@ class JsonObject(list[tuple[str, Any]]):
 
 @dataclass
 class ExportedGroup:
-    """Times are Unix milliseconds. consumers: when each was last seen, and when it last got an entry (-1: never);
-    pending: by ID, the consumer (None: released), the time of the delivery, and the number of deliveries."""
+    """A group of the stream. Times are Unix milliseconds."""
 
     position: StreamId
     read: int | None
+    # When each was last seen, and when it last got an entry (-1: never).
     consumers: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    # By ID: the consumer (None: released), the time of the delivery, the number of deliveries.
     pending: dict[StreamId, tuple[bytes | None, int, int]] = field(default_factory=dict)
 
 
 @dataclass
 class ExportedStream:
-    """time: of the export, Unix milliseconds; last, deleted: highest IDs generated and deleted; added: entries ever."""
+    """The stream of an export with its groups."""
 
     name: bytes
-    time: int
-    last: StreamId
-    added: int
-    deleted: StreamId
+    time: int  # of the export, Unix milliseconds
+    last: StreamId  # highest ID generated
+    added: int  # entries ever
+    deleted: StreamId  # highest ID deleted
     groups: dict[bytes, ExportedGroup] = field(default_factory=dict)
     entries: list[tuple[StreamId, list[bytes]]] = field(default_factory=list)
 

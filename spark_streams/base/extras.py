@@ -1,8 +1,11 @@
-"""Packages that the package without extras does not bring, the extra that does, and pip's command for it."""
+"""This installation: packages that it lacks, the extras that bring them, and how it starts a Python of its own."""
 
 from __future__ import annotations
 
-from importlib import metadata
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 
 from spark_streams.base.version import RELEASED
 
@@ -10,6 +13,7 @@ _COLUMNS = "cluster"  # Arrow and numpy, by which Spark's rows are read and writ
 _EXTRA_OF = {"numpy": _COLUMNS, "pyarrow": _COLUMNS, "pyspark": "spark", "py4j": "spark"}
 _EXTRA_OF |= dict.fromkeys(("fastavro", "protobuf", "jsonschema", "referencing", "google-re2"), "schemas")
 _EXTRA_OF["openlineage-python"] = "lineage"
+_ROOT = str(Path(__file__).resolve().parents[2])  # of the package
 
 
 def command_for(extra: str) -> str:
@@ -24,6 +28,8 @@ def command_for(extra: str) -> str:
 
 def _is_installed() -> bool:
     """Return whether an installer such as pip has installed this package: it writes its name."""
+    from importlib import metadata  # it takes long to import: not at every start of an engine
+
     found = metadata.distributions(name="spark-streams")
     return any(one.read_text("INSTALLER") is not None for one in found)
 
@@ -44,3 +50,18 @@ def missing_package(error: ModuleNotFoundError) -> str | None:
     """Return the package of an extra that could not be imported; None: it is another one."""
     package = (error.name or "").partition(".")[0]
     return package if package in _EXTRA_OF else None
+
+
+def python_command(*words: str) -> list[str]:
+    """Return the command of this Python with these arguments, for example `-m` and a module.
+
+    -P: otherwise Python looks into the working directory first, and a file `click.py` there would run.
+    """
+    return [sys.executable, "-P", *words]
+
+
+def python_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment, in which this package can be imported from every folder. Empty entries of PYTHONPATH,
+    which stand for the working directory, are left out."""
+    folders = [_ROOT, *environment.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, folders))}

@@ -1,6 +1,13 @@
 """Entry IDs of a stream: `<milliseconds>-<sequence>`, two unsigned 64-bit numbers, ordered as a pair.
 
-Pure values: no clock, no socket. Source: XADD and XRANGE in Redis' command reference.
+By default Redis takes milliseconds since 1970 as the first part of an ID. Producers may choose other numbers:
+
+    counters, seconds                        smaller than FIRST_MS
+    milliseconds                             from FIRST_MS to AHEAD_MS after now     a time
+    microseconds, nanoseconds, snowflakes    larger
+
+A number that is no time has no age: it is unknown. Pure values: no clock, no socket; the caller passes the time.
+Source: XADD and XRANGE in Redis' command reference.
 """
 
 from __future__ import annotations
@@ -10,6 +17,8 @@ from typing import NamedTuple
 from spark_streams.base.numbers import parse_number
 
 U64_MAX = 2**64 - 1
+FIRST_MS = 1_000_000_000_000  # September 2001
+AHEAD_MS = 24 * 3_600_000  # a day: clocks of producers may be ahead
 
 
 class InvalidStreamId(ValueError):  # noqa: N818 - named like the option and config errors
@@ -72,3 +81,13 @@ class StreamId(NamedTuple):
 
 MIN_ID = StreamId(0, 0)
 MAX_ID = StreamId(U64_MAX, U64_MAX)
+
+
+def is_time(entry: StreamId, now_ms: int) -> bool:
+    """Whether the ID may be the time, in milliseconds since the epoch, at which the entry was added."""
+    return FIRST_MS <= entry.ms <= now_ms + AHEAD_MS
+
+
+def age_ms(entry: StreamId, now_ms: int) -> int | None:
+    """Return the age of an entry by its ID, in milliseconds; None if the ID is not a time."""
+    return max(0, now_ms - entry.ms) if is_time(entry, now_ms) else None

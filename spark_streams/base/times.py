@@ -1,4 +1,4 @@
-"""Durations and moments as users write them: `15m`, `2026-01-31T08:00`."""
+"""Durations and moments as users write them: `15m`, `2026-01-31T08:00`; and the intervals of an idle query."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import datetime
 import re
 
 from spark_streams.base.numbers import parse_number
+
+# At which an idle query asks the server (source.limits has what they mean), in seconds.
+PATTERN_INTERVAL = 2.0
+PATTERN_INTERVAL_EACH = 1e-4
+IDLE_CHECK = 5.0
+IDLE_CHECK_EACH = 1.0
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -12,8 +12,8 @@ __all__ = ["EngineStartError", "LocalEngine"]
 
 if TYPE_CHECKING:
     from spark_streams.engine.launch import embedded as embedded
+    from spark_streams.engine.launch.engine_process import EngineStartError
     from spark_streams.engine.launch.local import LocalEngine
-    from spark_streams.engine.launch.process import EngineStartError
 else:
 
     def __getattr__(name):
@@ -22,7 +22,7 @@ else:
 
             return LocalEngine
         if name == "EngineStartError":
-            from spark_streams.engine.launch.process import EngineStartError
+            from spark_streams.engine.launch.engine_process import EngineStartError
 
             return EngineStartError
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

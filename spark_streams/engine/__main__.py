@@ -15,14 +15,14 @@ import sys
 from pathlib import Path
 
 from spark_streams.engine import garbage
+from spark_streams.engine.commands import new_engine
 from spark_streams.engine.core import Engine
-from spark_streams.engine.launch.assembly import new_engine
 from spark_streams.engine.launch.commandline import configure
 from spark_streams.engine.persistence.aof_loader import CorruptFileError, LoadingStoppedError
 from spark_streams.engine.persistence.aof_writer import PersistenceError
-from spark_streams.engine.server.event_loop import Server
+from spark_streams.engine.server.event_loop import EngineServer
 from spark_streams.engine.settings.config import Config
-from spark_streams.engine.settings.table import SettingError
+from spark_streams.engine.settings.setting_table import SettingError
 
 _LEVELS = {"debug": 10, "verbose": 10, "notice": 20, "warning": 30, "nothing": 100}
 
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m spark_stream
         return 1
     parent = process_options.parent
     is_orphan = (lambda: os.getppid() != parent) if parent else (lambda: False)
-    server = Server(engine, process_options.idle, is_orphan, process_options.socket_check)
+    server = EngineServer(engine, process_options.idle, is_orphan, process_options.socket_check)
     try:
         addresses = server.listen()
     except OSError as problem:
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m spark_stream
     return _serve(engine, server, " and ".join(addresses), log)
 
 
-def _serve(engine: Engine, server: Server, addresses: str, log: logging.Logger) -> int:
+def _serve(engine: Engine, server: EngineServer, addresses: str, log: logging.Logger) -> int:
     """Load the append-only file, serve until stopped, and return the exit code."""
 
     def get_ready() -> None:

@@ -16,19 +16,16 @@ AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 
 class Command:
-    """One command or subcommand (`xgroup|create`). A handler that returns None has blocked its client.
-
-    flags: Redis' names, as far as this engine uses them, and `effect` (see `verbatim`). keys: first, last, step.
-    """
+    """One command or subcommand (`xgroup|create`)."""
 
     def __init__(
         self, name: str, arity: int, flags: frozenset[str], keys: tuple[int, int, int], handler: Handler | None
     ) -> None:
         self.name = name
         self.arity = arity
-        self.flags = flags
-        self.keys = keys
-        self.handler = handler
+        self.flags = flags  # Redis' names, as far as this engine uses them, and `effect` (see `verbatim`)
+        self.keys = keys  # positions: first, last, step
+        self.handler = handler  # if it returns None, it has blocked its client
         self.fast = "fast" in flags  # its time does not depend on the size of the data
         self.subcommands: dict[bytes, Command] = {}
         # If it changes data, the journal records it unchanged, or as `journal` defines for its name.

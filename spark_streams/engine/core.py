@@ -13,20 +13,18 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias
 
-from spark_streams.engine.access import HTTP_REQUEST, HTTP_WORDS, Guard, HttpRequestError
-from spark_streams.engine.blocking import Waiters
-from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client, Waiter
-from spark_streams.engine.clock import unix_ms
+from spark_streams.engine.access_guard import HTTP_REQUEST, HTTP_WORDS, AccessGuard, HttpRequestError
+from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client, Waiter, Waiters
 from spark_streams.engine.command_table import COMMANDS, Command, find, find_by_name
+from spark_streams.engine.engine_clock import unix_ms
 from spark_streams.engine.faults import Faults
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence.append_only import Persistence
 from spark_streams.engine.resp.replies import QUEUED, CommandError, Reply, error
-from spark_streams.engine.resp.requests import Request
+from spark_streams.engine.resp.request_parser import Request
 from spark_streams.engine.resp.xadd_batch import BackgroundShapeMaker, Shapes, XaddBatch
 from spark_streams.engine.settings.config import Config
-from spark_streams.engine.store.keyspace import Database, Ready
-from spark_streams.engine.store.memory import MemoryGauge
+from spark_streams.engine.store.keyspace import Database, MemoryGauge, Ready
 from spark_streams.engine.store.node_limits import NodeLimits
 
 REDIS_VERSION = "8.10.0"  # the newest Redis version whose stream commands are all implemented
@@ -40,7 +38,7 @@ log = logging.getLogger("rstream.engine")
 
 
 class Engine:
-    """All state of one engine process. Created by launch/assembly.py."""
+    """All state of one engine process. Created by commands.py."""
 
     def __init__(self, add_batch: AddBatch, clock: Callable[[], int] = unix_ms) -> None:
         self.clock = clock
@@ -60,7 +58,7 @@ class Engine:
         for db in self.databases:
             db.expired = self._expired
         self.memory = MemoryGauge(self.databases)
-        self.access = Guard(self.config, self.memory)
+        self.access = AccessGuard(self.config, self.memory)
         self.clients: dict[int, Client] = {}
         self.next_client = 1
         self.waiters = Waiters(self._deliver)
@@ -169,7 +167,7 @@ class Engine:
             return None
         if self.access.needed:
             try:
-                self.access.check(client, self._xadd, [batch.raw])
+                self.access.check_allowed(client, self._xadd, [batch.raw])
             except CommandError:
                 return None
         if client.queue is None:
@@ -258,7 +256,7 @@ class Engine:
                 spec = self.look_up(args)
             client.last_command = args[0]
             if self.access.needed and not self.in_transaction:
-                self.access.check(client, spec, args)
+                self.access.check_allowed(client, spec, args)
             if client.queue is not None and "intransaction" not in spec.flags:
                 if "nomulti" in spec.flags:
                     raise CommandError("ERR Command not allowed inside a transaction")

@@ -14,15 +14,15 @@ from spark_streams.engine.command_table import COMMANDS, Command, find, find_by_
 from spark_streams.engine.resp.replies import CommandError, Reply, encode
 
 if TYPE_CHECKING:
-    from spark_streams.engine.access import Guard
+    from spark_streams.engine.access_guard import AccessGuard
     from spark_streams.engine.client import Client
     from spark_streams.engine.resp.xadd_batch import XaddBatch
 
 
-class Engine(Protocol):
+class FaultyEngine(Protocol):
     """What a fault needs of the engine."""
 
-    access: Guard
+    access: AccessGuard
     in_transaction: bool
     disconnect: Callable[[Client], None]
     send: Callable[[Client, Reply], None]
@@ -35,12 +35,11 @@ class Engine(Protocol):
 
 
 class Refusal(NamedTuple):
-    """A state in which a server refuses commands. flag: of the refused commands, `` for all; allowed: names of commands
-    that it does not refuse."""
+    """A state in which a server refuses commands."""
 
-    text: str
-    flag: str
-    allowed: frozenset[str] = frozenset()
+    text: str  # the error
+    flag: str  # of the refused commands, "" for all
+    allowed: frozenset[str] = frozenset()  # names of commands that it does not refuse
     unless: str = ""  # flag of commands that it does not refuse
     refuses_to_queue: bool = False  # refuses every command between MULTI and EXEC
 
@@ -67,7 +66,7 @@ _NEVER_QUEUED = frozenset({"exec", "discard", "multi", "quit", "reset"})
 class Faults:
     """The faults of one engine; at most one of each kind."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: FaultyEngine) -> None:
         self._engine = engine
         self._plain_send = engine.send
         self.refusal: Refusal | None = None
@@ -89,7 +88,7 @@ class Faults:
         for name in ("execute", "_run_batch"):
             self._engine.__dict__.pop(name, None)
 
-    def check(self, client: Client, args: list[bytes]) -> None:
+    def check_refusal(self, client: Client, args: list[bytes]) -> None:
         """Raise CommandError if the state refuses this command, also if a script runs it."""
         spec = find_by_name(args)
         if self.refusal is None or spec is None:
@@ -122,7 +121,7 @@ class Faults:
         try:
             if spec is not None and not engine.access.must_authenticate(client):
                 spec.check_arity(len(args))
-                self.check(client, args)
+                self.check_refusal(client, args)
             reply = engine.execute_plain(client, args)
         except CommandError as failure:
             reply = engine.refuse(client, args, failure, spec, running=False)

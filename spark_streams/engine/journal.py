@@ -23,17 +23,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from spark_streams.engine.command_bytes import EXEC, MULTI, bulks, claim_command, number, xadd_head
 from spark_streams.engine.store import entryid
-from spark_streams.engine.store.entry import fields_wire
+from spark_streams.engine.store.entry_bytes import EXEC, MULTI, bulks, claim_command, fields_wire, number, xadd_head
 from spark_streams.engine.store.references import Policy
 
 if TYPE_CHECKING:
-    from spark_streams.engine.store.group import Group
+    from spark_streams.engine.store.group import StoredGroup
     from spark_streams.engine.store.keyspace import Database
     from spark_streams.engine.store.node_list import Slice
-    from spark_streams.engine.store.pel_range import Consumer, PelRange
-    from spark_streams.engine.store.stream import Stream
+    from spark_streams.engine.store.pel import Consumer, PelRange
+    from spark_streams.engine.store.stream import StoredStream
 
 _IDS_PER_COMMAND = 50_000  # Redis takes a million arguments
 _HEADS, _LONGEST_KEPT = 1_000, 200  # heads that are kept, for keys of at most these bytes
@@ -149,15 +148,15 @@ class Journal:
         """Record a consumer that was created on first use."""
         self.write(db, b"XGROUP", b"CREATECONSUMER", key, group, consumer)
 
-    def position(self, db: Database, key: bytes, name: bytes, group: Group) -> None:
+    def position(self, db: Database, key: bytes, name: bytes, group: StoredGroup) -> None:
         """Record the position of a group."""
         read = -1 if group.entries_read is None else group.entries_read
         last = entryid.text(group.last_id)
         self.write(db, b"XGROUP", b"SETID", key, name, last, b"ENTRIESREAD", number(read))
 
     def delivered(
-        self, db: Database, key: bytes, name: bytes, group: Group, slices: Sequence[Slice], consumer: Consumer | None,
-        now: int,
+        self, db: Database, key: bytes, name: bytes, group: StoredGroup, slices: Sequence[Slice],
+        consumer: Consumer | None, now: int,
     ) -> None:  # fmt: skip
         """Record new entries that were delivered to a consumer (None: NOACK), and the group's new position."""
         self.begin()
@@ -170,7 +169,7 @@ class Journal:
         self.end()
 
     def claimed(
-        self, db: Database, key: bytes, name: bytes, group: Group, consumer: Consumer,
+        self, db: Database, key: bytes, name: bytes, group: StoredGroup, consumer: Consumer,
         by_deliveries: dict[int, list[int]], time: int, dropped: Iterable[int] = (), moved: bool = False,
     ) -> None:  # fmt: skip
         """Record claimed entries by delivery count, entries that left the pending list, and a new position."""
@@ -187,7 +186,13 @@ class Journal:
         self.end()
 
     def redelivered(
-        self, db: Database, key: bytes, name: bytes, group: Group, pel_ranges: Iterable[PelRange], stream: Stream
+        self,
+        db: Database,
+        key: bytes,
+        name: bytes,
+        group: StoredGroup,
+        pel_ranges: Iterable[PelRange],
+        stream: StoredStream,
     ) -> None:
         """Record pending ranges whose delivery time and count have changed."""
         self.begin()
@@ -233,7 +238,7 @@ def _ids(journal: Journal, db: Database, args: list[bytes]) -> None:
 
 def _removed(journal: Journal, db: Database, args: list[bytes]) -> None:
     """Record XDELEX and XACKDEL, which need Redis 8.2, as XDEL of deleted entries and XACK of acknowledged ones."""
-    stream = cast("Stream", db.values[args[1]])  # the command has checked that it exists
+    stream = cast("StoredStream", db.values[args[1]])  # the command has checked that it exists
     groups: list[bytes] = []
     if args[0].lower() == b"xackdel":
         groups.append(args[2])

@@ -2,7 +2,7 @@
 
 programs/ is the folder jobs/ of the repository: a program for each job, which `rstream run` and spark-submit run. They
 import the names below. If this Python lacks pyspark or another package that jobs need, the first of these names ends
-the process with one line. templates/ has a configuration of each job, conf/ the default settings of Spark.
+the process with one line. conf/ is that of the repository: a configuration of each job, the default settings of Spark.
 """
 
 from __future__ import annotations
@@ -13,39 +13,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_streams.jobs.command import Program
     from spark_streams.jobs.job import Job
-    from spark_streams.jobs.parts.archive import Archive
-    from spark_streams.jobs.parts.archived_group import ArchivedGroup
-    from spark_streams.jobs.parts.dead_letters import DeadLetters
-    from spark_streams.jobs.parts.files import Files
-    from spark_streams.jobs.parts.groups import Groups
-    from spark_streams.jobs.parts.letters import Letters
-    from spark_streams.jobs.parts.load import Load
+    from spark_streams.jobs.parts.aggregation import Groups
+    from spark_streams.jobs.parts.archiving import Archive, ArchivedGroup, Trim
+    from spark_streams.jobs.parts.loading import Files, Load
     from spark_streams.jobs.parts.outputs import Outputs
     from spark_streams.jobs.parts.query import Query
-    from spark_streams.jobs.parts.redrive import Redrive
-    from spark_streams.jobs.parts.rules import Judged, Rules
-    from spark_streams.jobs.parts.sink import Sink
-    from spark_streams.jobs.parts.source import Source
-    from spark_streams.jobs.parts.trim import Trim
+    from spark_streams.jobs.parts.redriving import Letters, Redrive
+    from spark_streams.jobs.parts.rules import DeadLetters, Judged, Rules
+    from spark_streams.jobs.parts.source_and_sink import Sink, Source
 
 _MODULES = {
-    "Archive": "parts.archive",
-    "ArchivedGroup": "parts.archived_group",
-    "DeadLetters": "parts.dead_letters",
-    "Files": "parts.files",
-    "Groups": "parts.groups",
-    "Job": "job",
-    "Judged": "parts.rules",
-    "Letters": "parts.letters",
-    "Load": "parts.load",
-    "Outputs": "parts.outputs",
-    "Program": "command",
-    "Query": "parts.query",
-    "Redrive": "parts.redrive",
-    "Rules": "parts.rules",
-    "Sink": "parts.sink",
-    "Source": "parts.source",
-    "Trim": "parts.trim",
+    "command": ("Program",),
+    "job": ("Job",),
+    "parts.aggregation": ("Groups",),
+    "parts.archiving": ("Archive", "ArchivedGroup", "Trim"),
+    "parts.loading": ("Files", "Load"),
+    "parts.outputs": ("Outputs",),
+    "parts.query": ("Query",),
+    "parts.redriving": ("Letters", "Redrive"),
+    "parts.rules": ("DeadLetters", "Judged", "Rules"),
+    "parts.source_and_sink": ("Sink", "Source"),
 }
 __all__ = [
     "Archive",
@@ -69,9 +56,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
+    module = next((module for module, names in _MODULES.items() if name in names), None)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from spark_streams.jobs.start import find_packages
 
     find_packages()
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{module}"), name)

@@ -27,10 +27,9 @@ from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.spark.installation import JAVA_REMEDY, has_java
 from spark_streams.connector.spark.running_pyspark import is_of_connect
 from spark_streams.connector.wire.address.address import Address, default_url
-from spark_streams.jobs.gateway import start_jvm
-from spark_streams.jobs.part import Part
-from spark_streams.jobs.settings.config import Config, value_at
-from spark_streams.jobs.settings.spark_settings import SparkSettings, prepare, settings_of
+from spark_streams.jobs.part import JobPart
+from spark_streams.jobs.settings.job_config import Config, value_at
+from spark_streams.jobs.settings.spark_start import SparkSettings, prepare, settings_of, start_jvm
 
 _NEEDS_THE_DRIVER = (
     "a job runs in Spark's driver, and this process is a client of Spark Connect: unset SPARK_REMOTE (spark.remote, "
@@ -112,7 +111,7 @@ class Job:
         self.stop.on_request(call)
         self.stop.listen(launch_gateway() if is_under_submit() else None)  # type: ignore[no-untyped-call]
 
-    def plan(self, *parts: Part) -> None:
+    def plan(self, *parts: JobPart) -> None:
         """Print the plan of a run with `--check`, which ends here. Otherwise do nothing.
 
         Raises:
@@ -152,7 +151,7 @@ class Job:
         """Return a table of the configuration as options of any format. Spark takes strings."""
         return as_texts(self.get(table, {}))
 
-    def summarize(self, *parts: Part) -> None:
+    def summarize(self, *parts: JobPart) -> None:
         """Add the facts of these parts to the summary: the last line that the job prints."""
         for part in parts:
             self.summary.update(part.summary())

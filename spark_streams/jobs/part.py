@@ -11,7 +11,7 @@ from spark_streams.connector.watch.lineage.datasets import Dataset
 Facts = Mapping[str, object]
 
 
-class Part:
+class JobPart:
     """Part of a job. KEYS: keys of the configuration; REQUIRED: dotted keys that must be set."""
 
     KEYS: ClassVar[Mapping[str, object]] = {}
@@ -26,7 +26,7 @@ class Part:
         return {}
 
 
-class Written(Part):
+class WrittenPart(JobPart):
     """Part to which a query writes."""
 
     def streams(self) -> Mapping[str, SinkOptions]:

@@ -31,7 +31,7 @@ ALLOWED = {
     "connector/schemas/avro.py": "a number that the decoder has made",
     "connector/schemas/decode_server.py": "what the kernel says of this process",
     "connector/wire/connection/named_errors.py": SERVER,
-    "jobs/file_log.py": "what Spark has written into its checkpoint",
+    "jobs/parts/loading.py": "what Spark has written into its checkpoint",
     "connector/wire/address/server_url.py": OPTIONS,
     "connector/wire/address/address.py": OPTIONS,
     "operations/commands/look/tail.py": OPTIONS,

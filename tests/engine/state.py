@@ -8,7 +8,7 @@ from typing import Any
 
 import hiredis
 
-from spark_streams.engine.launch.assembly import new_engine
+from spark_streams.engine.commands import new_engine
 from spark_streams.engine.resp.replies import encode
 from tests.engine.wire import Failed
 

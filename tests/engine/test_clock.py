@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.engine.client import Client
-from spark_streams.engine.launch.assembly import new_engine
+from spark_streams.engine.commands import new_engine
 from spark_streams.engine.resp.request_parser import RequestParser
 from tests.engine.wire import command
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from spark_streams.engine import LocalEngine
-from spark_streams.engine.launch.fault_controls import Error
+from spark_streams.engine.launch.local import Error
 from tests.engine.wire import command, wait_blocked, wire
 from tools.driving import add, drain, forget_all, reader
 from tools.servers.server import Server, serving

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_streams.jobs.exact_fields import HEX
+from spark_streams.jobs.parts.archiving import HEX
 from tests.jobs.work import CONF, Work, call
 from tools.servers.server import Server
 

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from spark_streams.jobs.job import Job
-from spark_streams.jobs.parts.source import Source
-from spark_streams.jobs.parts.trim import Trim
+from spark_streams.jobs.parts.archiving import Trim
+from spark_streams.jobs.parts.source_and_sink import Source
 from tests.trimming import nodes_of_one_entry
 from tools.servers.server import Server
 

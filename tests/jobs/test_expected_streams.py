@@ -7,7 +7,7 @@ from rich.console import Console
 
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.parts.query import Query
-from spark_streams.jobs.parts.source import Source
+from spark_streams.jobs.parts.source_and_sink import Source
 from tools.servers.server import Server
 
 

@@ -7,7 +7,7 @@ import pytest
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.jobs.feedback_loop import check_feedback_loop
+from spark_streams.jobs.parts.query import check_feedback_loop
 
 HERE = "redis://127.0.0.1:6379"
 

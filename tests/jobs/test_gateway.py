@@ -6,7 +6,7 @@ import pytest
 from pyspark import SparkContext
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.jobs.gateway import start_jvm
+from spark_streams.jobs.settings.spark_start import start_jvm
 
 
 @pytest.mark.parametrize("words", ["--properties-file mine.conf", "--properties-file=mine.conf"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_streams.jobs.micro_batches import RunProgress
+from spark_streams.jobs.parts.query import RunProgress
 
 
 class Durations(dict[str, int]):

@@ -7,13 +7,13 @@ import tomllib
 import pytest
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.jobs.output.outputs import Output, check_main_columns, outputs_of
+from spark_streams.jobs.parts.outputs import JobOutput, check_main_columns, outputs_of
 
 SINK = '[[output]]\nname = "s"\n[output.sink]\nstream = "late"\n'
 COMPACTED = '[table]\nformat = "deltalake"\npath = "a"\ncompact_every = {}\nkeep = "{}"'
 
 
-def outputs(text: str) -> list[Output]:
+def outputs(text: str) -> list[JobOutput]:
     return outputs_of(tomllib.loads(text), {"url": "redis://127.0.0.1:6379"})
 
 

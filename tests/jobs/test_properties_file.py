@@ -12,8 +12,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_streams.jobs.properties_file import properties_text, write_properties
 from spark_streams.jobs.settings.sample_config import sample_config
+from spark_streams.jobs.settings.spark_start import properties_text, write_properties
 from tools.servers.server import Server
 
 SECRET = "s3cret-of-the-job-7b1f"

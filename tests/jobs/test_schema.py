@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )  # fmt: skip
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.jobs.schema.columns import Columns
+from spark_streams.jobs.job_columns import JobColumns
 
 ORDER = {
     "type": "record", "name": "Order", "namespace": "shop.v1",
@@ -48,7 +48,7 @@ ORDER = {
 def columns(folder: Path, kind: str, schema: Any, **given: str) -> dict[str, str]:
     file = folder / "schema"
     file.write_text(schema if isinstance(schema, str) else json.dumps(schema))
-    return dict(Columns.parse({"schema": {kind: str(file)}, "columns": given}).types)
+    return dict(JobColumns.parse({"schema": {kind: str(file)}, "columns": given}).types)
 
 
 def test_an_avro_record(tmp_path: Path) -> None:
@@ -145,4 +145,4 @@ def test_what_spark_says_of_a_frame(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_named(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Columns.parse(config)
+        JobColumns.parse(config)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.jobs.micro_batches import check_target_time, trigger_of
+from spark_streams.jobs.parts.query import check_target_time, trigger_of
 
 
 def job_with(text: str | None) -> Any:

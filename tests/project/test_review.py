@@ -59,9 +59,9 @@ def test_the_modules_that_open_a_connection_are_known() -> None:
     assert by_socket == {
         "connector/wire/address/redis_py.py",  # your servers
         "operations/verify/relay.py",  # rstream verify, to the server that it tries
-        "engine/launch/process.py",  # the engine's socket file
+        "engine/launch/engine_process.py",  # the engine's socket file
         "engine/server/listeners.py",  # whether another engine has that file
-        "engine/server/connections.py",  # a method of the engine
+        "engine/server/connection_set.py",  # a method of the engine
     }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.base.own_python import python_command, python_environment
+from spark_streams.base.extras import python_command, python_environment
 from spark_streams.connector.deadletter import transform
 from spark_streams.connector.spark import installation
 from spark_streams.operations.console.changes import Changes

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from spark_streams.jobs.command import program
 from spark_streams.jobs.job import ACCESS_SHAPE, Job
-from spark_streams.jobs.settings.config import load
+from spark_streams.jobs.settings.job_config import load
 from tools.bench.arrival_tables import Table
 from tools.bench.client import request
 from tools.bench.servers import Running

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.base.assignment import parse_assignment
+from spark_streams.base.given_text import parse_assignment
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.base.pattern import NamesAndPatterns
 from spark_streams.base.times import duration

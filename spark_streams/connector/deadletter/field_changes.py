@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.base.assignment import parse_assignment
+from spark_streams.base.given_text import parse_assignment
 from spark_streams.connector.deadletter.envelope import MARK, raw, text
 from spark_streams.connector.deadletter.transform import DeadLetter, Loaded, StreamEntry, encode_fields
 from spark_streams.connector.errors import InvalidOptionError, TransformError

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from spark_streams.base.id_times import age_ms
-from spark_streams.base.ids import StreamId
+from spark_streams.base.ids import StreamId, age_ms
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.units import duration, size
 from spark_streams.connector.errors import RStreamError

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_streams.base.id_times import age_ms
-from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId, age_ms
 from spark_streams.base.printable import name_text
 from spark_streams.connector.deadletter.envelope import names_origin
 from spark_streams.connector.errors import NotPermittedError, RStreamError, WrongKeyTypeError

@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, NamedTuple
 
-from spark_streams.base.own_python import python_command, python_environment
+from spark_streams.base.extras import python_command, python_environment
 from spark_streams.connector.errors import RegistryError
 from spark_streams.connector.schemas.decoder import reader_of
 from spark_streams.connector.schemas.payload_format import PayloadFormat

@@ -1,3 +1,3 @@
-"""Name of the field that holds an entry which does not fit a map of strings (jobs/exact_fields.py)."""
+"""Name of the field that holds an entry which does not fit a map of strings (jobs/parts/archiving.py)."""
 
 HEX = "rstream:hex"

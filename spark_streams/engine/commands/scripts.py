@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import integer_of
+from spark_streams.engine.commands.command_arguments import integer_of
 from spark_streams.engine.core import Engine
 from spark_streams.engine.faults import REFUSALS
 from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulk, integer
@@ -58,7 +58,7 @@ _LINE_OF_GET = 2
 def _run(engine: Engine, client: Client, words: list[bytes]) -> None:
     """Run a command of a script. Its effect is recorded, and who watches the key notices it. Raises CommandError."""
     if engine.faults is not None:
-        engine.faults.check(client, words)
+        engine.faults.check_refusal(client, words)
     was_in_transaction, engine.in_transaction = engine.in_transaction, True  # the client's rights were checked for EVAL
     last_command = client.last_command
     try:

@@ -1,4 +1,4 @@
-"""The command line and the configuration file; both set the options of settings/table.py."""
+"""The command line and the configuration file; both set the options of settings/setting_table.py."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_streams.base.first_line import first_line
-from spark_streams.engine.resp.inline import split_quoted
+from spark_streams.base.given_text import first_line
+from spark_streams.engine.resp.request_parser import split_quoted
 from spark_streams.engine.server.event_loop import SOCKET_CHECK
 from spark_streams.engine.settings.config import Config
-from spark_streams.engine.settings.table import OPTIONS, PASSWORD_VARIABLE, Option, SettingError
+from spark_streams.engine.settings.setting_table import OPTIONS, PASSWORD_VARIABLE, Setting, SettingError
 
 _MOVING = """\
 Options are those of redis.conf, on the command line or in a file of that form (name and value on a line; # begins a
@@ -91,7 +91,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _add(group: argparse._ActionsContainer, option: Option) -> None:
+def _add(group: argparse._ActionsContainer, option: Setting) -> None:
     shown = "" if option.default in ("", "0") else f" (default {option.default})"
     group.add_argument(
         f"--{option.name}",

@@ -32,7 +32,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from spark_streams.engine.launch.process import (
+from spark_streams.engine.launch.engine_process import (
     EngineStartError,
     answers,
     ask,

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from spark_streams.base.export_lines import ExportedGroup, ExportedStream
 from spark_streams.base.ids import StreamId
-from spark_streams.engine.persistence.dump import dump
-from spark_streams.engine.persistence.restore import add_pending
-from spark_streams.engine.store.entry import entry_wire, fields_wire
-from spark_streams.engine.store.group import Group
+from spark_streams.engine.persistence.stream_payload import add_pending, dump
+from spark_streams.engine.store.entry_bytes import entry_wire, fields_wire
+from spark_streams.engine.store.group import StoredGroup
 from spark_streams.engine.store.node_limits import NodeLimits
-from spark_streams.engine.store.pel_range import Consumer
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.pel import Consumer
+from spark_streams.engine.store.stream import StoredStream
 
 
 def payload_of(exported: ExportedStream) -> bytes:
     """Return the payload."""
-    stream = Stream(NodeLimits())
+    stream = StoredStream(NodeLimits())
     for parsed, fields in exported.entries:
         entry_id = _packed(parsed)
         stream.append(entry_id, entry_wire(entry_id, fields_wire(fields)), fields)
@@ -25,8 +24,8 @@ def payload_of(exported: ExportedStream) -> bytes:
     return dump(stream, exported.time, newest=True)
 
 
-def _group(stream: Stream, exported: ExportedGroup) -> Group:
-    group = Group(_packed(exported.position), exported.read)
+def _group(stream: StoredStream, exported: ExportedGroup) -> StoredGroup:
+    group = StoredGroup(_packed(exported.position), exported.read)
     for name, (seen, active) in exported.consumers.items():
         consumer = group.consumers[name] = Consumer(name, seen)
         consumer.active = active

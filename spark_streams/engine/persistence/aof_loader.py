@@ -31,11 +31,11 @@ import hiredis
 from spark_streams.base.ids import U64_MAX
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import COMMANDS, REFUSED, find
-from spark_streams.engine.persistence.persisted_engine import PersistedEngine
+from spark_streams.engine.persistence.aof_writer import PersistedEngine
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store import entryid
-from spark_streams.engine.store.entry import fields_wire
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.entry_bytes import fields_wire
+from spark_streams.engine.store.stream import StoredStream
 
 _CHUNK = 1 << 20
 _QUEUED = 10_000  # commands of a transaction between two turns of the server
@@ -186,7 +186,7 @@ class Loader:
                     self._serve_meanwhile()
             self.commands = count
         else:
-            self._check(args)
+            self._check_command(args)
             self._queue.append(args)
 
     def _append(self, args: list[bytes]) -> bool:
@@ -196,7 +196,7 @@ class Loader:
         db = self._client.db
         stream = db.values.get(args[1])
         ms, _, seq = args[2].partition(b"-")
-        if type(stream) is not Stream or not ms.isdigit() or not seq.isdigit():
+        if type(stream) is not StoredStream or not ms.isdigit() or not seq.isdigit():
             return False
         entry_id = int(ms) << 64 | int(seq)
         if not stream.last_id < entry_id < entryid.HIGHEST or int(seq) > U64_MAX or args[2] != entryid.text(entry_id):
@@ -209,7 +209,7 @@ class Loader:
     def _run(self, args: list[bytes]) -> None:
         engine = self._engine
         try:
-            spec = self._check(args)
+            spec = self._check_command(args)
             reply = spec(engine, self._client, args)
         except CommandError as problem:
             raise _RefusedError(
@@ -218,7 +218,7 @@ class Loader:
         if reply is None:
             raise _RefusedError(f"{args[0][:20]!r} blocks")
 
-    def _check(self, args: list[bytes]) -> Callable[..., object]:
+    def _check_command(self, args: list[bytes]) -> Callable[..., object]:
         """Return the handler of a command that may appear in an append-only file. Raises _RefusedError."""
         try:
             spec = find(args)

@@ -1,8 +1,8 @@
 """Rewrites the append-only file: on BGREWRITEAOF, or when the file has grown enough.
 
-A rewrite forks: the child writes the keyspace of that moment (snapshot.py) to a new file, while the engine continues to
-append to the old one. A thread then appends to the new file what the old one has gained since the fork. The event loop
-appends the last part and replaces the old file.
+A rewrite forks: the child writes the keyspace of that moment (aof_snapshot.py) to a new file, while the engine
+continues to append to the old one. A thread then appends to the new file what the old one has gained since the fork.
+The event loop appends the last part and replaces the old file.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ import traceback
 import warnings
 from pathlib import Path
 
-from spark_streams.engine.persistence import snapshot
-from spark_streams.engine.persistence.aof_writer import PersistenceError, Writer
-from spark_streams.engine.persistence.append_file import AppendFile, copy_tail
-from spark_streams.engine.persistence.persisted_engine import PersistedEngine
+from spark_streams.engine.persistence import aof_snapshot
+from spark_streams.engine.persistence.aof_writer import (
+    AofWriter,
+    AppendFile,
+    PersistedEngine,
+    PersistenceError,
+    copy_tail,
+)
 
 TEMPORARY = "temp-rewriteaof-"  # prefix of a new file's name
 _LAST_BYTES = 256 * 1024  # most bytes that the event loop copies at the end of a rewrite, approximately
@@ -32,7 +36,7 @@ log = logging.getLogger("rstream.engine")
 class Rewriter:
     """Rewrites the writer's file; one rewrite at a time."""
 
-    def __init__(self, engine: PersistedEngine, writer: Writer) -> None:
+    def __init__(self, engine: PersistedEngine, writer: AofWriter) -> None:
         self._engine = engine
         self._writer = writer
         self._rewrite: Rewrite | None = None
@@ -182,7 +186,7 @@ def _run_child(engine: PersistedEngine, path: Path) -> None:
         with path.open("wb", buffering=1 << 20) as file:
             path.chmod(0o600)
             for db in engine.databases:
-                for piece in snapshot.database_commands(db):
+                for piece in aof_snapshot.database_commands(db):
                     file.write(piece)
                     if os.getppid() != parent:
                         os._exit(1)

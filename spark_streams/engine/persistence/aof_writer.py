@@ -1,26 +1,133 @@
-"""Writes the journal to the append-only file, and flushes the file to disk.
-
-    commands ──► journal ──► commit, once per turn of the event loop ──► file ──► fsync
-                              replies are sent after it
-
-    appendfsync always      commit returns after the disk has the data
-                everysec    commit writes; a thread flushes every second, and the event loop never waits for it: while
-                            the disk is busy, recorded commands wait in memory for up to two seconds
-                no          commit writes; the operating system flushes
-
-If the disk fails: with `always` the engine stops, because it has confirmed nothing that is not on disk. Otherwise
-commands that change data get MISCONF until writing succeeds again.
-"""
+"""The part of the engine that persistence uses: it records the engine's changes and loads them again."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
+import os
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
 
-from spark_streams.engine.persistence.append_file import AppendFile, sync_folder
-from spark_streams.engine.persistence.persisted_engine import PersistedEngine
+from spark_streams.engine.journal import Journal
+from spark_streams.engine.settings.config import Config
+from spark_streams.engine.store.keyspace import Database
+
+
+class PersistedEngine(Protocol):
+    """What persistence needs of core.Engine. The core imports persistence, not the reverse."""
+
+    config: Config
+    databases: list[Database]
+    journal: Journal | None  # persistence sets it while changes are recorded
+    loading: bool  # while the file is loaded
+    now: int  # Unix milliseconds
+    stopping: bool  # the engine is stopping
+    wake: Callable[[], None]  # ends the server's waiting; safe in any thread
+    serve_meanwhile: Callable[[], None]  # serves clients while the file is loaded
+
+    def set_loading(self, loading: bool) -> None:
+        """Set whether the file is being loaded."""
+
+
+# One append-only file on disk: append, flush, replace. No engine, no policy.
+#
+# An incomplete write is cut off, so that the file always ends with a whole command.
+
+
+_COPY = 1 << 20
+
+
+class AppendFile:
+    """The file at `path`, created if it is missing. Methods raise OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.size = os.fstat(self.fd).st_size
+
+    def append(self, data: bytes) -> None:
+        """Write all of the data or nothing."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self.fd, view) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.fd, self.size)
+            raise
+        self.size += len(data)
+
+    def sync(self) -> None:
+        """Flush the file to disk."""
+        # Not fdatasync: it is missing on macOS.
+        os.fsync(self.fd)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.fd)
+
+
+def copy_tail(source: Path, start: int, end: int, target: AppendFile) -> None:
+    """Append bytes start … end-1 of one file to another."""
+    with source.open("rb") as file:
+        file.seek(start)
+        while start < end:
+            data = file.read(min(_COPY, end - start))
+            if not data:
+                raise OSError(f"{source} has become shorter")
+            target.append(data)
+            start += len(data)
+
+
+def replace(new: Path, old: Path) -> None:
+    """Replace a file by another one, durably."""
+    new.replace(old)
+    sync_folder(old.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to disk."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class FolderLock:
+    """A lock of the engine that uses a file; the kernel releases it if the engine dies."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock. Raises BlockingIOError if another process holds it, OSError."""
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def release(self) -> None:
+        """Release the lock."""
+        os.close(self._fd)
+
+
+# Writes the journal to the append-only file, and flushes the file to disk.
+#
+#     commands ──► journal ──► commit, once per turn of the event loop ──► file ──► fsync
+#                               replies are sent after it
+#
+#     appendfsync always      commit returns after the disk has the data
+#                 everysec    commit writes; a thread flushes every second, and the event loop never waits for it: while
+#                             the disk is busy, recorded commands wait in memory for up to two seconds
+#                 no          commit writes; the operating system flushes
+#
+# If the disk fails: with `always` the engine stops, because it has confirmed nothing that is not on disk. Otherwise
+# commands that change data get MISCONF until writing succeeds again.
+
 
 _PATIENCE = 2.0  # seconds for which commands may wait in memory for a busy disk
 _BACKLOG = 64 << 20  # most bytes of waiting commands
@@ -32,7 +139,7 @@ class PersistenceError(Exception):
     """The engine cannot store its data; one line with the reason."""
 
 
-class Writer:
+class AofWriter:
     """Writes to `file`, which Persistence sets; None: nothing is stored."""
 
     def __init__(self, engine: PersistedEngine) -> None:

@@ -13,13 +13,18 @@ import time
 from pathlib import Path
 
 from spark_streams.engine.journal import Journal
-from spark_streams.engine.persistence import snapshot
+from spark_streams.engine.persistence import aof_snapshot
 from spark_streams.engine.persistence.aof_loader import Loader, TornFileError
 from spark_streams.engine.persistence.aof_rewrite import TEMPORARY, Rewriter
-from spark_streams.engine.persistence.aof_writer import PersistenceError, Writer
-from spark_streams.engine.persistence.append_file import AppendFile, FolderLock, replace
-from spark_streams.engine.persistence.persisted_engine import PersistedEngine
-from spark_streams.engine.settings.table import SettingError
+from spark_streams.engine.persistence.aof_writer import (
+    AofWriter,
+    AppendFile,
+    FolderLock,
+    PersistedEngine,
+    PersistenceError,
+    replace,
+)
+from spark_streams.engine.settings.setting_table import SettingError
 
 _LOCK_PATIENCE = 2.0  # seconds to wait for an engine that is stopping
 
@@ -33,7 +38,7 @@ class Persistence:
         self._engine = engine
         self._config = engine.config
         self.ready = False  # whether all settings are known; from then on appendonly can be switched
-        self.writer = Writer(engine)
+        self.writer = AofWriter(engine)
         self.rewriter = Rewriter(engine, self.writer)
         self._config.on_change("appendonly", self._switch)
         self.saved_at = 0  # Unix seconds at which all data was last on disk by request
@@ -247,7 +252,7 @@ class Persistence:
             self._lock = FolderLock(self.directory / f".{self.filename}.lock")
             new = AppendFile(path)
             for db in self._engine.databases:
-                for piece in snapshot.database_commands(db):
+                for piece in aof_snapshot.database_commands(db):
                     new.append(piece)
             new.sync()
             replace(path, self.path)

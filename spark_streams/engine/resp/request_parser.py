@@ -6,30 +6,192 @@ Arrived bytes go through these steps. Each step takes from their front, and the 
     an unfinished command  is finished if its end has arrived
 
     a batch of XADDs       is taken as one (xadd_batch.py)
-    many whole commands    hiredis' C reader, four times as fast (pipeline.py)
+    many whole commands    hiredis' C reader, four times as fast (`whole_commands`)
     one whole command      is split at the line ends (`_one_command`)
-    everything else        is read strictly: inline commands (inline.py), unfinished commands (continuing where it
+    everything else        is read strictly: inline commands (`take_inline`), unfinished commands (continuing where it
                            stopped, so that a request in single bytes costs its length, not its square), and
                            malformed ones, which are refused with Redis' own error texts
 
+Sizes are limited as in Redis: 2^31-1 arguments, 512 MB each (proto-max-bulk-len), 64 KB for an inline command, 1 GB for
+an unfinished request (client-query-buffer-limit). Before AUTH the limits are much smaller.
 Source: the RESP specification, Redis' `processMultibulkBuffer`.
 """
 
 from __future__ import annotations
 
-from spark_streams.engine.resp.inline import take_inline
-from spark_streams.engine.resp.pipeline import whole_commands
+import re
+from itertools import chain
+from typing import Any, TypeAlias
+
+import hiredis
+
 from spark_streams.engine.resp.replies import HEADERS
-from spark_streams.engine.resp.requests import (
-    MAX_ARGUMENTS,
-    MAX_INLINE,
-    ProtocolError,
-    Request,
-    RequestLimits,
-    TooLongError,
-    may_log_in,
+from spark_streams.engine.resp.xadd_batch import SHORTEST, BatchShape, Shapes, XaddBatch, find_batch
+
+Request: TypeAlias = list[bytes] | XaddBatch  # one command, or many as one
+
+MAX_ARGUMENTS = 2**31 - 1
+MAX_INLINE = 64 * 1024
+
+
+class ProtocolError(Exception):
+    """The connection's bytes are not valid RESP: send `-ERR Protocol error: <text>` and close."""
+
+
+class TooLongError(ProtocolError):
+    """An unfinished request is longer than client-query-buffer-limit: close without a reply, as Redis does."""
+
+
+class RequestLimits:
+    """Limits of one connection."""
+
+    def __init__(
+        self,
+        bulk: int = 512 * 1024 * 1024,
+        held: int = 1 << 30,
+        arguments: int = MAX_ARGUMENTS,
+        unauthenticated: bool = False,
+    ) -> None:
+        self.bulk = bulk  # bytes of an argument
+        self.held = held  # bytes of an unfinished request
+        self.arguments = arguments  # of a command
+        self.unauthenticated = unauthenticated  # the client has not logged in yet
+
+
+def may_log_in(request: Request) -> bool:
+    """Whether this command may change the limits of the following ones."""
+    return isinstance(request, list) and request[0].lower() in (b"auth", b"hello")
+
+
+BEFORE_AUTH = RequestLimits(bulk=16384, arguments=10, unauthenticated=True)
+
+
+# Inline commands: a line of words, as typed by a person. Source: Redis' `processInlineBuffer`, `sdssplitargs`.
+_PLAIN = re.compile(rb"[^\"'\0\v\f]*")
+
+
+def take_inline(data: bytes, start: int, requests: list[Request]) -> int:
+    """Take the command of one line; return the position behind it, -1 if incomplete. Raises ProtocolError."""
+    line = data.find(b"\n", start, start + MAX_INLINE + 2)
+    if line < 0:
+        if len(data) - start > MAX_INLINE:
+            raise ProtocolError("too big inline request")
+        return -1
+    text = data[start:line].removesuffix(b"\r")
+    arguments = text.split() if _PLAIN.fullmatch(text) else split_quoted(text)
+    if arguments is None:
+        raise ProtocolError("unbalanced quotes in request")
+    if arguments:
+        requests.append(arguments)
+    return line + 1
+
+
+# Blanks, an unquoted part, a quoted part. Each repetition matches in only one way, so the time is linear.
+_WORD = re.compile(
+    rb"""
+    [ \t\n\v\f\r\0]*
+    ([^ \n\r\t\0"']*)
+    (?: "([^"\\]*(?:\\.[^"\\]*)*)"
+      | '([^'\\]*(?:\\(?:'|(?!'))[^'\\]*)*)'
+    )?
+    """,
+    re.VERBOSE | re.DOTALL,
 )
-from spark_streams.engine.resp.xadd_batch import SHORTEST, Shape, Shapes, XaddBatch, find_batch
+_ESCAPED = re.compile(rb"\\(?:x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_HEX = "0123456789abcdefABCDEF"
+# Values of the escapes in double quotes.
+_ESCAPES = {b"\\" + bytes((byte,)): bytes((byte,)) for byte in range(256)}
+_ESCAPES.update({b"\\n": b"\n", b"\\r": b"\r", b"\\t": b"\t", b"\\b": b"\b", b"\\a": b"\a"})
+_ESCAPES.update({f"\\x{high}{low}".encode(): bytes.fromhex(high + low) for high in _HEX for low in _HEX})
+
+
+def split_quoted(text: bytes) -> list[bytes] | None:
+    """Return the words of a line with redis-cli's quoting (`sdssplitargs`); None if a quote is not closed."""
+    words: list[bytes] = []
+    position, end = 0, len(text)
+    while position < end:
+        match = _WORD.match(text, position)
+        assert match is not None  # the match may be empty
+        word, double, single = match.groups()
+        position = match.end()
+        if double is not None:
+            word += _ESCAPED.sub(lambda escaped: _ESCAPES[escaped[0]], double) if b"\\" in double else double
+        elif single is not None:
+            word += single.replace(b"\\'", b"'")
+        elif text[position : position + 1] in (b'"', b"'"):
+            return None
+        elif not word:
+            break
+        words.append(word)
+        if (double is not None or single is not None) and position < end and text[position] not in b" \t\n\v\f\r":
+            return None
+    return words
+
+
+# A pipelined chunk: many whole commands, read by hiredis.
+#
+# hiredis reads only bytes that are known to end where a command ends. It never gets an element count for which it would
+# allocate much memory in advance. Input that hiredis cannot read is left to the strict parser, which returns Redis'
+# error texts. One difference: an argument sent as a simple string (`+`), as no client does, is accepted.
+
+# hiredis allocates as many elements as a header announces.
+_MANY = re.compile(rb"\*[0-9]{6}")
+_OTHER_AGGREGATE = re.compile(rb"\n[%~>|](?!\r\n)")
+_OTHER_AGGREGATES = ((37, b"\n%"), (126, b"\n~"), (62, b"\n>"), (124, b"\n|"))
+_BORDER = b"\r\n*"
+_SENTINEL = b"+\r\n"  # read as b"" between commands, and as a part of a command within one
+
+
+def whole_commands(data: bytes, requests: list[Request], limits: RequestLimits) -> int:
+    """Append the whole commands that hiredis reads from this chunk. Return where they end; 0: not readable this way."""
+    if _MANY.search(data) is not None:
+        return 0
+    for sign, header in _OTHER_AGGREGATES:
+        # MAXLEN ~ 1000 has a line that is only `~`, which is no header.
+        if sign in data and header in data and _OTHER_AGGREGATE.search(data) is not None:
+            return 0
+    # Most chunks end where a command ends, also a command with a thousand IDs.
+    for end in (len(data) if data.endswith(b"\r\n") else 0, _last_border(data)):
+        commands = _read_whole(data, end) if end >= 2 else None
+        if commands is not None:
+            break
+    else:
+        return 0
+    if end > limits.bulk and max(map(len, chain.from_iterable(commands)), default=0) > limits.bulk:
+        return 0
+    requests += commands if all(commands) else [command for command in commands if command]
+    return end
+
+
+def _last_border(data: bytes) -> int:
+    """Position of the last line `*<digit>…`, the likely start of a command (not an XADD's `*`); 1 if there is none."""
+    border = len(data)
+    while (border := data.rfind(_BORDER, 0, border)) >= 0:
+        if data[border + 3 : border + 4].isdigit():
+            return border + 2
+    return 1
+
+
+def _read_whole(data: bytes, end: int) -> list[list[bytes]] | None:
+    """Return the commands in data[:end], read by hiredis; None if they are no commands or the last is incomplete."""
+    reader = hiredis.Reader()
+    reader.feed(data, 0, end)
+    reader.feed(_SENTINEL)
+    commands: list[Any] = []
+    gets = reader.gets
+    try:
+        while (command := gets()) is not False:
+            commands.append(command)
+        if not commands or commands.pop() != b"":
+            return None  # the border lies within an argument
+        if set(map(type, commands)) != {list}:
+            return None
+        # The cheapest test that all arguments are byte strings.
+        b"".join(chain.from_iterable(commands))
+    except (hiredis.HiredisError, TypeError):
+        return None
+    return commands
+
 
 PIPELINED = 4096  # bytes from which on hiredis is faster
 _LONG_BATCH = 16384  # bytes of a batch after which another one is searched
@@ -53,7 +215,7 @@ class RequestParser:
 
     def __init__(self, limits: RequestLimits | None = None, shapes: Shapes | None = None) -> None:
         self._shapes = shapes
-        self._shape: Shape | None = None  # shape of this connection's last batch
+        self._shape: BatchShape | None = None  # shape of this connection's last batch
         self.limits = limits or RequestLimits()
         self.failure: ProtocolError | None = None  # set once; the commands before it are valid
         self._count = 0  # number of arguments of the unfinished command; 0: between commands

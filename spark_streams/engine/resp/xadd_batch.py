@@ -58,20 +58,17 @@ def _any_short_value() -> bytes:
 _SHORT_VALUE = _any_short_value()
 
 
-class Shape:
-    """The common part of all commands of a batch.
-
-    keep: MAXLEN ~ keep. pattern: prefix and section; its group is the section.
-    """
+class BatchShape:
+    """The common part of all commands of a batch."""
 
     def __init__(
         self, prefix: bytes, key: bytes, keep: int | None, names: list[bytes], pattern: re.Pattern[bytes]
     ) -> None:
         self.prefix = prefix
         self.key = key
-        self.keep = keep
-        self.names = names
-        self.pattern = pattern
+        self.keep = keep  # MAXLEN ~ keep
+        self.names = names  # of the fields
+        self.pattern = pattern  # prefix and section; its group is the section
 
 
 class XaddBatch:
@@ -79,7 +76,7 @@ class XaddBatch:
 
     __slots__ = ("raw", "sections", "shape")
 
-    def __init__(self, shape: Shape, raw: bytes, sections: list[bytes]) -> None:
+    def __init__(self, shape: BatchShape, raw: bytes, sections: list[bytes]) -> None:
         self.shape = shape
         self.raw = raw
         self.sections = sections
@@ -91,7 +88,7 @@ class XaddBatch:
         return [reader.gets() for _ in self.sections]
 
 
-def find_batch(shape: Shape, data: bytes) -> XaddBatch | None:
+def find_batch(shape: BatchShape, data: bytes) -> XaddBatch | None:
     """Return the batch at the start of the data, if it has this shape and at least two commands."""
     prefix = shape.prefix
     sections = shape.pattern.findall(data)
@@ -162,9 +159,9 @@ class Shapes:
     ) -> None:
         self._min_chunk_bytes = min_chunk_bytes
         self.make = make
-        self._shapes: dict[tuple[bytes, ...], Shape | None] = {}
+        self._shapes: dict[tuple[bytes, ...], BatchShape | None] = {}
 
-    def learn(self, data: bytes) -> Shape | None:
+    def learn(self, data: bytes) -> BatchShape | None:
         """Return the shape of the first command in the data, if that command may be part of a batch."""
         if len(data) < self._min_chunk_bytes:
             return None
@@ -199,13 +196,13 @@ class Shapes:
         return self._shapes.get(signature)
 
 
-def make_shape(prefix: bytes, key: bytes, keep: int | None, names: Sequence[bytes], long: Sequence[int]) -> Shape:
+def make_shape(prefix: bytes, key: bytes, keep: int | None, names: Sequence[bytes], long: Sequence[int]) -> BatchShape:
     """Return a shape whose values are short, or have exactly the length that `long` gives for them."""
     section = b""
     for name, length in zip(names, long, strict=True):
         exactly = rb"|%d\r\n.{%d}" % (length, length) if length else b""
         section += b"%b(?:%b%b)\r\n" % (re.escape(bulk(name) + b"$"), _SHORT_VALUE, exactly)
-    return Shape(prefix, key, keep, list(names), re.compile(b"%b(%b)" % (re.escape(prefix), section), re.DOTALL))
+    return BatchShape(prefix, key, keep, list(names), re.compile(b"%b(%b)" % (re.escape(prefix), section), re.DOTALL))
 
 
 def _first_command(data: bytes) -> tuple[list[bytes], list[int]]:

@@ -14,9 +14,9 @@ from typing import Any
 
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import error
-from spark_streams.engine.server.connections import Connections
+from spark_streams.engine.server.connection_set import Connections
 from spark_streams.engine.server.listeners import Listener, open_listeners
-from spark_streams.engine.settings.table import SettingError
+from spark_streams.engine.settings.setting_table import SettingError
 
 _OWN_FILES = 32  # open files in addition to the clients'
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

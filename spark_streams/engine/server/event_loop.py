@@ -16,10 +16,10 @@ from collections.abc import Callable
 from spark_streams.engine import garbage
 from spark_streams.engine.core import Engine
 from spark_streams.engine.server.acceptor import Acceptor
-from spark_streams.engine.server.connection import Connection
-from spark_streams.engine.server.connections import Connections
+from spark_streams.engine.server.client_connection import ClientConnection
+from spark_streams.engine.server.connection_set import Connections
 from spark_streams.engine.server.listeners import Listener
-from spark_streams.engine.store.cold_nodes import Shelf
+from spark_streams.engine.store.node_limits import Shelf
 
 SOCKET_CHECK = 60.0  # seconds between two looks for the own Unix socket
 _IDLE_BEFORE_TIDYING = 0.9  # seconds without a request after which garbage is collected and cold data packed
@@ -56,7 +56,7 @@ class Tidying:
         self.unfinished = bool(self._shelf)
 
 
-class Server:
+class EngineServer:
     """Listens, serves, stops. It ends after `idle` seconds without a client (None: never). It looks for its Unix socket
     each `socket_check` seconds, and ends if no client can come in any more."""
 
@@ -147,7 +147,7 @@ class Server:
     def _handle(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
         """Serve the ready sockets."""
         for key, mask in events:
-            if isinstance(key.data, Connection):
+            if isinstance(key.data, ClientConnection):
                 key.data.handle(mask)
             elif isinstance(key.data, Listener):
                 self._acceptor.accept(key.data)

@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import Callable
 
 from spark_streams.engine.resp.replies import CommandError
-from spark_streams.engine.resp.requests import RequestLimits
-from spark_streams.engine.settings.table import NO_LIMITS, OPTIONS, Option, OutputLimit, SettingError
+from spark_streams.engine.resp.request_parser import RequestLimits
+from spark_streams.engine.settings.setting_table import NO_LIMITS, OPTIONS, OutputLimit, Setting, SettingError
 from spark_streams.engine.store.node_limits import NodeLimits
 
 
@@ -88,7 +88,7 @@ class Config:
             self._apply(before)
             raise CommandError(f"ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}") from None
 
-    def _changed(self, option: Option, text: str) -> object:
+    def _changed(self, option: Setting, text: str) -> object:
         if option.while_running:
             return option.kind.read(text)
         if option.immutable:

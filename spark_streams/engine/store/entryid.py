@@ -17,7 +17,7 @@ HIGHEST = (U64_MAX << 64) | U64_MAX
 _LENIENT = re.compile(rb"[ \t\n\v\f\r]*\+?([0-9]+)")
 
 
-class EntryIdError(ValueError):
+class BadEntryIdError(ValueError):
     """The text is not an entry ID."""
 
 
@@ -26,18 +26,18 @@ def number(digits: bytes) -> int:
     if not digits.isdigit():
         match = _LENIENT.fullmatch(digits)
         if match is None:
-            raise EntryIdError(digits)
+            raise BadEntryIdError(digits)
         digits = match[1]
     value = int(digits) if len(digits) <= 64 else U64_MAX + 1
     if value > U64_MAX:
-        raise EntryIdError(digits)
+        raise BadEntryIdError(digits)
     return value
 
 
 def parse(text: bytes, missing_seq: int = 0) -> int:
     """Parse `b"5-3"`, or `b"5"` with the sequence number `missing_seq`. `-` and `+` are errors. Raises EntryIdError."""
     if len(text) > 127:
-        raise EntryIdError(text)
+        raise BadEntryIdError(text)
     ms, dash, seq = text.partition(b"-")
     return (number(ms) << 64) | (number(seq) if dash else missing_seq)
 

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_streams.engine.store import entryid
-from spark_streams.engine.store.pel_range import Consumer, PelRange
-from spark_streams.engine.store.pending_list import PendingList
+from spark_streams.engine.store.pel import Consumer, PelRange, PendingList
 
 if TYPE_CHECKING:
     from spark_streams.engine.store.node import Node
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 _MISSES = 8
 
 
-class Group:
+class StoredGroup:
     """A consumer group of one stream. The stream is passed to every method that needs it."""
 
     __slots__ = ("consumers", "entries_read", "last_id", "pending", "released")

@@ -21,7 +21,7 @@ from spark_streams.engine.store import entryid
 from spark_streams.engine.store.node import Node
 from spark_streams.engine.store.node_limits import cut_head
 from spark_streams.engine.store.node_list import Slice
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.stream import StoredStream
 
 # After this number of IDs in a row that are not consecutive, the rest is handled one by one.
 _MISSES = 8
@@ -38,7 +38,7 @@ class Policy(Enum):
 REMOVED, STILL_REFERENCED, UNKNOWN = 1, 2, -1  # the reply for each ID
 
 
-def forget(stream: Stream, first: int, last: int) -> None:
+def forget(stream: StoredStream, first: int, last: int) -> None:
     """Remove pending entries with first ≤ ID ≤ last from every group."""
     for group in stream.groups.values():
         if first != last:
@@ -47,13 +47,13 @@ def forget(stream: Stream, first: int, last: int) -> None:
             group.pending.take(first, stream)
 
 
-def is_referenced(stream: Stream, entry_id: int) -> bool:
+def is_referenced(stream: StoredStream, entry_id: int) -> bool:
     """Whether a group refers to this ID, also to an ID that does not exist (`streamEntryIsReferenced`)."""
     groups = stream.groups.values()
     return any(entry_id > group.last_id or group.pending.get(entry_id, stream) is not None for group in groups)
 
 
-def referenced(stream: Stream, first: int, last: int) -> list[tuple[int, int]]:
+def referenced(stream: StoredStream, first: int, last: int) -> list[tuple[int, int]]:
     """Return ordered, disjoint ID ranges within first … last that cover exactly the slots that a group refers to."""
     ranges: list[tuple[int, int]] = []
     for group in stream.groups.values():
@@ -77,7 +77,7 @@ def referenced(stream: Stream, first: int, last: int) -> list[tuple[int, int]]:
     return merged
 
 
-def remove(stream: Stream, ids: Sequence[int], policy: Policy) -> list[int]:
+def remove(stream: StoredStream, ids: Sequence[int], policy: Policy) -> list[int]:
     """Remove these entries (XDELEX). Return for each ID REMOVED, STILL_REFERENCED or UNKNOWN."""
     replies: list[int] = []
     for piece, count in _pieces(stream, ids):
@@ -96,7 +96,7 @@ def remove(stream: Stream, ids: Sequence[int], policy: Policy) -> list[int]:
     return replies
 
 
-def _remove_one(stream: Stream, entry_id: int, policy: Policy) -> int:
+def _remove_one(stream: StoredStream, entry_id: int, policy: Policy) -> int:
     if policy is Policy.ACKED and is_referenced(stream, entry_id):
         return STILL_REFERENCED
     if policy is Policy.DELREF:
@@ -104,7 +104,7 @@ def _remove_one(stream: Stream, entry_id: int, policy: Policy) -> int:
     return REMOVED if stream.delete(entry_id) else UNKNOWN
 
 
-def _pieces(stream: Stream, ids: Sequence[int]) -> Iterator[tuple[Slice | None, int]]:
+def _pieces(stream: StoredStream, ids: Sequence[int]) -> Iterator[tuple[Slice | None, int]]:
     """Yield the IDs in order, as consecutive live slots of one node if they are, else (None, 1)."""
     position = misses = 0
     while position < len(ids):
@@ -129,7 +129,7 @@ def _pieces(stream: Stream, ids: Sequence[int]) -> Iterator[tuple[Slice | None, 
         position += count
 
 
-def trim(stream: Stream, keep: int | None, min_id: int, limit: int, policy: Policy) -> int:
+def trim(stream: StoredStream, keep: int | None, min_id: int, limit: int, policy: Policy) -> int:
     """As `Stream.trim`, for DELREF and ACKED, which examine each node even if trimming is approximate."""
     removed = index = 0
     while index < len(stream.nodes):
@@ -164,7 +164,7 @@ def trim(stream: Stream, keep: int | None, min_id: int, limit: int, policy: Poli
     return removed
 
 
-def _removable(stream: Stream, node: Node, stop: int, policy: Policy) -> list[tuple[int, int]]:
+def _removable(stream: StoredStream, node: Node, stop: int, policy: Policy) -> list[tuple[int, int]]:
     """Return the live slots below `stop` that the policy allows to remove, as continuous ranges."""
     spans = list(node.spans(0, stop))
     if policy is not Policy.ACKED or not spans:

@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_streams.engine.store.entry import fields_of
-from spark_streams.engine.store.group import Group
-from spark_streams.engine.store.idempotence import Idempotence
+from spark_streams.engine.store.entry_bytes import fields_of
+from spark_streams.engine.store.group import StoredGroup
 from spark_streams.engine.store.listpack_size import NodeSize
 from spark_streams.engine.store.node import Node
 from spark_streams.engine.store.node_limits import NodeLimits, cut_head
 from spark_streams.engine.store.node_list import NodeList, Slice
+from spark_streams.engine.store.remembered_messages import Idempotence
 
 # An inexact node is closed at this many bytes on the wire, so that offsets fit in 32 bits.
 _MAX_WIRE_BYTES = 1 << 20
@@ -44,7 +44,7 @@ def _head(wire: bytes) -> int:
     return wire.index(b"\r\n*") + 6
 
 
-class Stream(NodeList):
+class StoredStream(NodeList):
     """The value of a key of type stream. IDs are packed integers (see entryid.py)."""
 
     __slots__ = ("groups", "idempotence", "limits", "tail_size")
@@ -53,7 +53,7 @@ class Stream(NodeList):
         super().__init__()
         self.limits = limits
         self.tail_size: NodeSize | None = None  # bytes of the newest node, if they are counted exactly
-        self.groups: dict[bytes, Group] = {}
+        self.groups: dict[bytes, StoredGroup] = {}
         self.idempotence = Idempotence(limits.idmp_duration, limits.idmp_maxsize)
 
     def append(self, entry_id: int, wire: bytes, pairs: Sequence[bytes] | None = None) -> None:
@@ -290,7 +290,7 @@ class Stream(NodeList):
                 self.nodes[-1].unseal()
 
 
-def _memory_of(group: Group) -> int:
+def _memory_of(group: StoredGroup) -> int:
     names = sum(map(len, group.consumers))
     ranges = group.pending.index.ranges
     stored_ids = sum([len(pel_range.ids) for pel_range in ranges if pel_range.ids is not None])

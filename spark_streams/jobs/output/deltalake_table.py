@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -17,13 +17,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_streams.base.numbers import parse_number
+from spark_streams.connector.running.error_summary import one_line
 from spark_streams.connector.spark.arrow import arrow_schema
-from spark_streams.jobs.output.delta_compaction import compact
-from spark_streams.jobs.output.housekeeping import no_error_ends_the_job
-from spark_streams.jobs.output.one_task import Pages, application_of, check_partitions, write_in_one_task
-from spark_streams.jobs.output.owner import PROPERTY, Owner
-from spark_streams.jobs.output.partition_types import with_null_folders
-from spark_streams.jobs.output.table_columns import TableFit
+from spark_streams.jobs.output.one_task import (
+    Pages,
+    application_of,
+    check_partitions,
+    no_error_ends_the_job,
+    write_in_one_task,
+)
+from spark_streams.jobs.output.ownership import PROPERTY, Owner
+from spark_streams.jobs.output.table_columns import TableFit, with_null_folders
 
 _log = logging.getLogger("spark_streams.jobs")
 # How long the log names a replaced file, and files that the log does not name stay: longer than `keep`.
@@ -39,13 +43,13 @@ class Compaction(NamedTuple):
     keep: int | None = None
 
 
-class _Batch(NamedTuple):
-    """A batch to write. application, number: its identity in Delta's log; application None: it is always appended."""
+class _DeltaBatch(NamedTuple):
+    """A batch to write."""
 
     path: str
     keys: list[str]
     options: dict[str, str]
-    application: str | None
+    application: str | None  # with the number, its identity in Delta's log; None: it is always appended
     number: int
 
 
@@ -123,7 +127,7 @@ class DeltalakeTable:
         """Write one micro-batch of the query that runs on this thread."""
         application = application_of(self._spark, self._transaction)
         rows = with_null_folders(rows, self._keys)  # readers do not agree about these texts
-        batch = _Batch(self._path, self._keys, self._options, application, number)
+        batch = _DeltaBatch(self._path, self._keys, self._options, application, number)
         write_in_one_task(rows, _writer(batch, arrow_schema(rows.schema)))
         if self._compaction.every and (number + 1) % self._compaction.every == 0:
             self._compact()
@@ -159,7 +163,7 @@ def _hours(value: str) -> int | None:
     return None if match is None else parse_number(match[1])
 
 
-def _writer(batch: _Batch, schema: pa.Schema) -> Callable[[Pages], Pages]:
+def _writer(batch: _DeltaBatch, schema: pa.Schema) -> Callable[[Pages], Pages]:
     """Return the function that one task runs. Its column `written` is false if the table holds the batch already."""
 
     def write(pages: Pages) -> Pages:
@@ -191,8 +195,51 @@ def _writer(batch: _Batch, schema: pa.Schema) -> Callable[[Pages], Pages]:
     return write
 
 
-def _has(table: object, batch: _Batch) -> bool:
+def _has(table: object, batch: _DeltaBatch) -> bool:
     if batch.application is None:
         return False
     last: int | None = table.transaction_version(batch.application)  # type: ignore[attr-defined]
     return last is not None and last >= batch.number
+
+
+# Merge the small files of a Delta table: all at once, or partition by partition if one of them prevents it.
+#
+# deltalake does not find the files of some partitions again, such as those of a text with `~`. It then merges nothing.
+
+
+_MOST_NAMED = 5  # partitions
+_LONGEST = 80  # characters of a value
+
+
+def compact(path: str, options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Merge small files in transactions of their own, which change no row.
+
+    Yield what was not merged, each with its error. Raises the error of a table without partitions.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    table = DeltaTable(path, storage_options=dict(options))
+    try:
+        table.optimize.compact()
+        return
+    except DeltaError:
+        table = DeltaTable(path, storage_options=dict(options))
+        if not table.metadata().partition_columns:
+            raise
+    failed = []
+    for partition in table.partitions():
+        try:
+            # It commits nothing for a partition of one file.
+            table.optimize.compact(partition_filters=[(key, "=", value or "") for key, value in partition.items()])
+        except DeltaError as error:
+            failed.append((partition, one_line(error)))
+    for partition, reason in failed[:_MOST_NAMED]:
+        yield _shown(partition), reason
+    if len(failed) > _MOST_NAMED:
+        yield f"{len(failed) - _MOST_NAMED:,} more partitions", failed[-1][1]
+
+
+def _shown(partition: Mapping[str, str | None]) -> str:
+    """Return the values of a partition. Producers wrote them: quoted, without control characters, and cut short."""
+    return ", ".join(f"{key}={json.dumps(value)[:_LONGEST]}" for key, value in sorted(partition.items()))

@@ -5,7 +5,9 @@ A transaction of the table also records the query and the number of the batch, s
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import logging
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
@@ -14,7 +16,8 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from spark_streams.connector.errors import TableError
 from spark_streams.connector.micro_batch import application
-from spark_streams.jobs.output.batch_name import query_id
+from spark_streams.connector.running.error_summary import one_line
+from spark_streams.jobs.output.ownership import query_id
 
 Pages = Iterator[pa.RecordBatch]
 
@@ -58,3 +61,21 @@ def check_partitions(shown: str, theirs: Sequence[str], ours: Sequence[str]) -> 
             f"{shown} is partitioned by {', '.join(theirs) or 'nothing'}, but the job writes it by "
             f"{', '.join(ours) or 'nothing'}: set partition_by to the table's, or name another table"
         )
+
+
+_log = logging.getLogger("spark_streams.jobs")
+
+
+@contextlib.contextmanager
+def no_error_ends_the_job(what: str, consequence: str) -> Iterator[None]:
+    """Log an error of the block as a warning: the rows are written. what: the housekeeping; consequence: what the error
+    leaves undone."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - each store has errors of its own
+        _log.warning("%s failed; no row is lost, and %s: %s", what, consequence, one_line(error))
+    except BaseException as error:
+        # A panic of a library in Rust is no Exception.
+        if type(error).__name__ != "PanicException":
+            raise
+        _log.warning("%s failed; no row is lost, and %s: %s", what, consequence, one_line(error))

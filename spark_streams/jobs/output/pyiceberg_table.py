@@ -31,11 +31,15 @@ from spark_streams.connector.errors import TableError
 from spark_streams.connector.micro_batch import ICEBERG_BATCH, ICEBERG_QUERY
 from spark_streams.connector.running.error_summary import one_line
 from spark_streams.connector.spark.arrow import arrow_schema
-from spark_streams.jobs.output.housekeeping import no_error_ends_the_job
-from spark_streams.jobs.output.one_task import Pages, application_of, check_partitions, write_in_one_task
-from spark_streams.jobs.output.owner import PROPERTY, Owner
-from spark_streams.jobs.output.partition_types import partition_fields
-from spark_streams.jobs.output.table_columns import TableFit
+from spark_streams.jobs.output.one_task import (
+    Pages,
+    application_of,
+    check_partitions,
+    no_error_ends_the_job,
+    write_in_one_task,
+)
+from spark_streams.jobs.output.ownership import PROPERTY, Owner
+from spark_streams.jobs.output.table_columns import TableFit, partition_fields
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

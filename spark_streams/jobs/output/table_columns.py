@@ -1,6 +1,6 @@
-"""Compare the columns of a job's rows with those of a table that exists, and fit the rows to the table.
+"""Columns of a table: formats, how rows are fitted to a table that exists, and types that a format does not keep.
 
-| difference | effect |
+| difference between rows and table | effect |
 |---|---|
 | a column that the table lacks | TableError, or the job adds it (`schema = "merge"`) |
 | a column that the rows lack | it is null in new rows; TableError if it is NOT NULL |
@@ -12,26 +12,53 @@ Names are compared as Spark does: upper case and lower case are the same.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
     ByteType,
+    CharType,
     DataType,
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
+    FractionalType,
     IntegerType,
+    IntegralType,
     LongType,
+    MapType,
+    NullType,
     ShortType,
+    StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
 )
 
-from spark_streams.connector.errors import TableError
+from spark_streams.connector.errors import ConfigError, TableError
 from spark_streams.connector.spark.running_pyspark import quoted
-from spark_streams.jobs.schema.columns import sql_type
+from spark_streams.jobs.job_columns import sql_type
+
+# Formats whose tables are folders of files, which Spark replaces partition by partition.
+FILES = ("parquet", "orc", "json", "csv", "avro", "xml")
+# Those of them whose files name their columns and types.
+SELF_DESCRIBING = ("parquet", "orc", "avro")
+DELTA = "delta"
+DELTALAKE = "deltalake"
+PYICEBERG = "pyiceberg"
+# Formats that a Python package writes, without a jar, and the extra that brings the package.
+PACKAGES = {DELTALAKE: "delta", PYICEBERG: "iceberg"}
+# They need a path or a name.
+ONCE = (*FILES, DELTA, *PACKAGES)
+
 
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 _DIGITS_OF_DOUBLE = 15  # a double holds every integer of so many digits
@@ -39,18 +66,13 @@ _DIGITS_OF_FLOAT = 7
 
 
 class TableFit(NamedTuple):
-    """How rows are fitted to a table.
+    """How rows are fitted to a table."""
 
-    columns: those that the table has after the first write; added: those that it gets by it; missing: names of those
-    that the rows lack; changed: what `--check` says about values that readers see changed; required: names of the
-    table's columns that may not be null.
-    """
-
-    columns: StructType
-    added: StructType
-    missing: tuple[str, ...]
-    changed: str = ""
-    required: tuple[str, ...] = ()
+    columns: StructType  # those that the table has after the first write
+    added: StructType  # those that it gets by it
+    missing: tuple[str, ...]  # names of those that the rows lack
+    changed: str = ""  # what `--check` says about values that readers see changed
+    required: tuple[str, ...] = ()  # names of the table's columns that may not be null
 
     @property
     def plan(self) -> str:
@@ -137,3 +159,178 @@ def _holds(table: DataType, rows: DataType) -> bool:
     if isinstance(table, DoubleType | FloatType):
         return digits <= (_DIGITS_OF_DOUBLE if isinstance(table, DoubleType) else _DIGITS_OF_FLOAT)
     return type(table) in _DIGITS and _DIGITS[type(table)] >= digits
+
+
+# Types that a table may be partitioned by: those of which each value is written and read back as it was.
+#
+# | format | not as a partition | because |
+# |---|---|---|
+# | deltalake | DECIMAL with a scale | `-1.10` is `-1.-10` in the log: nobody can read the table again |
+# | | BINARY | the value is other bytes when it is read, and others again after a compaction |
+# | files | BINARY | bytes that are not UTF-8 are lost in the folder's name |
+# | | TIMESTAMP, if the session's zone is not UTC | the name is a local time, which two times of autumn share |
+# | all | FLOAT, DOUBLE | NaN has no place in pyiceberg, 5e-324 is too long a name of a file, 0.0 and -0.0 are equal |
+# | | others | the writer or the format refuses them, some after the first batch |
+#
+# Measured with deltalake 1.6, pyiceberg 0.12 and Spark 4.3 (tests/legs/recipes/test_partition_types.py).
+
+
+_ALWAYS: tuple[type[DataType], ...] = (
+    *(BooleanType, ByteType, ShortType, IntegerType, LongType, StringType),
+    *(DateType, TimestampType, TimestampNTZType, DecimalType),
+)
+# Beside them, by format.
+_ALSO: dict[str, tuple[type[DataType], ...]] = {DELTALAKE: (), PYICEBERG: (BinaryType,), **dict.fromkeys(FILES, ())}
+_UTC = ("utc", "etc/utc", "gmt", "etc/gmt", "z", "+00:00", "zulu", "etc/zulu", "uct", "etc/uct", "utc+00:00")
+# The name that Hive and Spark give to the folder of null.
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+
+
+def check_partition_types(where: str, kind: str, keys: Iterable[str], columns: StructType, zone: str) -> None:
+    """Raise ConfigError if a value of these columns would not be read back as it was.
+
+    where: the table's settings; zone: time zone of the session.
+    """
+    if kind not in _ALSO:
+        return
+    for field in partition_fields(keys, columns):
+        allowed = _ALWAYS + _ALSO[kind]
+        has_scale = isinstance(field.dataType, DecimalType) and field.dataType.scale > 0
+        if not isinstance(field.dataType, allowed) or (kind == DELTALAKE and has_scale):
+            raise ConfigError(
+                f"{where}.partition_by names {field.name!r}, a {sql_type(field.dataType)}: {kind} does not keep each "
+                f"value of this type as a partition; {_remedy(field.dataType)}"
+            )
+        if kind in FILES and isinstance(field.dataType, TimestampType):
+            _check_zone(where, field, zone)
+
+
+def _check_zone(where: str, field: StructField, zone: str) -> None:
+    if zone.lower() not in _UTC:
+        raise ConfigError(
+            f"{where}.partition_by names {field.name!r}, a TIMESTAMP: the name of its folder is a time in the zone "
+            f'{zone}, which two times can share; set [spark] "spark.sql.session.timeZone" = "UTC", or partition by its '
+            "date (a DATE column)"
+        )
+
+
+def _remedy(partition_type: DataType) -> str:
+    if partition_type.simpleString().startswith(("array<", "map<", "struct<", "variant")):
+        return "partition by another column"
+    text = "hex(c)" if isinstance(partition_type, BinaryType) else "CAST(c AS STRING)"
+    return f"partition by a DATE, a whole number or a STRING of it (a column with the SQL {text})"
+
+
+def partition_fields(keys: Iterable[str], columns: StructType) -> list[StructField]:
+    """Return the columns that partition the table. Names are compared as Spark does."""
+    by_name = {field.name.lower(): field for field in columns}
+    return [by_name[key.lower()] for key in keys if key.lower() in by_name]
+
+
+def changed_values(kind: str, keys: Collection[str], columns: StructType, *, in_catalog: bool = False) -> str:
+    """Return the line of `--check` about values that readers see changed; "" if there are none.
+
+    in_catalog: whether the table is in Spark's catalog, which tells readers the types.
+    """
+    if kind != DELTALAKE and kind not in FILES:
+        return ""
+    fields = partition_fields(keys, columns)
+    texts = ", ".join(field.name for field in fields if isinstance(field.dataType, StringType))
+    empty = f"an empty text of {texts} is written as null" if texts else ""
+    if kind == DELTALAKE or in_catalog or not fields:
+        return empty
+    declared = ", ".join(f"{quoted(field.name)} {sql_type(field.dataType)}" for field in fields)
+    guessed = f"readers must declare {declared}: Spark guesses the types of folders, and reads '007' as 7"
+    return "; ".join(filter(None, (guessed, empty)))
+
+
+def with_null_folders(rows: DataFrame, keys: Iterable[str]) -> DataFrame:
+    """Return the rows with null for each text that shares the folder of null.
+
+    Otherwise a task that has both writes one file twice, and fails.
+    """
+    texts = [field.name for field in partition_fields(keys, rows.schema) if isinstance(field.dataType, StringType)]
+    instead = {name: F.when(~has_null_folder(F.col(quoted(name))), F.col(quoted(name))) for name in texts}
+    return rows.withColumns(instead) if texts else rows
+
+
+def has_null_folder(text: Column) -> Column:
+    """Whether a text of a partition shares the folder of null."""
+    return text.isin("", _NULL_FOLDER)
+
+
+# Types of columns that a Python package writes as they are. Others are refused before the table is created.
+#
+# | package | not written | because |
+# |---|---|---|
+# | both | VARIANT | the first start creates a struct of bytes, which no later start takes |
+# | | intervals, TIME | the package fails |
+# | deltalake | STRUCT with fields `a` and `A` | names of Delta's columns are the same in upper and lower case |
+# | pyiceberg | ARRAY<STRUCT<…>>, MAP<…, STRUCT<…>> | it writes a null as an empty one |
+# | | VOID | the format has no such type |
+#
+# Measured with deltalake 1.6, pyiceberg 0.12 and Spark 4.3 (tests/legs/recipes/test_column_types.py).
+
+
+_BOTH: tuple[type[DataType], ...] = (
+    *(BooleanType, IntegralType, FractionalType, DecimalType, StringType, CharType, VarcharType, BinaryType),
+    *(DateType, TimestampType, TimestampNTZType, ArrayType, MapType, StructType),
+)
+_WRITTEN: dict[str, tuple[type[DataType], ...]] = {DELTALAKE: (*_BOTH, NullType), PYICEBERG: _BOTH}
+
+
+def check_column_types(where: str, kind: str, rows: StructType, table: StructType) -> None:
+    """Raise ConfigError for a column that the format's package does not write as it is.
+
+    where: the table's settings; table: its columns after the first write, among them those that the rows lack.
+    """
+    if kind not in _WRITTEN:
+        return
+    for field in rows:
+        for part in _parts(field.dataType):
+            if not isinstance(part, _WRITTEN[kind]):
+                _refuse(where, kind, field, f"cannot write {sql_type(part)}")
+    for field in table:
+        for part in _parts(field.dataType):
+            if reason := _REASONS[kind](part):
+                _refuse(where, kind, field, reason)
+
+
+def _refuse(where: str, kind: str, field: StructField, reason: str) -> None:
+    raise ConfigError(
+        f"{where}.format {kind!r}: column {field.name!r} is {sql_type(field.dataType)}, and {kind} {reason}; write the "
+        f"column as a STRING ({_as_text(field)}), leave it out, or set another format"
+    )
+
+
+def _as_text(field: StructField) -> str:
+    is_nested = field.dataType.simpleString().startswith(("array<", "map<", "struct<", "variant"))
+    name = quoted(field.name)
+    return f"in SQL: to_json({name})" if is_nested else f"in SQL: CAST({name} AS STRING)"
+
+
+def _parts(kind: DataType) -> Iterator[DataType]:
+    """Yield a type and all types in it."""
+    yield kind
+    if isinstance(kind, ArrayType):
+        yield from _parts(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _parts(kind.keyType)
+        yield from _parts(kind.valueType)
+    elif isinstance(kind, StructType):
+        for field in kind:
+            yield from _parts(field.dataType)
+
+
+def _empty_for_null(part: DataType) -> str:
+    inner = part.elementType if isinstance(part, ArrayType) else part.valueType if isinstance(part, MapType) else None
+    return f"writes a null {sql_type(part)} as an empty one" if isinstance(inner, StructType) else ""
+
+
+def _same_names(part: DataType) -> str:
+    names = [name.lower() for name in part.names] if isinstance(part, StructType) else []
+    double = next((name for name in names if names.count(name) > 1), None)
+    return "" if double is None else f"takes two fields called {double!r}, in upper and lower case, for one"
+
+
+_REASONS = {DELTALAKE: _same_names, PYICEBERG: _empty_for_null}

@@ -1,10 +1,11 @@
-"""[columns], [decode] and [[rule]]: which rows of a micro-batch are good, and why the others are bad."""
+"""[columns], [decode], [[rule]] and [dead_letters]: which rows are good, and what is written of the others."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,18 +21,22 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_streams.connector.deadletter.write.routing import TO, route_dead_letters
 from spark_streams.connector.errors import ConfigError, DecodeError, TableError
+from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.values import delays
 from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.source.rows.columns import UNFIT
 from spark_streams.connector.spark.running_pyspark import quoted
+from spark_streams.connector.spark.worker import time_of_batch
+from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.jobs.job import Job
-from spark_streams.jobs.part import Facts, Part
-from spark_streams.jobs.parts.source import Source
-from spark_streams.jobs.schema.columns import SHAPE as COLUMNS
-from spark_streams.jobs.schema.columns import Columns
-from spark_streams.jobs.schema.payload import SHAPE as DECODE
-from spark_streams.jobs.schema.payload import WHY, Payload
+from spark_streams.jobs.job_columns import DECODE_SHAPE as DECODE
+from spark_streams.jobs.job_columns import SHAPE as COLUMNS
+from spark_streams.jobs.job_columns import WHY, JobColumns, Payload
+from spark_streams.jobs.part import Facts, JobPart, WrittenPart
+from spark_streams.jobs.parts.source_and_sink import Source, StreamOutput
+from spark_streams.jobs.settings.job_config import FREE
 
 _VERDICT = "STRUCT<reason: STRING, error: STRING, message: STRING>"
 _LONGEST_VALUE = 100  # characters of a value in a message
@@ -87,7 +92,7 @@ class Judged:
     bad_counts: Mapping[tuple[str, str, bool], int]
 
 
-class Rules(Part):
+class Rules(JobPart):
     """Rules that make a row good: its values fit `[columns]` (or `[schema]`, `[decode]`), and no `[[rule]]` holds.
 
     If `source.mode` is set, the source handles values that do not fit. Otherwise they make a bad row whose reason names
@@ -110,7 +115,7 @@ class Rules(Part):
                 raise ConfigError(f"[[rule]] needs exactly reason and when, not {rule!r}")
         self._payload = Payload.parse(job.config)
         payload = self._payload
-        self._columns = Columns.parse(job.config) if payload is None else Columns("[decode]", payload.columns)
+        self._columns = JobColumns.parse(job.config) if payload is None else JobColumns("[decode]", payload.columns)
         self._judges_values = job.get("source.mode") is None
         self._mode = source.options.mode
         self._retry_delay = source.retry_delay
@@ -284,3 +289,98 @@ def _planned_at_once(spark: SparkSession) -> Iterator[None]:
 def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
     for name, value in settings.items():
         spark.conf.set(name, value)
+
+
+class DeadLetters(WrittenPart):
+    """Stream of dead letters, with the options of `[dead_letters]`.
+
+    Args:
+        job: The job, with its configuration.
+        source: The source, whose `retryDelay` lets bad rows wait for a retry.
+
+    Raises:
+        ConfigError: An option contradicts another one.
+        OptionError: An option cannot be used.
+    """
+
+    KEYS = {"dead_letters": FREE}
+    REQUIRED = ("dead_letters.stream",)
+
+    def __init__(self, job: Job, source: Source) -> None:
+        self.options = SinkOptions.parse(job.options("dead_letters"))
+        self._source = source
+        _check_options(self.options, source)
+        retried = {"streamColumn": TO} if source.retry_delay else {}
+        self._sink = StreamOutput(self.options, {**job.options("dead_letters"), **retried}, "letters")
+        self._reasons: Counter[str] = Counter()
+        self._retried = 0
+
+    def streams(self) -> Mapping[str, SinkOptions]:
+        return {"dead_letters.stream": self.options}
+
+    def datasets(self) -> Iterable[Dataset | None]:
+        return [self._sink.dataset]
+
+    def plan(self) -> Facts:
+        retry_delay = self._source.retry_delay
+        return {
+            **({"tried_again": f"after {retry_delay}"} if retry_delay else {}),
+            "dead_letters": f"{self.options.stream} at {self.options.address}",
+        }
+
+    def write(self, judged: Judged) -> Mapping[str, int]:
+        """Write the bad rows of a micro-batch. Return the number of dead letters by the stream of their entries."""
+        counts = judged.bad_counts
+        if counts:
+            # Each entry is judged once, and a replay of its batch must write the same dead letter.
+            rows = judged.rows if self._source.retry_delay else judged.rows.withColumn("_deliveries", F.lit(1))
+            letters = route_dead_letters(
+                rows,
+                F.col("_reason").isNotNull(),
+                F.col("_reason"),
+                stage="etl",
+                group=self._source.options.group,
+                consumer=self._source.options.consumer,
+                error=F.col("_error"),
+                message=F.col("_message"),
+                at=F.timestamp_millis(F.lit(time_of_batch(rows.sparkSession))),  # which a replay repeats
+                retry_delay=self._source.retry_delay,
+            ).letters
+            self._sink.write(letters)
+        dead: Counter[str] = Counter()
+        for (stream, reason, is_retried), count in counts.items():
+            self._reasons[reason] += count
+            if is_retried:
+                self._retried += count
+            else:
+                dead[stream] += count
+        return dead
+
+    def summary(self) -> Facts:
+        return {
+            "dead": self._reasons.total() - self._retried,
+            **({"tried_again": self._retried} if self._source.retry_delay else {}),
+            "reasons": dict(self._reasons),
+        }
+
+
+def _check_options(options: SinkOptions, source: Source) -> None:
+    """Raise ConfigError for options with which dead letters could not be written, or rows could not wait."""
+    for name in ("streamColumn", "idColumn", "shards"):
+        if name in options.explicit:
+            raise ConfigError(
+                f"dead_letters.{name} has no meaning here: all dead letters go to dead_letters.stream; leave it out"
+            )
+    if not source.retry_delay:
+        return
+    if options.address.url != source.options.address.url:
+        raise ConfigError(
+            "source.retryDelay: rows to retry wait on the source's server, and dead_letters.url names another server: "
+            "leave out one of these options"
+        )
+    trims = [name for name in ("maxlen", "minId", "retention", "trim") if name in options.explicit]
+    if trims:
+        raise ConfigError(
+            f"source.retryDelay: dead_letters.{trims[0]} would also trim rows that wait for a retry: "
+            "leave out one of these options"
+        )

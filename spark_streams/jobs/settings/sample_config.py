@@ -1,16 +1,15 @@
-"""A first file: the template of a job's configuration or of a program, filled for an example or an existing stream.
+"""A first file: the configuration of a job or a program, for an example or an existing stream.
 
-The example of the jobs is the flights of conf/. They have a rule, a partition and aggregates. For another stream, these
-lines are comments about one of its columns, or count its entries.
-
-The values of a template (`$stream`) are texts as the file has them, with their quotes. `$null_value` and `$reserved`
-are whole lines, or nothing.
+The example of the jobs is the flights of conf/. Its files are also the templates: for another stream, each of their
+texts about the flights is replaced. A rule, a partition and aggregates become comments about one of its columns, or
+count its entries. The example of a program is filled in, too (`$stream`).
 """
 
 from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -20,11 +19,10 @@ from spark_streams.connector.wire.connection.server import Server
 from spark_streams.jobs.arguments import MONITORING, PROGRAMS
 
 if TYPE_CHECKING:
-    from spark_streams.connector.source.batch.infer_schema import (
-        InferredColumn,  # needs Arrow, which the flights do not
-    )
+    from spark_streams.connector.source.batch.infer_schema import InferredColumn  # it needs Arrow
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
+CONF = Path(__file__).parents[1] / "conf"
 
 _ENTRIES = 500  # how many of the oldest and of the newest entries are read
 
@@ -33,65 +31,33 @@ _SQL = {"long": "BIGINT"}
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _RESERVED = re.compile(r"_.*|dl\..*|batch", re.IGNORECASE)  # names that the jobs use themselves
 _DDL_IN_A_LINE = 6
-_EMBEDDED = "embedded:"
-_SERVER = '# url = "redis://127.0.0.1:6379/0"'
 
 
 class Example(NamedTuple):
-    """A stream that a template is filled for.
-
-    types: SQL types of its columns by name; key: a column that groups its entries; moment: a column with a time;
-    notes: comments beside columns; reserved: columns whose names the jobs use themselves.
-    """
+    """A stream that a file is written for."""
 
     stream: str
-    types: Mapping[str, str]
-    key: str
-    moment: str
-    notes: Mapping[str, str] = {}
-    reserved: Collection[str] = ()
+    types: Mapping[str, str]  # SQL types of its columns by name
+    key: str  # a column that groups its entries
+    notes: Mapping[str, str] = {}  # comments beside columns
+    reserved: Collection[str] = ()  # columns whose names the jobs use themselves
+    moment: str = "at"  # a column with a time
+
+    @property
+    def ddl(self) -> list[str]:
+        """The columns in SQL."""
+        return [f"{_sql(name)} {kind}" for name, kind in self.types.items() if name not in self.reserved]
 
 
-_FLIGHTS = Example(
-    "flights",
-    {
-        **dict.fromkeys(("year", "month", "day"), "INT"),
-        **dict.fromkeys(("dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay"), "INT"),
-        **{"carrier": "STRING", "flight": "INT"},
-        **dict.fromkeys(("tailnum", "origin", "dest"), "STRING"),
-        **dict.fromkeys(("air_time", "distance", "hour", "minute"), "INT"),
-        "time_hour": "TIMESTAMP",
-    },
-    "carrier",
-    "time_hour",
-)
-_ORDERS = Example("orders", {"customer": "STRING", "amount": "DECIMAL(10,2)"}, "customer", "at")  # of a program
-# What the templates have of the flights alone. An aggregate reads only the columns that it needs.
-_OF_THE_FLIGHTS = {
-    "off": "",
-    "reason": '"no departure time"',
-    "when": '"dep_time IS NULL"',
-    "partition": '"month"',
-    "where": '"dep_delay IS NOT NULL"',
-    "keys": '"carrier", "month"',
-    "values": 'mean_dep_delay = "avg(dep_delay)"\nflights = "count(*)"',
-    "totals": '"delays"',
-}
-_AGGREGATED = ("month", "dep_delay", "carrier")
+_ORDERS = Example("orders", {"customer": "STRING", "amount": "DECIMAL(10,2)"}, "customer")  # of a program
 
 
 def sample_config(name: str) -> str:
     """Return the configuration of a job for the flights, a program for orders, or the alerts or the dashboard."""
-    if name in MONITORING:
-        return (TEMPLATES / file_name(name)).read_text(encoding="utf-8")
     if name in PROGRAMS:
-        return _fill(name, {**_values(name, _ORDERS), "where": '"amount > 100"'})
-    example = _FLIGHTS
-    if name == "aggregate":
-        example = example._replace(types={column: example.types[column] for column in _AGGREGATED})
-    # This clone's own names: the job's, without the stream's.
-    names = {"group": _quoted(name), "checkpoint": _quoted(f"out/checkpoints/{name}")}
-    return _fill(name, {**_values(name, example), **names, **_OF_THE_FLIGHTS})
+        return _program(name, _ORDERS, {"where": '"amount > 100"'})
+    folder = TEMPLATES if name in MONITORING else CONF
+    return (folder / file_name(name)).read_text(encoding="utf-8")
 
 
 def config_for(
@@ -99,13 +65,19 @@ def config_for(
 ) -> str:
     """Return the configuration of a job, or a program, for a stream. columns: of the stream; url: of the server, if the
     file is to name it; null_value: option nullValue, if the file is to set it."""
-    values = _values(job, _example(stream, columns))
+    example = _example(stream, columns)
+    if job in PROGRAMS:
+        values = {} if url is None else {"url": _quoted(url)}
+        values |= {} if null_value is None else {"null_value": f'    .option("nullValue", {_quoted(null_value)})\n'}
+        return _program(job, example, values)
+    changes = _changes(job, example)
     if url is not None:
-        values |= {"server": f"url = {_quoted(url)}", "url": _quoted(url)}
+        changes['# url = "redis://127.0.0.1:6379/0"'] = f"url = {_quoted(url)}"
     if null_value is not None:
-        text = _quoted(null_value)
-        values["null_value"] = f'    .option("nullValue", {text})\n' if job in PROGRAMS else f"nullValue = {text}\n"
-    return _fill(job, values)
+        changes['streams = "flights"'] = f"nullValue = {_quoted(null_value)}\n" + changes['streams = "flights"']
+    texts = sorted(changes, key=len, reverse=True)
+    # All at once: a stream may have the name of another text.
+    return re.sub("|".join(map(re.escape, texts)), lambda found: changes[found[0]], sample_config(job))
 
 
 def file_name(name: str) -> str:
@@ -133,60 +105,80 @@ def _example(stream: str, columns: Sequence[InferredColumn]) -> Example:
         stream,
         {column.name: _SQL.get(column.kind, column.kind.upper()) for column in columns},
         next((column.name for column in usable if column.kind == "string"), names[0]),
-        next((column.name for column in usable if column.kind == "timestamp"), "at"),
         {column.name: column.comment for column in columns if column.comment is not None},
         [column.name for column in columns if column not in usable],
+        next((column.name for column in usable if column.kind == "timestamp"), "at"),
     )
 
 
-def _values(job: str, example: Example) -> dict[str, str]:
-    """Return the values of a template. Those of a rule and of aggregates are about the key."""
-    stream = example.stream
-    file = re.sub(r"[^A-Za-z0-9_.-]", "-", stream)
-    table = re.sub("[^A-Za-z0-9_]+", "_", stream).strip("_")
-    ddl = [f"{_sql(name)} {kind}" for name, kind in example.types.items() if name not in example.reserved]
+def _changes(job: str, example: Example) -> dict[str, str]:
+    """Return what is written in place of each text about the flights. Rules and aggregates are about the key."""
+    flights = tomllib.loads(sample_config(job))
+    stream, key, ddl = example.stream, _sql(example.key), example.ddl
+    file, table = _file(stream), re.sub("[^A-Za-z0-9_]+", "_", stream).strip("_")
+    table = table if re.match("[A-Za-z]", table) else f"t_{table}"  # a name that SQL takes without quotes
     lines = [", ".join(ddl[first : first + _DDL_IN_A_LINE]) for first in range(0, len(ddl), _DDL_IN_A_LINE)]
-    reserved = _quoted(", ".join(example.reserved))
-    key = _sql(example.key)
-    return {
-        "stream": _quoted(stream),
-        "group": _quoted(f"{stream}-{job}"),  # two configurations share no group …
-        "checkpoint": _quoted(f"out/checkpoints/{file}-{job}"),  # … and no checkpoint
-        "dead_letters": _quoted(f"{stream}:dead"),
-        "parked": _quoted(f"{stream}:dead:parked"),
-        "retried": _quoted(f"{stream}:retry"),
-        "incomplete": _quoted(f"{stream}:incomplete"),
-        "chosen": _quoted(f"{stream}:chosen"),
-        "totals": _quoted(f"{stream}:totals"),
-        "server": _SERVER,
-        "url": _quoted(_EMBEDDED),
-        "reserved": f"    # Not read, because jobs reserve these names: {reserved}\n" if example.reserved else "",
-        "null_value": "",
-        "file": file,
-        "table": table if re.match("[A-Za-z]", table) else f"t_{table}",  # a name that SQL takes without quotes
-        "columns": "\n".join(_column(name, kind, example) for name, kind in example.types.items()),
-        "ddl": _quoted(", ".join(ddl) or "field STRING"),
-        "two_columns": _quoted(", ".join(ddl[:2])),
-        "schema": ",\n".join(f"  {_quoted(line)[1:-1]}" for line in lines),
-        "key": _toml_key(example.key),
-        "key_column": _quoted(key),
-        "moment": _quoted(example.moment),
-        "off": "# ",
-        "missing": _quoted(f"{key} IS NULL"),
-        "query": _quoted(f"SELECT *, {key} IS NULL AS incomplete FROM rows"),
-        "reason": _quoted(f"no {example.key}"),
-        "when": _quoted(f"{key} IS NULL"),
-        "partition": _quoted(example.key),
-        "where": _quoted(f"{key} IS NOT NULL"),
-        "keys": _quoted(example.key),
-        "values": 'entries = "count(*)"',
+    changes = {
+        'streams = "flights"': f"streams = {_quoted(stream)}",
+        'stream = "flights"': f"stream = {_quoted(stream)}",
+        '# name = "flights"': f"# name = {_quoted(stream)}",
+        '["flights"]': f"[{_quoted(stream)}]",
+        f'group = "{job}"': f"group = {_quoted(f'{stream}-{job}')}",  # two configurations share no group …
+        f'"out/checkpoints/{job}"': _quoted(f"out/checkpoints/{file}-{job}"),  # … and no checkpoint
+        **{f'"flights:{end}"': _quoted(f"{stream}:{end}") for end in ("dead", "dead:parked", "retry", "incomplete")},
+        'stream = "delays"': f"stream = {_quoted(f'{stream}:totals')}",
+        "flights.avsc": f"{file}.avsc",
+        "flights.json": f"{file}.json",
+        "out/flights": f"out/{file}",
+        'or name = "flights"': f'or name = "{table}"',
+        '"year INT, month INT"': _quoted(", ".join(ddl[:2])),
+        "[[rule]]   ": "# [[rule]]   ",
+        'reason = "no departure time"': f"# reason = {_quoted(f'no {example.key}')}",
+        'when = "dep_time IS NULL"': f"# when = {_quoted(f'{key} IS NULL')}",
+        '"SELECT *, carrier IS NULL AS incomplete FROM rows"': _quoted(
+            f"SELECT *, {key} IS NULL AS incomplete FROM rows"
+        ),
+        'partition_by = ["month"]': f"# partition_by = [{_quoted(example.key)}]",
+        '"carrier IS NULL"': _quoted(f"{key} IS NULL"),
+        '["carrier"]': f"[{_quoted(key)}]",
+        'where = "dep_delay IS NOT NULL"': f"# where = {_quoted(f'{key} IS NOT NULL')}",
+        '["carrier", "month"]': f"[{_quoted(example.key)}]",
+        '"time_hour" ': f"{_quoted(example.moment)} ",
+        'mean_dep_delay = "avg(dep_delay)"\nflights = "count(*)"': 'entries = "count(*)"',
+        "# carrier = ": f"# {_toml_key(example.key)} = ",
     }
+    if "columns" in flights:
+        columns = [_column(name, kind, example) for name, kind in example.types.items()]
+        changes["\n".join(f'{name} = "{kind}"' for name, kind in flights["columns"].items())] = "\n".join(columns)
+    elif "input" in flights:
+        changes[flights["input"]["schema"].strip("\n")] = ",\n".join(f"  {_quoted(line)[1:-1]}" for line in lines)
+    return changes
 
 
-def _fill(job: str, values: Mapping[str, str]) -> str:
-    # A program's template is no Python, so tools for Python should not find it.
-    name = f"{file_name(job)}.txt" if job in PROGRAMS else file_name(job)
-    return Template((TEMPLATES / name).read_text(encoding="utf-8")).substitute(values)
+def _program(name: str, example: Example, values: Mapping[str, str]) -> str:
+    """Return a program. values: those of its template that the example does not tell. They are texts with their quotes,
+    or whole lines, or nothing."""
+    stream = example.stream
+    reserved = _quoted(", ".join(example.reserved))
+    of_example = {
+        "stream": _quoted(stream),
+        "group": _quoted(f"{stream}-{name}"),
+        "chosen": _quoted(f"{stream}:chosen"),
+        "checkpoint": _quoted(f"out/checkpoints/{_file(stream)}-{name}"),
+        "ddl": _quoted(", ".join(example.ddl) or "field STRING"),
+        "where": _quoted(f"{_sql(example.key)} IS NOT NULL"),
+        "reserved": f"    # Not read, because jobs reserve these names: {reserved}\n" if example.reserved else "",
+        "url": _quoted("embedded:"),
+        "null_value": "",
+    }
+    # Its template is no Python, so tools for Python should not find it.
+    text = (TEMPLATES / f"{file_name(name)}.txt").read_text(encoding="utf-8")
+    return Template(text).substitute({**of_example, **values})
+
+
+def _file(stream: str) -> str:
+    """Return the name of a stream as that of a file."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", stream)
 
 
 def _column(name: str, kind: str, example: Example) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.base.assignment import parse_assignment
+from spark_streams.base.given_text import parse_assignment
 from spark_streams.base.printable import is_utf8, name_text, printable
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import SchemaError, ServerReplyError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from click.core import ParameterSource
 
-from spark_streams.base.assignment import parse_assignment
+from spark_streams.base.given_text import parse_assignment
 from spark_streams.operations.commands.shared import say
 
 if TYPE_CHECKING:

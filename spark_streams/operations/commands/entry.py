@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.base.id_times import age_ms
-from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
+from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId, age_ms
 from spark_streams.connector.errors import StreamStateError
 
 if TYPE_CHECKING:

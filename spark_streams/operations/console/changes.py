@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from spark_streams.base.own_python import python_command, python_environment
+from spark_streams.base.extras import python_command, python_environment
 from spark_streams.base.untyped import Json
 from spark_streams.connector.deadletter.envelope import raw
 from spark_streams.connector.errors import ConfigError, OptionError, RStreamError, TakenError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from spark_streams.base.assignment import assignment
+from spark_streams.base.given_text import assignment
 from spark_streams.connector.deadletter.envelope import raw
 from spark_streams.connector.errors import OptionError
 from spark_streams.operations.console.bounds import EDITABLE_BYTES, EDITABLE_FIELDS

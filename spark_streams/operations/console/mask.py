@@ -21,8 +21,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from spark_streams.base.assignment import assignment, parse_assignment
 from spark_streams.base.export_lines import JsonObject
+from spark_streams.base.given_text import assignment, parse_assignment
 from spark_streams.base.printable import is_utf8
 from spark_streams.base.untyped import Json
 from spark_streams.connector.deadletter.envelope import PREFIX, raw, text

@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.base.id_times import age_ms
-from spark_streams.base.ids import MAX_ID, StreamId
+from spark_streams.base.ids import MAX_ID, StreamId, age_ms
 from spark_streams.base.pattern import NamesAndPatterns
 from spark_streams.base.printable import name_text
 from spark_streams.base.units import duration

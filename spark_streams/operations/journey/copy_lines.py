@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_streams.base.id_times import is_time
+from spark_streams.base.ids import is_time
 from spark_streams.base.printable import name_text
 from spark_streams.base.times import moment
 from spark_streams.base.units import counted

@@ -13,7 +13,7 @@ proves that a stream of this name had the entry: it may have been deleted and cr
 
 from __future__ import annotations
 
-from spark_streams.base.id_times import is_time
+from spark_streams.base.ids import is_time
 from spark_streams.operations.journey.facts import EntryFacts
 from spark_streams.operations.journey.line import Line
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spark_streams.base.assignment import parse_assignment
+from spark_streams.base.given_text import parse_assignment
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.deadletter.envelope import raw, text
 from spark_streams.connector.deadletter.transform import Loaded, StreamEntry, call, encode_fields

@@ -11,8 +11,7 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.base.id_times import AHEAD_MS, FIRST_MS, age_ms, is_time
-from spark_streams.base.ids import U64_MAX, StreamId
+from spark_streams.base.ids import AHEAD_MS, FIRST_MS, U64_MAX, StreamId, age_ms, is_time
 from spark_streams.base.units import duration
 from spark_streams.connector.lag.groups import view_streams
 from spark_streams.connector.lag.survey import survey

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.base.own_python import python_command
+from spark_streams.base.extras import python_command
 from spark_streams.connector.schemas.decode_process import DecodeProcess, FieldDecoders
 from tests.connector.schemas.avro_values import FIRST, form, record
 

@@ -9,7 +9,7 @@ import pytest
 
 from spark_streams.base import pattern as module
 from spark_streams.base.pattern import compile_pattern
-from spark_streams.engine.commands.arguments import LONGEST_PATTERN
+from spark_streams.engine.commands.command_arguments import LONGEST_PATTERN
 from tests.engine.wire import Failed, Wire, wire
 from tests.seeds import TIMES
 from tools.day_seed import first_seed

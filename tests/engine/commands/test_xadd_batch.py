@@ -11,13 +11,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.base.ids import U64_MAX
+from spark_streams.engine.commands import new_engine
 from spark_streams.engine.journal import Journal
-from spark_streams.engine.launch.assembly import new_engine
 from spark_streams.engine.resp.replies import encode
 from spark_streams.engine.resp.request_parser import RequestParser
 from spark_streams.engine.resp.xadd_batch import BackgroundShapeMaker, Shapes, XaddBatch, find_batch
 from spark_streams.engine.store.id_ranges import IdRuns
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.stream import StoredStream
 from tests.engine.wire import command
 from tests.seeds import TIMES
 from tools.waiting import until
@@ -60,7 +60,7 @@ class Side:
     def state(self) -> dict[bytes, object]:
         found: dict[bytes, object] = {}
         for key, value in self.engine.databases[0].values.items():
-            if isinstance(value, Stream):
+            if isinstance(value, StoredStream):
                 entries, _ = value.slices(0, value.last_id)
                 wire = b"".join(piece.wire() for piece in entries)
                 facts = (value.length, value.first_id, value.last_id, value.entries_added, value.max_deleted_id)
@@ -105,7 +105,7 @@ others = st.sampled_from(
         command("XREADGROUP", "GROUP", "g", "c", "COUNT", "9", "STREAMS", "s", ">"), command("SET", "text", "x"),
     ]
 )  # fmt: skip
-# Not a simple string as an argument: in a long chunk of single commands it passes (engine/resp/pipeline.py).
+# Not a simple string as an argument: in a long chunk of single commands it passes (engine/resp/request_parser.py).
 spoilt = st.sampled_from(
     [
         PREFIX + b"$1\r\nf\r\n$04\r\nabcd\r\n", PREFIX + b"$1\r\nf\r\n$3\r\nabcd\r\n",

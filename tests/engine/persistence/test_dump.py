@@ -11,11 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_streams.engine.persistence.crc64 import crc64
-from spark_streams.engine.persistence.dump import dump
-from spark_streams.engine.persistence.listpack import BadDataError, pack, unpack
-from spark_streams.engine.persistence.rdb import STREAM_2, put_length, put_string
-from spark_streams.engine.persistence.restore import OtherTypeError, WrongVersionError, load
+from spark_streams.engine.persistence.rdb import STREAM_2, BadDataError, crc64, pack, put_length, put_string, unpack
+from spark_streams.engine.persistence.stream_payload import OtherTypeError, WrongVersionError, dump, load
 from spark_streams.engine.store.node_limits import NodeLimits
 from tests.engine.state import Inside, state
 from tests.engine.test_against_redis import EXAMPLES, GROUPS, Command, commands

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from spark_streams.engine.persistence.dump import dump
-from spark_streams.engine.persistence.listpack import BadDataError
-from spark_streams.engine.persistence.rdb import STREAM_2, STREAM_4, STREAM_5
-from spark_streams.engine.persistence.restore import load
-from spark_streams.engine.store.idempotence import message_of
+from spark_streams.engine.persistence.rdb import STREAM_2, STREAM_4, STREAM_5, BadDataError
+from spark_streams.engine.persistence.stream_payload import dump, load
 from spark_streams.engine.store.node_limits import NodeLimits
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.remembered_messages import message_of
+from spark_streams.engine.store.stream import StoredStream
 from tests.engine.state import Inside, state
 from tests.engine.wire import Failed, wire
 from tools.servers.server import Server
@@ -50,10 +48,10 @@ SAMPLES = pytest.mark.parametrize(
 )
 
 
-def restored(payload: bytes, now: int) -> Stream:
+def restored(payload: bytes, now: int) -> StoredStream:
     """The stream that RESTORE makes of a payload at this time."""
     stream = load(payload, LIMITS, now)
-    assert isinstance(stream, Stream)
+    assert isinstance(stream, StoredStream)
     return stream
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.engine.persistence.listpack import most_elements, pack
-from spark_streams.engine.persistence.rdb import STREAM_2, put_id, put_length, put_string
+from spark_streams.engine.persistence.rdb import STREAM_2, most_elements, pack, put_id, put_length, put_string
 from tests.engine.persistence.test_crashes import FILE
 from tests.engine.persistence.test_dump import sealed, wide_nodes
 from tests.engine.state import Inside

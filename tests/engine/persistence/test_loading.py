@@ -16,7 +16,7 @@ import redis
 
 from spark_streams.engine import LocalEngine
 from spark_streams.engine.command_table import every_command
-from spark_streams.engine.launch.assembly import new_engine
+from spark_streams.engine.commands import new_engine
 from spark_streams.engine.launch.embedded import locate
 from spark_streams.engine.persistence.aof_loader import LoadingStoppedError
 from tests.engine.judge import Judge

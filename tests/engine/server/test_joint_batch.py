@@ -15,9 +15,9 @@ from spark_streams.engine.commands import add_batch
 from spark_streams.engine.core import Engine
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.resp.xadd_batch import Shapes
-from spark_streams.engine.server.connection import Connection
-from spark_streams.engine.server.connections import Connections
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.server.client_connection import ClientConnection
+from spark_streams.engine.server.connection_set import Connections
+from spark_streams.engine.store.stream import StoredStream
 from tests.engine.wire import command
 from tests.seeds import TIMES
 
@@ -71,7 +71,7 @@ class Side:
         self.sockets = [Socket() for _ in range(count)]
         for number, socket in enumerate(self.sockets):
             self.connections.add(socket, f"127.0.0.1:{number}", "127.0.0.1:1")
-        self.by_socket: list[Connection] = list(self.connections.by_id.values())
+        self.by_socket: list[ClientConnection] = list(self.connections.by_id.values())
 
     def _add_batch(self, engine, client, batch):
         replies = add_batch(engine, client, batch)
@@ -96,7 +96,7 @@ class Side:
             (db.number, key, sorted(entry[1:] for entry in hiredis_entries(value)), value.entries_added)
             for db in self.engine.databases
             for key, value in sorted(db.values.items())
-            if isinstance(value, Stream)
+            if isinstance(value, StoredStream)
         ]
         clients = [(one.client.last_command.lower(), one.closed) for one in self.by_socket]
         replies = [_ID.sub(b"<ID>", one.received) for one in self.sockets]
@@ -201,7 +201,7 @@ def test_each_reply_is_the_id_of_the_entry_that_its_connection_has_added() -> No
         assert b"own%d\r\n" % number in piece.wire()
 
 
-def hiredis_entries(stream: Stream) -> list[list[bytes]]:
+def hiredis_entries(stream: StoredStream) -> list[list[bytes]]:
     reader = hiredis.Reader()
     for piece in stream.slices(0, stream.last_id)[0]:
         reader.feed(piece.wire())

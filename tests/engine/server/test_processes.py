@@ -18,7 +18,7 @@ import redis
 
 from spark_streams.engine import EngineStartError, LocalEngine
 from spark_streams.engine.launch.embedded import locate
-from spark_streams.engine.launch.process import wait_until_ready
+from spark_streams.engine.launch.engine_process import wait_until_ready
 from tests.engine.wire import wire
 from tools.servers.server import Server, free_port, serving
 from tools.waiting import until

@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.engine.resp.inline import split_quoted
-from spark_streams.engine.resp.pipeline import whole_commands
-from spark_streams.engine.resp.request_parser import PIPELINED, RequestParser
-from spark_streams.engine.resp.requests import Request, RequestLimits, TooLongError
-from spark_streams.engine.store.entry import fields_wire
+from spark_streams.engine.resp.request_parser import (
+    PIPELINED,
+    Request,
+    RequestLimits,
+    RequestParser,
+    TooLongError,
+    split_quoted,
+    whole_commands,
+)
+from spark_streams.engine.store.entry_bytes import fields_wire
 from tests.engine.wire import Wire, command, wire
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from spark_streams.engine import garbage
-from spark_streams.engine.launch.assembly import new_engine
-from spark_streams.engine.server.event_loop import Server
+from spark_streams.engine.commands import new_engine
+from spark_streams.engine.server.event_loop import EngineServer
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Iterator[str]:
     where = str(tmp_path / "e")
     engine.config.start_with("unixsocket", where)
     engine.config.start_with("port", "0")
-    server = Server(engine)
+    server = EngineServer(engine)
     server.listen()
     thread = threading.Thread(target=server.serve)
     thread.start()

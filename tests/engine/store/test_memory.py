@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_streams.engine.store.idempotence import Idempotence
+from spark_streams.engine.store.remembered_messages import Idempotence
 from tests.engine.persistence.test_dump import serving
 from tests.engine.state import Inside
 from tests.engine.wire import Wire, command, wire

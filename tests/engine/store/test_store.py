@@ -9,28 +9,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.engine.server.event_loop import Tidying
-from spark_streams.engine.store import cold_nodes, entryid
-from spark_streams.engine.store.entry import entry_wire, fields_wire
-from spark_streams.engine.store.group import Group
+from spark_streams.engine.store import entryid, node_limits
+from spark_streams.engine.store.entry_bytes import entry_wire, fields_wire
+from spark_streams.engine.store.group import StoredGroup
 from spark_streams.engine.store.listpack_size import string_size
 from spark_streams.engine.store.node_limits import NodeLimits
-from spark_streams.engine.store.pel_range import Consumer
+from spark_streams.engine.store.pel import Consumer
 from spark_streams.engine.store.references import Policy, remove, trim
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.stream import StoredStream
 from tests.seeds import TIMES
 
 FIELDS = fields_wire([b"f", b"v"])
 
 
-def make(count: int, entries: int = 10) -> Stream:
+def make(count: int, entries: int = 10) -> StoredStream:
     """A stream of ids 1-0 … count-0 in nodes of so many entries."""
-    stream = Stream(NodeLimits(entries, 4096))
+    stream = StoredStream(NodeLimits(entries, 4096))
     for number in range(1, count + 1):
         stream.append(number << 64, entry_wire(number << 64, FIELDS))
     return stream
 
 
-def ids_of(stream: Stream, start: int = 0, end: int = entryid.HIGHEST, count: int | None = None) -> list[int]:
+def ids_of(stream: StoredStream, start: int = 0, end: int = entryid.HIGHEST, count: int | None = None) -> list[int]:
     """The milliseconds of the entries in a range."""
     slices, total = stream.slices(start, end, count)
     found = [one >> 64 for node, low, high in slices for one in node.id_list(low, high)]
@@ -93,7 +93,7 @@ def test_the_newest_node_takes_entries_again_after_the_node_above_it_is_deleted(
 
 def test_ids_in_text() -> None:
     """Unbroken ids are put together from a table, others are formatted."""
-    stream = Stream(NodeLimits(4, 0))
+    stream = StoredStream(NodeLimits(4, 0))
     texts = [b"1526919030474-8", b"1526919030474-9", b"1526919030474-10", b"1526919030475-0"]
     texts += [b"1526919030476-%d" % number for number in range(5)]
     for text in texts:
@@ -111,7 +111,7 @@ def test_sizes_of_listpack_elements() -> None:
 
 def test_a_read_of_a_thousand_is_one_run() -> None:
     """Delivering makes runs, not entries; a whole acknowledgement drops them, a part opens one."""
-    stream, group = make(3000, 100), Group(0, None)
+    stream, group = make(3000, 100), StoredGroup(0, None)
     consumer = Consumer(b"c", 0)
     for turn in range(3):
         slices, _ = stream.slices(group.last_id + 1, entryid.HIGHEST, 1000)
@@ -128,7 +128,7 @@ def test_a_read_of_a_thousand_is_one_run() -> None:
 
 def test_pending_entries_survive_the_trimming_of_their_stream() -> None:
     """Before a node goes, its pending ids are written down."""
-    stream, group = make(50), Group(0, None)
+    stream, group = make(50), StoredGroup(0, None)
     stream.groups[b"g"] = group
     group.deliver(stream.slices(0, entryid.HIGHEST)[0], Consumer(b"c", 0), 0, stream)
     stream.trim(15, 0, False, 0)
@@ -152,7 +152,7 @@ actions = st.one_of(
 @given(st.lists(actions, max_size=40))
 def test_runs_hold_what_a_plain_dictionary_would(program: list[tuple[str, object]]) -> None:
     """Delivery, acknowledgement, claims, deletion and trimming in any order, against one dictionary of entries."""
-    stream, group = Stream(NodeLimits(5, 4096)), Group(0, None)
+    stream, group = StoredStream(NodeLimits(5, 4096)), StoredGroup(0, None)
     stream.groups[b"g"] = group
     names = [Consumer(b"a", 0), Consumer(b"b", 0)]
     expected: dict[int, tuple[Consumer, int, int]] = {}
@@ -207,11 +207,11 @@ def test_runs_hold_what_a_plain_dictionary_would(program: list[tuple[str, object
         assert ids_of(stream) == alive
 
 
-def reading_in_thousands(count: int, groups: int = 2) -> tuple[Stream, list[Group]]:
+def reading_in_thousands(count: int, groups: int = 2) -> tuple[StoredStream, list[StoredGroup]]:
     """A stream that every group has been given in thousands."""
     stream = make(count, 100)
     for number in range(groups):
-        group = stream.groups[b"%d" % number] = Group(0, None)
+        group = stream.groups[b"%d" % number] = StoredGroup(0, None)
         while group.last_id < stream.last_id:
             group.deliver(stream.slices(group.last_id + 1, entryid.HIGHEST, 1000)[0], Consumer(b"c", 0), 0, stream)
     return stream, list(stream.groups.values())
@@ -242,7 +242,7 @@ def test_acked_keeps_what_any_group_refers_to() -> None:
     assert all(node.base == base for node, base in zip(stream.nodes, _bases(stream), strict=True))
 
 
-def _bases(stream: Stream) -> list[int]:
+def _bases(stream: StoredStream) -> list[int]:
     """Slots are counted without gaps."""
     bases = [stream.nodes[0].base]
     for node in stream.nodes[:-1]:
@@ -266,7 +266,7 @@ def test_removal_by_ranges_is_removal_one_by_one(
     outcomes = []
     for at_once in (True, False):
         stream = make(50, 7)
-        group = stream.groups[b"g"] = Group(0, None)
+        group = stream.groups[b"g"] = StoredGroup(0, None)
         if delivered:
             group.deliver(stream.slices(0, delivered << 64)[0], Consumer(b"c", 0), 0, stream)
         group.acknowledge([b"%d-0" % number for number in acknowledged], stream)
@@ -281,7 +281,7 @@ def test_removal_by_ranges_is_removal_one_by_one(
 
 def test_what_is_due_comes_by_age() -> None:
     """Released entries first, then by time of delivery, then in the order of delivery; what moves comes once."""
-    stream, group = make(60), Group(0, None)
+    stream, group = make(60), StoredGroup(0, None)
     consumer = Consumer(b"c", 0)
     for number, delivered in ((10, 5), (20, 3), (30, 5), (40, 9)):
         group.deliver(stream.slices(group.last_id + 1, number << 64)[0], consumer, delivered, stream)
@@ -321,8 +321,8 @@ def test_cold_nodes_are_packed_and_read_as_before() -> None:
 @pytest.mark.parametrize("small_node", [100_000, 10])
 def test_many_small_nodes_are_packed_between_requests(small_node: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step packs one node, until few bytes are left. A large node waits until the engine is idle."""
-    monkeypatch.setattr(cold_nodes, "_MANY_HOT_BYTES", 10_000)
-    monkeypatch.setattr(cold_nodes, "_SMALL_NODE", small_node)
+    monkeypatch.setattr(node_limits, "_MANY_HOT_BYTES", 10_000)
+    monkeypatch.setattr(node_limits, "_SMALL_NODE", small_node)
     stream = make(1000, 100)
     shelf = stream.limits.shelf
     full = shelf.bytes

@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.jobs import spark_submit
-from spark_streams.jobs.settings.spark_settings import CONF, prepare, settings_of
+from spark_streams.jobs.settings import spark_start
+from spark_streams.jobs.settings.spark_start import CONF, prepare, settings_of
 from tests.jobs.work import ROOT
 
 
@@ -119,16 +119,16 @@ def test_the_first_spark_submit_is_that_of_spark_home(monkeypatch: pytest.Monkey
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    assert spark_submit.find_spark_submit() == str(program)
+    assert spark_start.find_spark_submit() == str(program)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "none"))
-    assert spark_submit.find_spark_submit() is None
+    assert spark_start.find_spark_submit() is None
 
 
 def test_a_command_line_that_is_too_long_is_named(tmp_path: Path) -> None:
     """In a process of its own, which the program would replace."""
     program = (
-        "import sys; from spark_streams.jobs.spark_submit import exec_spark_submit\n"
-        "from spark_streams.jobs.settings.spark_settings import SparkSettings\n"
+        "import sys; from spark_streams.jobs.settings.spark_start import exec_spark_submit\n"
+        "from spark_streams.jobs.settings.spark_start import SparkSettings\n"
         "from spark_streams.connector.errors import ConfigError\n"
         "try: exec_spark_submit('/bin/echo', SparkSettings(True, {}), ['etl', '--set', 'note=' + 'x' * 200_000])\n"
         "except ConfigError as error: print(error)"

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Queue
 
-from spark_streams.engine.persistence.crc64 import crc64
+from spark_streams.engine.persistence.rdb import crc64
 from tests.engine import test_hostile as bytes_of
 from tests.engine.server.test_flooding import FLOODS
 from tests.engine.server.test_http import REQUESTS

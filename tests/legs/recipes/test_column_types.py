@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.jobs.output.column_types import check_column_types
+from spark_streams.jobs.output.table_columns import check_column_types
 from tests.legs.recipes.tables import KINDS, Kind
 from tests.legs.recipes.test_tables import run, toml, write
 from tools.servers.server import Server

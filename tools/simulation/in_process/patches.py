@@ -17,10 +17,10 @@ from spark_streams.connector.deadletter.write import failed_entry
 from spark_streams.connector.wire import blocked_read, connect
 from spark_streams.connector.wire.connection import connection, retry
 from spark_streams.engine.commands.server import info
-from spark_streams.engine.commands.values import sets
+from spark_streams.engine.commands.values import plain_values
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import bulks
-from spark_streams.engine.store import memory
+from spark_streams.engine.store import keyspace
 from tools.simulation.in_process.clock import CLOCKS
 from tools.simulation.in_process.core import Core, Line
 from tools.simulation.in_process.line_duplex import LineDuplex
@@ -52,10 +52,10 @@ def on_core(core: Core) -> Iterator[None]:
         # Several simulated processes share this one: none ends the connections of another (wire.left_master).
         patch.setattr(connect, "register", lambda _: None)
         # A set of bytes has another order in each process.
-        patch.setattr(sets, "bulks", lambda members: bulks(sorted(members)))
+        patch.setattr(plain_values, "_members", lambda members: bulks(sorted(members)))
         # The memory of a machine and of a version of Python.
-        patch.setattr(memory, "resident", lambda: 1)
-        patch.setattr(memory, "_size_of_all", len)
+        patch.setattr(keyspace, "resident", lambda: 1)
+        patch.setattr(keyspace, "_size_of_all", len)
         patch.setattr(info, "resident", lambda: 1)
         patch.setattr(info, "peak", lambda: 1)
         # Time that has no meaning here: buffers of a megabyte for a few bytes, and the statistics of commands.

@@ -361,7 +361,7 @@ class StreamSet:
 
 
 def require_not_forgotten(server: Server, member: Membership, streams: Sequence[str], accepts_loss: bool) -> None:
-    """Check that the group was not forgotten on these streams since it was last used (retention.forgotten), while the
+    """Check that the group was not forgotten on these streams since it was last used (connector.retention), while the
     query holds its lease. accepts_loss: log it, and let the group hold entries back again.
 
     Raises GroupForgottenError, ServerError.

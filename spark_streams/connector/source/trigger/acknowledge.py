@@ -17,7 +17,7 @@ committed, unless the offset says that the stream may have old entries which no 
 Dead letters acknowledge their entries when the notes are taken. XACK itself is in pending_list.py.
 
 Entries leave their streams (onCommit) after every group has acknowledged them. The streams that a batch has entries of
-are swept (retention.sweep) when it is acknowledged. The first sweep of a run also takes all streams of the checkpoint,
+are swept (retention.py) when it is acknowledged. The first sweep of a run also takes all streams of the checkpoint,
 and all returned streams that the query reads: it removes what a crash has left. While another consumer or group is
 behind in a stream, the stream is swept again now and then, by an idle query, too. Entries of returned streams
 (group.retries) are removed whatever onCommit says: their group alone reads them.

@@ -11,7 +11,7 @@ import importlib
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from spark_streams.base.first_line import first_line
+from spark_streams.base.given_text import first_line
 from spark_streams.connector.errors import InvalidOptionError, LoginError, ServerUnreachableError
 
 Credentials = tuple[str, ...]  # (password) or (user, password), as redis-py's CredentialProvider returns them

@@ -9,19 +9,18 @@ from collections.abc import Callable
 from time import sleep
 
 from spark_streams.engine.client import Client
-from spark_streams.engine.clock import MovedClock
 from spark_streams.engine.command_table import Handler, command
-from spark_streams.engine.commands.arguments import integer_of, syntax_error
-from spark_streams.engine.commands.server.persistence import write_all
-from spark_streams.engine.commands.values.lists import seconds_of
+from spark_streams.engine.commands.command_arguments import integer_of, syntax_error
+from spark_streams.engine.commands.server.administration import write_all
+from spark_streams.engine.commands.values.plain_values import seconds_of
 from spark_streams.engine.core import Engine
+from spark_streams.engine.engine_clock import MovedClock
 from spark_streams.engine.faults import REFUSALS, Faults
 from spark_streams.engine.persistence.aof_loader import CorruptFileError
 from spark_streams.engine.persistence.aof_writer import PersistenceError
-from spark_streams.engine.persistence.dump import dump
-from spark_streams.engine.persistence.restore import load
+from spark_streams.engine.persistence.stream_payload import dump, load
 from spark_streams.engine.resp.replies import OK, CommandError, Reply
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.stream import StoredStream
 
 _LATEST = 2**53  # milliseconds; IDs and deadlines of a later clock would not be exact in clients that use floats
 _NOT_ALLOWED = (
@@ -65,7 +64,7 @@ def debug_reload(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """DEBUG RELOAD [NOSAVE] …: every stream is packed as DUMP packs it, and unpacked again."""
     for db in engine.databases:
         for key, value in db.values.items():
-            if isinstance(value, Stream):
+            if isinstance(value, StoredStream):
                 db.values[key] = load(dump(value, engine.now, newest=True), engine.node_limits, engine.now)
     return OK
 

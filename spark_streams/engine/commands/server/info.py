@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from spark_streams.base.version import __version__
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import COMMANDS, Command, command, every_command, keys_of
-from spark_streams.engine.commands.arguments import any_pattern_of, syntax_error
+from spark_streams.engine.commands.command_arguments import any_pattern_of, syntax_error
 from spark_streams.engine.core import REDIS_VERSION, Engine
 from spark_streams.engine.resp.replies import (
     NIL_ARRAY,
@@ -27,8 +27,8 @@ from spark_streams.engine.resp.replies import (
     integer,
     simple,
 )
-from spark_streams.engine.store.memory import peak, resident
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.keyspace import peak, resident
+from spark_streams.engine.store.stream import StoredStream
 
 
 def _server(engine: Engine) -> dict[str, object]:
@@ -150,7 +150,7 @@ def _keysizes(engine: Engine) -> dict[str, object]:
     return {
         f"db{db.number}_distrib_streams_items": _histogram(value.length for value in streams)
         for db in engine.databases
-        if (streams := [value for value in db.values.values() if type(value) is Stream])
+        if (streams := [value for value in db.values.values() if type(value) is StoredStream])
     }
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.command_arguments import integer_of, syntax_error
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store.node_list import Slice
 
 
-class ReadOptions:
+class ReadArguments:
     """Options of an XREAD or XREADGROUP."""
 
     keys: Sequence[bytes] = ()
@@ -24,9 +24,9 @@ class ReadOptions:
     claim: int | None = None  # milliseconds
 
 
-def parse(args: list[bytes], grouped: bool) -> ReadOptions:
+def parse(args: list[bytes], grouped: bool) -> ReadArguments:
     """Return the options. Raises CommandError."""
-    options = ReadOptions()
+    options = ReadArguments()
     has_group = False
     index = 1
     while index < len(args):
@@ -61,7 +61,7 @@ def parse(args: list[bytes], grouped: bool) -> ReadOptions:
     return options
 
 
-def _take_number(options: ReadOptions, option: bytes, text: bytes, grouped: bool) -> None:
+def _take_number(options: ReadArguments, option: bytes, text: bytes, grouped: bool) -> None:
     """Set an option that has a number as its argument. Raises CommandError."""
     if option == b"count":
         options.count = max(integer_of(text), 0) or None
@@ -111,7 +111,7 @@ class ReplyQuota:
 
     __slots__ = ("_entries", "_header", "_options", "_remaining_in_stream", "_size", "_stream_entries")
 
-    def __init__(self, options: ReadOptions, resp: int) -> None:
+    def __init__(self, options: ReadArguments, resp: int) -> None:
         self._options = options
         self._entries = 0  # entries in the reply
         self._stream_entries = 0  # entries of the current stream

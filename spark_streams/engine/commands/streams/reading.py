@@ -12,10 +12,10 @@ from itertools import chain
 
 from spark_streams.engine.client import Client, Waiter
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import entry_id
-from spark_streams.engine.commands.streams.pending import MAX_DELIVERIES
-from spark_streams.engine.commands.streams.read_options import ReadOptions, ReplyQuota, parse
-from spark_streams.engine.commands.streams.streams import Entries
+from spark_streams.engine.commands.command_arguments import entry_id
+from spark_streams.engine.commands.streams.pending_entries import MAX_DELIVERIES
+from spark_streams.engine.commands.streams.read_options import ReadArguments, ReplyQuota, parse
+from spark_streams.engine.commands.streams.stream_entries import Entries
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import (
     NIL_ARRAY,
@@ -28,17 +28,17 @@ from spark_streams.engine.resp.replies import (
     encode,
 )
 from spark_streams.engine.store import entryid
-from spark_streams.engine.store.group import Group
+from spark_streams.engine.store.group import StoredGroup
 from spark_streams.engine.store.keyspace import Database, wrong_type
 from spark_streams.engine.store.node_list import Slice
-from spark_streams.engine.store.pel_range import Consumer, PelRange
-from spark_streams.engine.store.stream import PER_RANGE, Stream
+from spark_streams.engine.store.pel import Consumer, PelRange
+from spark_streams.engine.store.stream import PER_RANGE, StoredStream
 
 _NEVER = 1 << 63  # later than any time
 
 
 def _wait(
-    engine: Engine, client: Client, options: ReadOptions, attempt: Callable[[], Reply | None],
+    engine: Engine, client: Client, options: ReadArguments, attempt: Callable[[], Reply | None],
     find_retry_time: Callable[[], int] | None = None, needs_key: bool = False,
 ) -> Reply | None:  # fmt: skip
     """Return the reply of a first attempt; else block, or return nil if blocking is not requested or not possible."""
@@ -66,7 +66,7 @@ def xread(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
             if quota.full:
                 break
             stream = db.get(key)
-            if type(stream) is not Stream or not stream.length:
+            if type(stream) is not StoredStream or not stream.length:
                 continue
             after = stream.top_id() - 1 if last is None else last
             if after == entryid.HIGHEST or stream.last_id <= after:
@@ -76,14 +76,14 @@ def xread(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
             if total:
                 replies.append((bulk(key), Entries(*quota.cut(slices, total))))
             quota.end_stream()
-        if replies and any(type(db.get(key)) not in (Stream, type(None)) for key in options.keys):
+        if replies and any(type(db.get(key)) not in (StoredStream, type(None)) for key in options.keys):
             raise wrong_type()
         return PairedMap(replies) if replies else None
 
     return _wait(engine, client, options, attempt)
 
 
-def _read_after(stream: Stream | None, text: bytes) -> int | None:
+def _read_after(stream: StoredStream | None, text: bytes) -> int | None:
     """Return the ID after which to read; None: only the last entry at the time of the read."""
     if text == b"$":
         return stream.last_id if stream is not None else 0
@@ -141,11 +141,11 @@ def _read_from(db: Database, key: bytes, name: bytes, text: bytes) -> int | None
 def _has_read_all(db: Database, key: bytes, name: bytes) -> bool:
     """Whether a group has no new entry: a fast check for many waiting clients when another one was served."""
     stream = db.values.get(key)
-    group = stream.groups.get(name) if type(stream) is Stream else None
-    return type(stream) is Stream and group is not None and group.last_id >= stream.last_id
+    group = stream.groups.get(name) if type(stream) is StoredStream else None
+    return type(stream) is StoredStream and group is not None and group.last_id >= stream.last_id
 
 
-def _group(db: Database, key: bytes, name: bytes) -> tuple[Stream, Group]:
+def _group(db: Database, key: bytes, name: bytes) -> tuple[StoredStream, StoredGroup]:
     stream = db.stream(key)
     group = stream.groups.get(name) if stream is not None else None
     if stream is None or group is None:
@@ -156,7 +156,7 @@ def _group(db: Database, key: bytes, name: bytes) -> tuple[Stream, Group]:
 
 
 def _read_groups(
-    engine: Engine, client: Client, options: ReadOptions, start_ids: Sequence[tuple[bytes, int | None]]
+    engine: Engine, client: Client, options: ReadArguments, start_ids: Sequence[tuple[bytes, int | None]]
 ) -> Reply | None:
     db, name, claim = client.db, options.group, options.claim
     for key in options.keys:
@@ -188,8 +188,8 @@ def _read_groups(
 
 
 def _read_new(
-    engine: Engine, db: Database, key: bytes, options: ReadOptions, stream: Stream, group: Group, consumer: Consumer,
-    claim: int | None, quota: ReplyQuota,
+    engine: Engine, db: Database, key: bytes, options: ReadArguments, stream: StoredStream, group: StoredGroup,
+    consumer: Consumer, claim: int | None, quota: ReplyQuota,
 ) -> Reply | None:  # fmt: skip
     """Return new entries of the group, after claimed ones; None if there are neither."""
     claimed: list[bytes] = []
@@ -228,7 +228,7 @@ def _read_new(
 _NEW = b":0\r\n:0\r\n"
 
 
-def _existing_entries(stream: Stream, pel_range: PelRange, count: int | None) -> Iterator[tuple[int, bytes]]:
+def _existing_entries(stream: StoredStream, pel_range: PelRange, count: int | None) -> Iterator[tuple[int, bytes]]:
     """Yield the entries of a range that exist, at most `count`: ID and reply bytes."""
     if pel_range.ids is None:
         for node, low, high in stream.slices(pel_range.first, pel_range.last, count)[0]:
@@ -241,7 +241,7 @@ def _existing_entries(stream: Stream, pel_range: PelRange, count: int | None) ->
             yield pending_id, entry.wire()
 
 
-def _oldest_delivery(stream: Stream, group: Group, latest: int) -> int | None:
+def _oldest_delivery(stream: StoredStream, group: StoredGroup, latest: int) -> int | None:
     """Return the delivery time of the existing pending entry that is idle longest; None if it is after `latest`."""
     with closing(group.pending.due(latest)) as pel_ranges:
         return next(
@@ -255,7 +255,7 @@ def _oldest_delivery(stream: Stream, group: Group, latest: int) -> int | None:
 
 
 def _claim(
-    engine: Engine, db: Database, key: bytes, name: bytes, stream: Stream, group: Group, consumer: Consumer,
+    engine: Engine, db: Database, key: bytes, name: bytes, stream: StoredStream, group: StoredGroup, consumer: Consumer,
     latest: int, quota: ReplyQuota,
 ) -> list[bytes]:  # fmt: skip
     """Claim entries that are pending since `latest` or longer, the longest first, within the quota."""
@@ -288,7 +288,7 @@ def _claim(
     return items
 
 
-def _split_off(stream: Stream, group: Group, pel_range: PelRange, ids: Sequence[int]) -> list[PelRange]:
+def _split_off(stream: StoredStream, group: StoredGroup, pel_range: PelRange, ids: Sequence[int]) -> list[PelRange]:
     """Return ranges of exactly these entries of a range: one range if they are its first entries without a gap."""
     if not ids:
         return []
@@ -303,7 +303,13 @@ def _split_off(stream: Stream, group: Group, pel_range: PelRange, ids: Sequence[
 
 
 def _read_history(
-    engine: Engine, resp: int, stream: Stream, group: Group, consumer: Consumer, after: int, quota: ReplyQuota
+    engine: Engine,
+    resp: int,
+    stream: StoredStream,
+    group: StoredGroup,
+    consumer: Consumer,
+    after: int,
+    quota: ReplyQuota,
 ) -> tuple[Reply, list[PelRange]]:
     """Return the consumer's pending entries above an ID, and the ranges whose delivery count has changed.
 
@@ -328,8 +334,8 @@ def _read_history(
 
 
 def _redeliver(
-    engine: Engine, resp: int, stream: Stream, group: Group, pel_range: PelRange, quota: ReplyQuota, items: list[Reply],
-    changed: list[PelRange],
+    engine: Engine, resp: int, stream: StoredStream, group: StoredGroup, pel_range: PelRange, quota: ReplyQuota,
+    items: list[Reply], changed: list[PelRange],
 ) -> bool:  # fmt: skip
     """Deliver the entries of one range again. A deleted entry is returned as an ID with nil and does not change.
 

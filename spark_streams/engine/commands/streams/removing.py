@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import BAD_ID, entry_id, integer_of, syntax_error
-from spark_streams.engine.commands.streams.add_options import POLICIES
+from spark_streams.engine.commands.command_arguments import BAD_ID, entry_id, integer_of, syntax_error
+from spark_streams.engine.commands.streams.stream_entries import POLICIES
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import Array, CommandError, Reply, integer
 from spark_streams.engine.store import entryid, references
-from spark_streams.engine.store.group import Group
+from spark_streams.engine.store.group import StoredGroup
 from spark_streams.engine.store.references import REMOVED, UNKNOWN, Policy
-from spark_streams.engine.store.stream import Stream
+from spark_streams.engine.store.stream import StoredStream
 
 
 @command("xdel", -3, "write fast", (1, 1, 1))
@@ -82,7 +82,7 @@ def xackdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     length = stream.length
     try:
         ranges = group.ranges(texts, stream)
-    except entryid.EntryIdError:
+    except entryid.BadEntryIdError:
         raise CommandError(BAD_ID) from None
     codes: list[int] = []
     for first, last, count in ranges:
@@ -97,7 +97,7 @@ def xackdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 
 def _acknowledge_and_remove(
-    stream: Stream, group: Group, first: int, last: int, texts: list[bytes], policy: Policy
+    stream: StoredStream, group: StoredGroup, first: int, last: int, texts: list[bytes], policy: Policy
 ) -> list[int]:
     pel_ranges = group.take(first, last, len(texts), stream)
     if pel_ranges is None:

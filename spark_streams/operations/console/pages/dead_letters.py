@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spark_streams.base.id_times import age_ms
-from spark_streams.base.ids import StreamId
+from spark_streams.base.ids import StreamId, age_ms
 from spark_streams.connector.deadletter.criteria import Criteria, parse_criteria
 from spark_streams.connector.deadletter.envelope import raw
 from spark_streams.connector.deadletter.page_reader import dead_letter_pages, extent, following

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spark_streams.base.assignment import assignment
-from spark_streams.base.id_times import age_ms
-from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
+from spark_streams.base.given_text import assignment
+from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId, age_ms
 from spark_streams.base.printable import name_text as name_as_text
 from spark_streams.base.times import duration, moment
 from spark_streams.connector.deadletter.envelope import text

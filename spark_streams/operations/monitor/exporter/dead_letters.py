@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_streams.base.id_times import is_time
-from spark_streams.base.ids import StreamId
+from spark_streams.base.ids import StreamId, is_time
 from spark_streams.connector.deadletter.envelope import raw
 from spark_streams.connector.deadletter.inspect.reason_counts import REASONS, ReasonCounts
 from spark_streams.connector.deadletter.kind_counts import KindCounts

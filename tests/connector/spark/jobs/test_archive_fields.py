@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from spark_streams.jobs.exact_fields import HEX, exact_binary, exact_text
+from spark_streams.jobs.parts.archiving import HEX, exact_binary, exact_text
 
 pytestmark = pytest.mark.spark
 Entry = list[tuple[bytes, bytes]]

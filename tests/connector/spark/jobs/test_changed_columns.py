@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_streams.connector.errors import ConfigError, TableError
-from spark_streams.jobs.output.table import TableConfig
 from spark_streams.jobs.output.table_columns import compare
+from spark_streams.jobs.output.table_config import TableConfig
 
 pytestmark = pytest.mark.spark
 

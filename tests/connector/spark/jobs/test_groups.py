@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from spark_streams.jobs.job import Job
-from spark_streams.jobs.parts.groups import Groups
+from spark_streams.jobs.parts.aggregation import Groups
 
 pytestmark = pytest.mark.spark
 

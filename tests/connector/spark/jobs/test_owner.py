@@ -25,12 +25,12 @@ from spark_streams import register
 from spark_streams.connector.errors import ConfigError, TableError
 from spark_streams.jobs.command import program
 from spark_streams.jobs.job import CheckedError, Job
-from spark_streams.jobs.output.batch_folders import BatchFolders
-from spark_streams.jobs.output.store import write_text
-from spark_streams.jobs.output.table import TableConfig
-from spark_streams.jobs.parts.load import Load
+from spark_streams.jobs.output.ownership import write_text
+from spark_streams.jobs.output.spark_tables import BatchFolders
+from spark_streams.jobs.output.table_config import TableConfig
+from spark_streams.jobs.parts.loading import Load
 from spark_streams.jobs.parts.outputs import Outputs
-from spark_streams.jobs.parts.sink import Sink
+from spark_streams.jobs.parts.source_and_sink import Sink
 from tools.servers.server import Server
 from tools.waiting import until
 

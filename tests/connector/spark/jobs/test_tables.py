@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from spark_streams.connector.errors import ConfigError, TableError
-from spark_streams.jobs.output.table import TableConfig, Writer
+from spark_streams.jobs.output.table_config import OutputWriter, TableConfig
 
 pytestmark = pytest.mark.spark
 
@@ -29,11 +29,11 @@ def rows_of(spark: SparkSession) -> DataFrame:
     return spark.range(9).select("id", key.alias("key"))
 
 
-def opened(table: TableConfig, rows: DataFrame, output: str = "table") -> Writer:
+def opened(table: TableConfig, rows: DataFrame, output: str = "table") -> OutputWriter:
     return table.open(rows.sparkSession, output, table.fit(rows.sparkSession, rows.schema))
 
 
-def run_again(rows: DataFrame, first: Writer, again: Writer) -> None:
+def run_again(rows: DataFrame, first: OutputWriter, again: OutputWriter) -> None:
     """Batch 1 wrote three keys and was killed; run again it is smaller, and what it gave up comes in batch 2."""
     first.write(rows.where("id < 3"), 0)
     first.write(rows.where("id >= 3"), 1)
@@ -127,7 +127,7 @@ def test_delta_receives_the_number_of_the_batch(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark.dataSource.register(Delta)
-    monkeypatch.setattr("spark_streams.jobs.output.table.ONCE", ("delta_like",))
+    monkeypatch.setattr("spark_streams.jobs.output.table_config.ONCE", ("delta_like",))
     path = tmp_path / "table"
     for output in ("table", "late"):
         table = TableConfig.parse({"format": "delta_like", "path": str(path)}, "table", {})

@@ -1,0 +1,309 @@
+"""Tables that Spark writes: folders of batches, tables of its catalog, and tables to which batches are appended."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from spark_streams.base.untyped import JavaObject
+from spark_streams.connector.errors import TableError
+from spark_streams.connector.micro_batch import application, partition_name
+from spark_streams.connector.spark.running_pyspark import quoted
+from spark_streams.jobs.output.ownership import (
+    PROPERTY,
+    FolderRecord,
+    Owner,
+    batch_name,
+    exists,
+    located,
+    query_id,
+    read_columns,
+    read_record,
+    write_record,
+)
+from spark_streams.jobs.output.table_columns import DELTA, FILES, TableFit, add_columns, with_null_folders
+
+_PATTERN = re.compile(r"([\\\[\]{}*?])")  # characters that make a path a pattern
+
+
+class BatchFolders:
+    """Folders of the batches of one query: `<path>/<key>=…/batch=b<query>-<number>`.
+
+    A batch that is run again replaces all files of its earlier run. That run may have written more rows: a batch that
+    kills its query is cut into smaller ones.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        keys: list[str],
+        kind: str = "parquet",
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Set up the writer. keys: columns that partition the table; kind: a file format; options: of that format."""
+        self._spark = spark
+        self._path = path
+        self._keys = keys
+        self._kind = kind
+        self._options = dict(options or {})
+
+    def columns(self) -> StructType | None:
+        """Return the columns of the table, None if they are not known. Raises TableError if it has another layout."""
+        return read_columns(self._spark, self._path, self._kind, [*self._keys, "batch"])
+
+    def owner(self) -> Owner | None:
+        """Return who writes the table, None if it does not say."""
+        record = read_record(self._spark, self._path)
+        return None if record is None else record.owner
+
+    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
+        """Record the columns that the table has from now on, and its owner."""
+        record = FolderRecord(fit.columns, self._kind, [*self._keys, "batch"], owner)
+        write_record(self._spark, self._path, record)
+
+    def sweep(self, number: int) -> None:
+        """Remove files of a killed run of this query: of its batch `number`, and those that Spark had not moved yet.
+
+        Only the first batch of a run can have been started by an earlier run.
+        """
+        name = batch_name(self._spark, number)
+        store, folders = self._matching("/".join([*["*=*"] * len(self._keys), f"batch={name}"]))
+        for folder in folders:
+            store.delete(folder, True)
+        mark = f"/batch={partition_name(query_id(self._spark), 0)[:-1]}"
+        store, folders = self._matching(".spark-staging-*")
+        for folder in folders:
+            # Another program that writes into this folder has such folders, too.
+            files = [*_files_in(store, folder)]
+            if files and all(mark in file for file in files):
+                store.delete(folder, True)
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch of the query that runs on this thread."""
+        (
+            with_null_folders(rows, self._keys)
+            .withColumn("batch", F.lit(batch_name(self._spark, number)))
+            .write.mode("overwrite")
+            .format(self._kind)
+            .options(**self._options)
+            .option("partitionOverwriteMode", "dynamic")
+            .partitionBy(*self._keys, "batch")
+            .save(self._path)
+        )
+
+    def _matching(self, below: str) -> tuple[JavaObject, list[JavaObject]]:
+        pattern, store = located(self._spark, _PATTERN.sub(r"\\\1", self._path), below)
+        return store, [status.getPath() for status in store.globStatus(pattern) or []]
+
+
+def _files_in(store: JavaObject, folder: JavaObject) -> Iterator[str]:
+    files = store.listFiles(folder, True)
+    while files.hasNext():
+        yield str(files.next().getPath().toString())
+
+
+_OVERWRITE = "spark.sql.sources.partitionOverwriteMode"
+
+
+class CatalogTable:
+    """A table of files in Spark's catalog, partitioned by its keys and `batch`.
+
+    The first batch creates it. A batch that is run again replaces its own partition.
+    """
+
+    def __init__(self, spark: SparkSession, name: str, keys: list[str], kind: str, options: Mapping[str, str]) -> None:
+        """Set up the writer.
+
+        keys: the columns that partition the table; kind: a file format; options: of that format, for a new table.
+        """
+        self._spark = spark
+        self._name = name
+        self._keys = keys
+        self._kind = kind
+        self._options = dict(options)
+
+    def columns(self) -> StructType | None:
+        """Return the columns of the table, None if it does not exist.
+
+        Raises TableError if it exists with another format or other partitions.
+        """
+        if not self._spark.catalog.tableExists(self._name):
+            return None
+        partitions = [column.name for column in self._spark.catalog.listColumns(self._name) if column.isPartition]
+        described = {row["col_name"]: row["data_type"] for row in self._describe().collect()}
+        kind = str(described.get("Provider", "")).lower()
+        if (kind, partitions) != (self._kind, [*self._keys, "batch"]):
+            existing_layout = f"{kind or 'another kind'} partitioned by {', '.join(partitions) or 'nothing'}"
+            raise TableError(
+                f"table {self._name} exists as {existing_layout}, but the job writes {self._kind} partitioned by "
+                f"{', '.join([*self._keys, 'batch'])}: name another table"
+            )
+        return StructType([field for field in self._spark.table(self._name).schema if field.name != "batch"])
+
+    def owner(self) -> Owner | None:
+        """Return who writes the table, None if it does not say."""
+        return owner_of_table(self._spark, self._name) if self._spark.catalog.tableExists(self._name) else None
+
+    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
+        """Create the table, or add columns to it; and record its owner."""
+        if self._spark.catalog.tableExists(self._name):
+            add_columns(self._spark, self._name, fit.added)
+        else:
+            columns = StructType([*fit.columns, StructField("batch", StringType())])
+            empty = self._spark.createDataFrame([], columns).write.format(self._kind).options(**self._options)
+            empty.partitionBy(*self._keys, "batch").saveAsTable(self._name)
+        if owner is not None and self.owner() != owner:
+            set_owner_of_table(self._spark, self._name, owner)
+
+    def sweep(self, number: int) -> None:
+        """Drop the partitions that a killed run of this query has written for its batch `number`.
+
+        Only the first batch of a run can have been started by an earlier run.
+        """
+        self._drop(self._spark, batch_name(self._spark, number))
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch of the query that runs on this thread."""
+        session = rows.sparkSession
+        named = with_null_folders(rows, self._keys).withColumn("batch", F.lit(batch_name(self._spark, number)))
+        # insertInto takes no options, and columns by position.
+        columns = [F.col(quoted(column)) for column in session.table(self._name).columns]
+        with _replacing_partitions(session):
+            named.select(*columns).write.mode("overwrite").insertInto(self._name)
+
+    def _drop(self, session: SparkSession, batch: str) -> None:
+        """Drop the partitions of a batch. Some catalogs need all values of a partition, so all are named."""
+        partitions = session.sql(f"SHOW PARTITIONS {self._name} PARTITION (batch = {_literal(batch)})").collect()
+        for partition in (row["partition"] for row in partitions):
+            pairs = [pair.partition("=") for pair in partition.split("/")]
+            values = ", ".join(f"{quoted(unquote(key))} = {_literal(unquote(value))}" for key, _, value in pairs)
+            session.sql(f"ALTER TABLE {self._name} DROP IF EXISTS PARTITION ({values})")
+
+    def _describe(self) -> DataFrame:
+        return self._spark.sql(f"DESCRIBE TABLE EXTENDED {self._name}")
+
+
+def owner_of_table(spark: SparkSession, name: str) -> Owner | None:
+    """Return the owner that a table of the catalog records, None without one."""
+    rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
+    return Owner.from_json(next((row["value"] for row in rows if row["key"] == PROPERTY), None))
+
+
+def set_owner_of_table(spark: SparkSession, name: str, owner: Owner) -> None:
+    """Record the owner of a table of the catalog."""
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{PROPERTY}' = {_literal(owner.to_json())})")
+
+
+@contextlib.contextmanager
+def _replacing_partitions(session: SparkSession) -> Iterator[None]:
+    """Make an overwrite replace only partitions that it has rows for; restore the session's setting at the end."""
+    before = session.conf.get(_OVERWRITE, None)
+    session.conf.set(_OVERWRITE, "dynamic")
+    try:
+        yield
+    finally:
+        session.conf.unset(_OVERWRITE) if before is None else session.conf.set(_OVERWRITE, before)
+
+
+def _literal(value: str) -> str:
+    """Return a partition's value, as SHOW PARTITIONS prints it, as an SQL literal."""
+    if value == "__HIVE_DEFAULT_PARTITION__":
+        return "null"
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+class AppendedTable:
+    """A table of any format, by path or by name, to which batches are appended: each once if it is a Delta table,
+    otherwise at least once.
+
+    Delta keeps the number of the last batch of each `txnAppId` in the transaction that appends. It skips a batch with
+    that number or a lower one.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str | None,
+        name: str | None,
+        keys: list[str],
+        kind: str,
+        options: Mapping[str, str],
+        transaction: str | None,
+    ) -> None:
+        """Set up the writer.
+
+        path, name (of the catalog): one of them, or none if the options name the place; transaction: for Delta, the
+        name of this output within the query; None: each batch at least once.
+        """
+        self._spark = spark
+        self._path, self._name = path, name
+        self._keys, self._kind, self._options = keys, kind, dict(options)
+        self._transaction = transaction
+        self._new_owner: Owner | None = None
+
+    def columns(self) -> StructType | None:
+        """Return the columns of the table, None if it does not exist or its format does not tell."""
+        if self._name is not None:
+            return self._spark.table(self._name).schema if self._spark.catalog.tableExists(self._name) else None
+        if self._path is not None and self._kind in FILES:
+            return read_columns(self._spark, self._path, self._kind, self._keys)
+        if self._path is not None and self._kind == DELTA and exists(self._spark, self._path, "_delta_log"):
+            return self._spark.read.format(DELTA).load(self._path).schema
+        return None
+
+    def owner(self) -> Owner | None:
+        """Return who writes the table, None if it does not say."""
+        if not self._has_owner:
+            return None
+        if self._name is not None:
+            return owner_of_table(self._spark, self._name) if self._spark.catalog.tableExists(self._name) else None
+        record = None if self._path is None else read_record(self._spark, self._path)
+        return None if record is None else record.owner
+
+    @property
+    def _has_owner(self) -> bool:
+        """Whether the table can record its owner."""
+        return self._kind == DELTA or (self._kind in FILES and self._name is None)
+
+    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
+        """Add columns to the table, and record its owner."""
+        if self._name is not None:
+            add_columns(self._spark, self._name, fit.added)
+            self._new_owner = owner if self._has_owner else None
+            return
+        if self._path is not None and self._has_owner and (owner is not None or self._kind in FILES):
+            write_record(self._spark, self._path, FolderRecord(fit.columns, self._kind, self._keys, owner))
+        if fit.added.fields and self._kind not in FILES:
+            self._options["mergeSchema"] = "true"
+
+    def sweep(self, number: int) -> None:
+        """Do nothing. The format handles files of a killed run."""
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch of the query that runs on this thread."""
+        if self._kind in FILES:
+            rows = with_null_folders(rows, self._keys)
+        writer = rows.write.format(self._kind).mode("append").options(**self._options)
+        if self._transaction is not None:
+            transaction_options = {
+                "txnAppId": application(query_id(self._spark), self._transaction),
+                "txnVersion": str(number),
+            }
+            writer = writer.options(**transaction_options)
+        if self._keys:
+            writer = writer.partitionBy(*self._keys)
+        if self._name is not None:
+            writer.saveAsTable(self._name)
+            if self._new_owner is not None:  # the first batch may have created the table
+                set_owner_of_table(self._spark, self._name, self._new_owner)
+                self._new_owner = None
+        else:
+            writer.save(self._path)

@@ -1,0 +1,369 @@
+"""[table] of a job's configuration: format, place and delivery guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructType
+
+from spark_streams.base.extras import command_for
+from spark_streams.base.times import duration
+from spark_streams.base.untyped import JavaObject
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.running.error_summary import one_line
+from spark_streams.connector.watch.lineage.datasets import Dataset, path_dataset
+from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
+from spark_streams.jobs.output.one_task import missing_package
+from spark_streams.jobs.output.ownership import Claimant, NamedPlace, Owner, check_surroundings
+from spark_streams.jobs.output.pyiceberg_table import PyicebergTable, TableLocation
+from spark_streams.jobs.output.spark_tables import AppendedTable, BatchFolders, CatalogTable
+from spark_streams.jobs.output.table_columns import (
+    DELTA,
+    DELTALAKE,
+    FILES,
+    ONCE,
+    PACKAGES,
+    PYICEBERG,
+    TableFit,
+    changed_values,
+    check_column_types,
+    check_partition_types,
+    compare,
+    has_null_folder,
+    new_table,
+    partition_fields,
+)
+from spark_streams.jobs.settings.job_config import FREE, Config
+
+SHAPE = {
+    "format": str,
+    "path": str,
+    "name": str,
+    "catalog": str,
+    "partition_by": list,
+    "schema": str,
+    "once": bool,
+    "shared": bool,
+    "compact_every": int,
+    "keep": str,
+    "options": FREE,
+}
+STRICT, MERGE = "strict", "merge"
+# Formats of tables by path that can get a column. A file of CSV has columns by position.
+_MERGED = tuple(kind for kind in ONCE if kind != "csv")
+# Formats to which several jobs can append, each row once: a transaction names its query.
+_SHARED = (DELTA, DELTALAKE, PYICEBERG)
+# Options of a writer that identify the batch. Only the job sets them.
+_RESERVED_OPTIONS = ("partitionoverwritemode", "txnappid", "txnversion", "path")
+
+
+class OutputWriter(Protocol):
+    """Destination of micro-batches."""
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch of the query that runs on this thread."""
+
+
+class OwnableTable(OutputWriter, Protocol):
+    """A table with columns, and with the query that writes it."""
+
+    def columns(self) -> StructType | None:
+        """Return the columns, None if there is no table yet or they cannot be known. Raises TableError."""
+
+    def owner(self) -> Owner | None:
+        """Return who writes the table, None if it does not say."""
+
+    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
+        """Give the table its columns, and its owner unless that is None, before the first micro-batch is written."""
+
+    def sweep(self, number: int) -> None:
+        """Remove what a killed run of this query has left. number: of the first batch, which it may have begun."""
+
+
+class OwnedTable:
+    """A table that the query owns from its first micro-batch on, and whose rows are fitted to its columns.
+
+    Only the query that holds the lease of its group has a micro-batch. So what is found before the first one is of an
+    earlier run, and no other run of the query writes.
+    """
+
+    def __init__(self, table: OwnableTable, fit: TableFit, claim: Callable[[], Owner | None]) -> None:
+        """claim: checks the table's owner, and returns this query as the owner, None if the table has none."""
+        self._table, self._fit, self._claim = table, fit, claim
+        self._is_owned = False
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch of the query that runs on this thread."""
+        if not self._is_owned:
+            self._table.prepare(self._fit, self._claim())
+            self._claim()  # of two queries that start together, one is recorded
+            self._table.sweep(number)
+            self._is_owned = True
+        self._table.write(self._fit.fit(rows), number)
+
+
+@dataclass(frozen=True)
+class TableConfig:
+    """Settings of a table."""
+
+    where: str  # its name in the configuration
+    kind: str = "parquet"  # the format
+    path: str | None = None  # it or the name is set if the format needs one
+    name: str | None = None
+    partition_by: list[str] = field(default_factory=list)
+    schema: str = STRICT
+    once: bool = True  # whether a batch that is run again is detected
+    options: dict[str, str] = field(default_factory=dict)  # of the format
+    catalog: str | None = None  # of pyiceberg
+    compaction: Compaction = field(default_factory=Compaction)
+    shared: bool = False  # whether other jobs append to it, too
+
+    @classmethod
+    def parse(cls, settings: Config, where: str, options: dict[str, str]) -> TableConfig:
+        """Parse a table of the configuration. Raises ConfigError.
+
+        settings: its keys, checked against SHAPE; options: its [options] as strings.
+        """
+        table = cls(
+            where,
+            str(settings.get("format", "parquet")).lower(),
+            settings.get("path"),
+            settings.get("name"),
+            list(settings.get("partition_by", [])),
+            settings.get("schema", STRICT),
+            settings.get("once", True),
+            options,
+            settings.get("catalog"),
+        )
+        table._check_place()
+        table = replace(
+            table, compaction=_compaction(settings, where, table.kind), shared=settings.get("shared", False)
+        )
+        if table.shared and table.kind not in _SHARED:
+            raise ConfigError(
+                f"{where}.shared is for the formats {', '.join(_SHARED)}, whose transactions name the query of each "
+                f"batch, not for {table.kind}: leave it out, and give each job a table of its own"
+            )
+        if table.schema not in (STRICT, MERGE):
+            raise ConfigError(f'{where}.schema must be "strict" or "merge", not {table.schema!r}')
+        if table.schema == MERGE and not table.name and table.kind not in _MERGED:
+            raise ConfigError(
+                f'{where}.schema = "merge" is for tables of the catalog and for the formats {", ".join(_MERGED)}, not '
+                f"for {table.kind}: leave it out"
+            )
+        for key in options:
+            if key.lower() in _RESERVED_OPTIONS:
+                raise ConfigError(f"{where}.options.{key} is set by the job: leave it out")
+        if table.once and table.kind not in ONCE:
+            raise ConfigError(
+                f"{where}.format {table.kind!r} cannot detect a batch that is run again, and would append it twice; "
+                f"set {where}.format to one of {', '.join(ONCE)}, or accept duplicate rows with {where}.once = false"
+            )
+        return table
+
+    def _check_place(self) -> None:
+        """Raise ConfigError if path, name or catalog do not fit the format."""
+        where = self.where
+        if self.kind == PYICEBERG:
+            if self.path:
+                raise ConfigError(f"{where}.path has no meaning with format {PYICEBERG!r}: set {where}.name instead")
+            if not self.catalog:
+                raise ConfigError(f"{where}.catalog is missing: set it to the name of a catalog of pyiceberg")
+            if "." not in (self.name or ""):
+                raise ConfigError(f'{where}.name must be a namespace and a table, such as "shop.orders"')
+            return
+        if self.catalog:
+            raise ConfigError(f"{where}.catalog is for format {PYICEBERG!r}: leave it out")
+        if not self.path and not self.name and self.kind in ONCE:
+            instead = "" if self.kind == DELTALAKE else f" (or {where}.name, a table of Spark's catalog)"
+            raise ConfigError(f"{where}.path is missing{instead}; add it, or pass --set {where}.path=…")
+        if self.path and self.name:
+            raise ConfigError(f"{where}.path and {where}.name contradict each other: give one of them")
+        if self.name and self.kind == DELTALAKE:
+            raise ConfigError(
+                f"{where}.name has no meaning with format {DELTALAKE!r}, which no catalog holds: set {where}.path"
+            )
+
+    @property
+    def place(self) -> str:
+        """Path or name of the table. Options of formats such as jdbc name the place themselves."""
+        return self.path or self.name or "place of its options"
+
+    @property
+    def dataset(self) -> Dataset:
+        """The table in the lineage. Its format stands for a place that only its options name."""
+        if self.path is not None:
+            return path_dataset(self.path)
+        return Dataset("spark_catalog", self.name) if self.name else Dataset(self.kind, self.options.get("dbtable", ""))
+
+    @property
+    def in_batches(self) -> bool:
+        """Whether it has a partition for each batch."""
+        return self.once and self.kind in FILES
+
+    @property
+    def plan(self) -> str:
+        """Line of `--check`."""
+        keys = [*self.partition_by, *(["batch"] if self.in_batches else [])]
+        by = f" by {', '.join(keys)}" if keys else ""
+        every = f"; compacted every {self.compaction.every:,} batches" if self.compaction.every else ""
+        if self.compaction.keep:
+            old = "snapshots older than" if self.kind == PYICEBERG else "files that were replaced more than"
+            ends = "h expire" if self.kind == PYICEBERG else "h ago are deleted"
+            every += f"; {old} {self.compaction.keep:,} {ends}"
+        every += "; shared with other jobs" if self.shared else ""
+        return f"{self.place} as {self.kind}{by}{every}{'' if self.once else '; at least once'}"
+
+    def check_columns(self, names: Iterable[str]) -> None:
+        """Raise ConfigError if rows of these columns do not fit the table."""
+        column_names = {name.lower() for name in names}
+        for key in self.partition_by:
+            if str(key).lower() not in column_names:
+                raise ConfigError(f"{self.where}.partition_by names {key!r}, which is not among the columns")
+        if self.in_batches and "batch" in column_names:
+            raise ConfigError(f"{self.where}: its rows have a column 'batch', which the job itself writes: rename it")
+
+    def check_format(self, spark: SparkSession) -> None:
+        """Raise ConfigError if Spark, or this Python for deltalake and pyiceberg, cannot write the format."""
+        if self.kind in PACKAGES:
+            if missing := missing_package(self.kind):
+                install = f"{command_for(PACKAGES[self.kind])}, here and where tasks run"
+                raise ConfigError(f"{self.where}.format {self.kind!r}: {missing}; {install}")
+            return
+        jvm: JavaObject = spark.sparkContext._jvm
+        find = jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource
+        try:
+            find(self.kind, jvm.org.apache.spark.sql.internal.SQLConf.get())
+        except (PySparkException, Py4JJavaError) as error:
+            raise ConfigError(
+                f"{self.where}.format {self.kind!r}: {one_line(error)} Its jar comes with [spark] "
+                '"spark.jars.packages" = "group:artifact:version", or with --packages of spark-submit'
+            ) from None
+
+    def fit(self, spark: SparkSession, rows: StructType) -> TableFit:
+        """Return how rows of these columns are fitted to the table.
+
+        Raises TableError if they do not fit, ConfigError for a type that the format does not keep.
+        """
+        fit = self._fit(spark, rows)
+        check_column_types(self.where, self.kind, rows, fit.columns)
+        zone = str(spark.conf.get("spark.sql.session.timeZone"))
+        check_partition_types(self.where, self.kind, self.partition_by, fit.columns, zone)
+        in_catalog = self.name is not None
+        return fit._replace(changed=changed_values(self.kind, self.partition_by, fit.columns, in_catalog=in_catalog))
+
+    def null_in(self, fit: TableFit, column: Callable[[str], Column]) -> Mapping[str, Column]:
+        """Return for each column that is NOT NULL in the table whether a row has no value for it.
+
+        column: returns the value of a column of the row.
+        """
+        texts = {field.name for field in partition_fields(self.partition_by, fit.columns)}
+        is_text = {field.name for field in fit.columns if isinstance(field.dataType, StringType)}
+        # pyiceberg keeps each text of a partition.
+        folders = texts & is_text if self.kind != PYICEBERG else set()
+        return {
+            name: column(name).isNull() | has_null_folder(column(name)) if name in folders else column(name).isNull()
+            for name in fit.required
+        }
+
+    def _fit(self, spark: SparkSession, rows: StructType) -> TableFit:
+        table = self._table(spark, None).columns()
+        if table is None:
+            return new_table(rows)
+        partitions = {key.lower() for key in self.partition_by}
+        column_names = {field.name.lower() for field in table}
+        # The folders of a table of files do not tell the types of its partitions.
+        keys = [field for field in rows if field.name.lower() in partitions - column_names]
+        return compare(
+            rows,
+            StructType([*table.fields, *keys]),
+            f"table {self.place}",
+            merge=self.schema == MERGE,
+            remedy=self._remedy(),
+        )
+
+    def _remedy(self) -> str:
+        target = self.name or (f"delta.`{self.place}`" if self.kind in (DELTA, DELTALAKE) else None)
+        choices = [
+            *([f"add it (ALTER TABLE {target} ADD COLUMNS ({{columns}}))"] if target else []),
+            *([f'set {self.where}.schema = "merge", which adds it'] if self.name or self.kind in _MERGED else []),
+            "or leave the column out",
+        ]
+        return ", ".join(choices) if len(choices) > 1 else "write to another table, or leave the column out"
+
+    @property
+    def folder(self) -> NamedPlace | None:
+        """The table's folder, None if it has a name instead."""
+        return None if self.path is None else NamedPlace(f"{self.where}.path", self.path)
+
+    def check_owner(self, spark: SparkSession, claimant: Claimant, ours: Owner) -> str:
+        """Return what `--check` says about the owner. Raises TableError for another one, or for a nested output.
+
+        ours: the job as the owner.
+        """
+        # Spark reads no path of other stores that only deltalake's own options open.
+        if self.folder is not None and (self.kind != DELTALAKE or self.folder.is_local):
+            check_surroundings(spark, self.folder)
+        if self.shared:
+            return ""
+        where = f"{self.where}.{'name' if self.name else 'path'}"
+        return claimant.check_owner(f"table {self.place}", where, self._table(spark, None).owner(), ours)
+
+    def open(self, spark: SparkSession, output: str, fit: TableFit, claimant: Claimant | None = None) -> OutputWriter:
+        """Return the writer of the table. output: name of the output within the query; claimant: the job."""
+        job = claimant or Claimant()
+
+        def claim() -> Owner | None:
+            owner = job.of_running_query(spark, output)
+            self.check_owner(spark, job, owner)
+            return None if self.shared else owner
+
+        return OwnedTable(self._table(spark, output if self.once else None), fit, claim)
+
+    def _table(self, spark: SparkSession, transaction: str | None) -> OwnableTable:
+        if self.kind == DELTALAKE:
+            keys, options, compaction = self.partition_by, self.options, self.compaction
+            return DeltalakeTable(spark, self.place, keys, options, transaction, compaction)
+        if self.kind == PYICEBERG:
+            assert self.catalog is not None
+            place = TableLocation.configured(self.catalog, self.options, self.place)
+            return PyicebergTable(spark, place, self.partition_by, transaction, self.compaction.keep)
+        if not self.in_batches:
+            return AppendedTable(spark, self.path, self.name, self.partition_by, self.kind, self.options, transaction)
+        if self.name is not None:
+            return CatalogTable(spark, self.name, self.partition_by, self.kind, self.options)
+        return BatchFolders(spark, self.place, self.partition_by, self.kind, self.options)
+
+
+def _compaction(settings: Config, where: str, kind: str) -> Compaction:
+    """Parse compact_every and keep. Raises ConfigError."""
+    every, keep = settings.get("compact_every"), settings.get("keep")
+    if every is not None and kind == PYICEBERG:
+        raise ConfigError(
+            f"{where}.compact_every: pyiceberg has no commit that replaces data files by merged ones; leave it out, "
+            f"and run Iceberg's rewrite_data_files by another engine. "
+            f'{where}.keep = "7d" lets the job expire snapshots'
+        )
+    if every is not None and kind != DELTALAKE:
+        raise ConfigError(f"{where}.compact_every is for format {DELTALAKE!r}: leave it out")
+    if every is None and keep is not None and kind != PYICEBERG:
+        raise ConfigError(f"{where}.keep has no meaning without {where}.compact_every: leave it out")
+    if every is not None and every < 1:
+        raise ConfigError(f"{where}.compact_every must be a number of batches, at least 1, not {every}")
+    return Compaction(every or 0, None if keep is None else _hours(keep, where))
+
+
+def _hours(keep: str, where: str) -> int:
+    """Parse keep. Raises ConfigError."""
+    try:
+        hours, rest = divmod(duration(keep), 3_600_000)
+    except ValueError as error:
+        raise ConfigError(f"{where}.keep {error}") from None
+    if rest or not hours:
+        raise ConfigError(f'{where}.keep must be whole hours or days, such as "7d", not {keep!r}')
+    return hours

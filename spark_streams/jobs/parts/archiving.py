@@ -1,0 +1,347 @@
+"""[table] and [trim] of an archive: the entries of streams by date, with every byte, and what is trimmed.
+
+A map of strings holds only UTF-8, and a map has each name once. An entry that does not fit is written as one field,
+`rstream:hex`: all names and values in hexadecimal, separated by one blank, `name value name value …`, in the entry's
+order. An entry with a field of this name is written in the same way, so that the form is unambiguous.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_streams.base.times import duration
+from spark_streams.connector.errors import ConfigError, RStreamError, StreamStateError
+from spark_streams.connector.keys import key_beside
+from spark_streams.connector.sink.trim import AckedTrimmer, RetentionLimits, Trimming, clock
+from spark_streams.connector.source.archive_form import HEX
+from spark_streams.connector.source.stream_names import resolve_shards
+from spark_streams.connector.watch.lineage.datasets import Dataset
+from spark_streams.connector.wire.connect import connect
+from spark_streams.connector.wire.connection.retry import is_transient
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.xinfo import group_named, groups_in
+from spark_streams.jobs.job import Job
+from spark_streams.jobs.output.ownership import Claimant, check_places, other_places
+from spark_streams.jobs.output.table_columns import TableFit
+from spark_streams.jobs.output.table_config import SHAPE as TABLE
+from spark_streams.jobs.output.table_config import OutputWriter, TableConfig
+from spark_streams.jobs.part import Facts, WrittenPart
+from spark_streams.jobs.parts.outputs import checked_fit, main_table
+from spark_streams.jobs.parts.source_and_sink import Source
+
+
+def exact_text(fields: Column) -> Column:
+    """Convert a column MAP<BINARY, BINARY> into MAP<STRING, STRING>."""
+    is_text = F.forall(F.map_keys(fields), _is_utf8) & F.forall(F.map_values(fields), _is_utf8)
+    text = F.when(is_text & _has_each_name_once(fields), fields.cast("MAP<STRING, STRING>"))
+    return text.otherwise(F.create_map(F.lit(HEX), _as_hex(fields)))
+
+
+def exact_binary(fields: Column) -> Column:
+    """Return such a column as MAP<BINARY, BINARY> for formats that keep only one value per name."""
+    in_hex = F.create_map(F.lit(HEX.encode()), _as_hex(fields).cast("BINARY"))
+    return F.when(_has_each_name_once(fields), fields).otherwise(in_hex)
+
+
+def _has_each_name_once(fields: Column) -> Column:
+    """Return a column: whether each name occurs once, and none is `rstream:hex`."""
+    names = F.transform(F.map_keys(fields), F.hex)  # array_distinct compares BINARY pair by pair
+    once = F.size(F.array_distinct(names)) == F.size(names)
+    return once & ~F.array_contains(names, HEX.encode().hex().upper())
+
+
+def _as_hex(fields: Column) -> Column:
+    return F.array_join(
+        F.transform(F.map_entries(fields), lambda field: F.concat_ws(" ", F.hex(field["key"]), F.hex(field["value"]))),
+        " ",
+    )
+
+
+def _is_utf8(word: Column) -> Column:
+    return F.is_valid_utf8(word.cast("STRING"))
+
+
+_FIELDS = ("text", "binary")
+# ORC's writer sorts the fields of a map, and keeps one value per name.
+_ONE_VALUE_OF_A_NAME = ("orc",)
+
+
+class Archive(WrittenPart):
+    """Table of entries, by date.
+
+    Args:
+        job: The job, with its configuration.
+
+    Attributes:
+        SCHEMA: What the source must read.
+
+    Raises:
+        ConfigError: `[table]` is missing or cannot hold an entry.
+    """
+
+    KEYS = {
+        "table": {**{key: kind for key, kind in TABLE.items() if key not in ("partition_by", "schema")}, "fields": str}
+    }
+    SCHEMA = "`_stream` STRING, `_id` STRING, `_timestamp` TIMESTAMP, `_fields` MAP<BINARY, BINARY>"
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._table, self._fields = _table(job)
+        if self._table.folder is not None:
+            check_places([self._table.folder], other_places(job.config, job.config_file))
+        self._fit: TableFit | None = None
+        self._writer: OutputWriter | None = None
+
+    def plan(self) -> Facts:
+        changes = self._fit.plan if self._fit else ""
+        return {
+            self._table.kind: "; ".join(filter(None, (self._table.plan, f"fields as {self._fields}", changes))),
+        }
+
+    def rows(self, entries: DataFrame) -> DataFrame:
+        """Return the rows of the table.
+
+        Raises:
+            ConfigError: Spark cannot write the format.
+            TableError: The rows do not fit a table that exists, or it belongs to another query.
+        """
+        columns = [F.col(f"_{name}").alias(name) for name in ("stream", "id", "timestamp")]
+        columns.append(_exact(F.col("_fields"), self._fields, self._table.kind).alias("fields"))
+        date = F.to_date(F.to_utc_timestamp("_timestamp", F.current_timezone())).alias("date")
+        rows = entries.select(*columns, date)
+        self._spark = entries.sparkSession
+        self._claimant = Claimant.of_job(self._job, self._spark)
+        self._fit = checked_fit(self._table, "table", self._spark, rows.schema, self._claimant)
+        return rows
+
+    def datasets(self) -> Iterable[Dataset | None]:
+        return [self._table.dataset]
+
+    def open(self, streams: Sequence[str]) -> None:
+        assert self._fit is not None
+        self._writer = self._table.open(self._spark, "table", self._fit, self._claimant)
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch. If it is run again, it replaces its rows. number: of the batch."""
+        assert self._writer is not None
+        self._writer.write(rows, number)
+
+    def summary(self) -> Facts:
+        return {self._table.kind: self._table.place}
+
+
+def _table(job: Job) -> tuple[TableConfig, str]:
+    """Return the table, and how it holds fields: "text" or "binary". Raises ConfigError."""
+    table = main_table(job.config)
+    if table is None:
+        raise ConfigError("table.path is missing; add it, or pass --set table.path=…")
+    if table.kind in ("csv", "text"):
+        raise ConfigError(
+            f"{table.where}.format {table.kind!r} cannot hold the map of an entry's fields: set another format"
+        )
+    fields = job.get("table.fields", "text")
+    if fields not in _FIELDS:
+        raise ConfigError(f'{table.where}.fields must be "text" or "binary", not {fields!r}')
+    if fields == "binary" and table.kind == "json":
+        raise ConfigError(
+            f'{table.where}.format "json" cannot hold names of fields as bytes: '
+            f'set {table.where}.fields = "text", which keeps every byte, and another {table.where}.path'
+        )
+    return replace(table, partition_by=["date"]), fields
+
+
+def _exact(entry: Column, fields: str, kind: str) -> Column:
+    """Return the column `fields` of the table, which keeps every byte of an entry."""
+    if fields == "text":
+        return exact_text(entry)
+    return exact_binary(entry) if kind in _ONE_VALUE_OF_A_NAME else entry
+
+
+class ArchivedGroup(WrittenPart):
+    """Consumer group of an archive. The job makes it, to read from the first entry on, on each stream without it.
+
+    Args:
+        job: The job, with its configuration.
+        source: The source of the archive.
+
+    Raises:
+        ConfigError: An option of the source would let the job trim an entry before it is archived.
+        StreamStateError: No archive job has made the group.
+    """
+
+    def __init__(self, job: Job, source: Source) -> None:
+        _check_source(job, source)
+        self._address, self._group = source.options.address, source.options.group
+        with connect(self._address) as server:
+            self._fresh = self._streams_without(server, resolve_shards(server, source.options.streams or ()))
+
+    def open(self, streams: Sequence[str]) -> None:
+        with connect(self._address) as server:
+            for stream in self._fresh:
+                self._make(server, stream)
+
+    def _streams_without(self, server: Server, streams: Sequence[str]) -> list[str]:
+        """Return the streams that do not have the group yet. Raises StreamStateError if no archive job has made it.
+
+        Entries that were delivered to such a group before are not in the archive, and would be trimmed.
+        """
+        fresh = []
+        for stream in streams:
+            described = server.execute("XINFO", "GROUPS", stream) if server.execute("EXISTS", stream) else []
+            if group_named(self._group, described) is None:
+                fresh.append(stream)
+            elif not server.execute("EXISTS", self._mark(stream)):
+                raise StreamStateError(
+                    f"group {self._group!r} of stream {stream!r} at {self._address} was not made by an archive job: "
+                    "entries that it has received before are not in the archive; set another source.group"
+                )
+        return fresh
+
+    def _make(self, server: Server, stream: str) -> None:
+        # The mark first: a mark without a group has no effect, and a group without the mark is refused.
+        server.execute("SET", self._mark(stream), "1")
+        try:
+            server.execute("XGROUP", "CREATE", stream, self._group, "0", "MKSTREAM")
+        except RStreamError:
+            server.execute("DEL", self._mark(stream))
+            raise
+
+    def _mark(self, stream: str) -> bytes:
+        """Return the key that marks the group as made by an archive job, to read from the first entry on."""
+        return key_beside(stream, "archive", self._group)
+
+
+def _check_source(job: Job, source: Source) -> None:
+    for key in ("startingOffsets", "startingTimestamp"):
+        if job.get(f"source.{key}") is not None:
+            raise ConfigError(f"source.{key} has no meaning here: an archive begins with the first entry; leave it out")
+    if job.get("source.streamsPattern") is not None:
+        raise ConfigError("source.streamsPattern has no meaning here: an archive names its streams (source.streams)")
+    if source.options.shards is not None:
+        raise ConfigError("source.shards has no meaning here: the writer creates the shards; leave it out")
+    if source.options.no_ack:
+        raise ConfigError("source.noAck has no meaning here: an archive keeps entries pending until they are in it")
+
+
+_MOST_REASONS = 3  # streams that are named if nothing was trimmed
+
+
+class Trim(WrittenPart):
+    """Trims the streams of a source, unless `trim.enabled` is false.
+
+    Args:
+        job: The job, with its configuration.
+        source: The source, whose group has archived what it has acknowledged.
+
+    Raises:
+        ConfigError: A key contradicts another one.
+    """
+
+    KEYS = {"trim": {"enabled": bool, "keep_entries": int, "keep_for": str, "every": str}}
+
+    def __init__(self, job: Job, source: Source) -> None:
+        self._address = source.options.address
+        self._trimming = _trimming(job)
+        self._interval = _duration(job, "trim.every", "5s") / 1000
+        self._keep_for = job.get("trim.keep_for")
+        self._streams: list[bytes] = []
+        self._last = time.monotonic()
+        self._trimmed = 0
+
+    def plan(self) -> Facts:
+        if self._trimming is None:
+            return {"trim": "nothing"}
+        limits = self._trimming.limits
+        kept_entries = f", beyond MAXLEN {limits.maxlen:,}" if limits.maxlen else ""
+        kept_entries = f", beyond {self._keep_for} old" if limits.retention else kept_entries
+        return {"trim": f"entries that every group has acknowledged{kept_entries}"}
+
+    def open(self, streams: Sequence[str]) -> None:
+        self._streams = [stream.encode() for stream in streams]
+        self._last = time.monotonic()
+
+    def trim_if_due(self) -> None:
+        """Trim if the interval `trim.every` is over. If the server is unreachable, the next call trims."""
+        if self._trimming is None or time.monotonic() - self._last < self._interval:
+            return
+        try:
+            self.trim()
+        except RStreamError as error:
+            if not is_transient(error):
+                raise
+        self._last = time.monotonic()
+
+    def trim(self) -> None:
+        """Trim now. Raises ServerReplyError or another RStreamError."""
+        if self._trimming is None:
+            return
+        with connect(self._address) as server:
+            now = clock(server)
+            trimmer = AckedTrimmer(server, self._trimming)
+            # One call trims whole nodes, by default at most 10,000 entries.
+            while trimmed := trimmer.trim(self._streams, now):
+                self._trimmed += trimmed
+
+    def summary(self) -> Facts:
+        if self._trimming is None:
+            return {}
+        why = "" if self._trimmed else self._why_nothing(self._trimming)
+        return {"trimmed": self._trimmed, **({"not_trimmed": why} if why else {})}
+
+    def _why_nothing(self, trimming: Trimming) -> str:
+        """Return why the entries of the streams stay, such as `orders: group 'billing' has not read 5 entries`.
+
+        Empty if the streams have no entry.
+        """
+        with connect(self._address) as server:
+            reasons = [(stream, _why_nothing_of(server, stream, trimming)) for stream in self._streams]
+        shown = [f"{stream.decode()}: {reason}" for stream, reason in reasons if reason]
+        more = f"; and {len(shown) - _MOST_REASONS:,} more streams" if len(shown) > _MOST_REASONS else ""
+        return "; ".join(shown[:_MOST_REASONS]) + more
+
+
+def _why_nothing_of(server: Server, stream: bytes, trimming: Trimming) -> str:
+    length, described = server.execute_all([("XLEN", stream), ("XINFO", "GROUPS", stream)])
+    groups = groups_in(described)
+    for group in groups if length else ():
+        name = group.name.decode(errors="backslashreplace")
+        if group.pending:
+            return f"group {name!r} has not acknowledged {group.pending:,} entries"
+        if group.lag != 0:
+            unread = "an unknown number of" if group.lag is None else f"{group.lag:,}"
+            return f"group {name!r} has not read {unread} entries"
+    if not length:
+        return ""
+    limits = trimming.limits
+    if limits.maxlen is not None or limits.retention is not None:
+        return f"[trim] keeps its {length:,} entries (keep_entries, keep_for)"
+    return f"its {length:,} entries were acknowledged after the stream was trimmed"
+
+
+def _trimming(job: Job) -> Trimming | None:
+    """Return the rule of [trim], None if nothing is trimmed. Raises ConfigError."""
+    trim_keys = [key for key in ("keep_entries", "keep_for", "every") if job.get(f"trim.{key}") is not None]
+    if not job.get("trim.enabled", True):
+        if trim_keys:
+            raise ConfigError(f"trim.{trim_keys[0]} has no meaning if trim.enabled is false: leave it out")
+        return None
+    if "keep_entries" in trim_keys and "keep_for" in trim_keys:
+        raise ConfigError("trim.keep_entries and trim.keep_for contradict each other: give one of them")
+    if job.get("trim.keep_entries", 1) < 1:
+        raise ConfigError("trim.keep_entries must be at least 1; leave it out to trim every archived entry")
+    age = _duration(job, "trim.keep_for") if "keep_for" in trim_keys else None
+    limits = RetentionLimits(maxlen=job.get("trim.keep_entries"), retention=age)
+    return Trimming(acked=True, limits=limits)
+
+
+def _duration(job: Job, key: str, default: str = "") -> int:
+    """Return the duration at a key in milliseconds. Raises ConfigError."""
+    try:
+        return duration(job.get(key, default))
+    except ValueError as error:
+        raise ConfigError(f"{key} {error}") from None

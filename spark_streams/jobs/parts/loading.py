@@ -1,0 +1,311 @@
+"""[input], [sink] and [job] of a load: files, each once and in its order, become entries of one stream.
+
+Spark's file source reads a file once. Its log (`sources/0/<n>` in the checkpoint) holds the path of each file and its
+modification time. The offset of a batch holds the last `<n>` that the batch has read.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_streams.base.times import from_milliseconds
+from spark_streams.connector.errors import ConfigError, InvalidOptionError, RStreamError
+from spark_streams.connector.lag.groups import view_streams
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.running.ending import cut
+from spark_streams.connector.sink.encode.fields import USES_OF_COLUMN, check_writable
+from spark_streams.connector.sink.ledger.batch_commit import rows_written
+from spark_streams.connector.spark.arrow import arrow_schema
+from spark_streams.connector.wire.connect import connect
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.jobs.job import Job, JobError
+from spark_streams.jobs.job_columns import FOREIGN, JobColumns
+from spark_streams.jobs.output.table_columns import SELF_DESCRIBING
+from spark_streams.jobs.part import Facts, JobPart
+from spark_streams.jobs.parts.query import RunProgress, run_batches, trigger_of
+from spark_streams.jobs.settings.job_config import FREE
+
+_LOG_OFFSET = re.compile(r'"logOffset"\s*:\s*(\d+)')
+
+
+class FileLog(NamedTuple):
+    """Content of a checkpoint.
+
+    query: the query's ID, "" if there is no checkpoint yet; last: number of the last committed batch; files: those of
+    committed batches, with their modification times in milliseconds since the epoch.
+    """
+
+    query: str = ""
+    last: int = -1
+    files: Mapping[str, int] = {}
+
+    @classmethod
+    def read(cls, spark: SparkSession, checkpoint: str) -> FileLog:
+        """Read the files of a checkpoint, on any file system of Spark's."""
+        contents = _read_checkpoint(spark, checkpoint)
+        if "metadata" not in contents:
+            return cls()
+        last = max((int(name) for folder, name in _files_below(contents, "commits") if name.isdigit()), default=-1)
+        log_offset = _LOG_OFFSET.search(contents.get(f"offsets/{last}", ""))
+        last_log = -1 if log_offset is None else int(log_offset[1])
+        files = {}
+        for path, _name in _files_below(contents, "sources"):
+            for line in contents[path].splitlines()[1:]:
+                entry = json.loads(line)
+                if entry["batchId"] <= last_log:
+                    files[normalize_path(unquote(entry["path"]))] = int(entry["timestamp"])
+        return cls(json.loads(contents["metadata"])["id"], last, files)
+
+    def require_unchanged(self, listed: Mapping[str, int]) -> None:
+        """Raise JobError if a file was changed after its rows were loaded. listed: return value of `list_files`."""
+        changed = sorted(file for file, time in self.files.items() if listed.get(file, time) != time)
+        if changed:
+            other_files = f" (and {len(changed) - 1:,} other files)" if len(changed) > 1 else ""
+            loaded_at, changed_at = (
+                from_milliseconds(time).isoformat(timespec="milliseconds")
+                for time in (self.files[changed[0]], listed[changed[0]])
+            )
+            raise JobError(
+                f"file {changed[0]}{other_files} was changed at {changed_at}, after it was loaded (modification time "
+                f"then: {loaded_at}). A file is read once, so rows that were added later are not loaded. Write rows "
+                "that are not in the stream yet into a new file, and move the changed file out of input.path"
+            )
+
+
+def list_files(spark: SparkSession, path: str, options: Mapping[str, str]) -> dict[str, int]:
+    """Return modification times by path, in milliseconds since the epoch. Raises AnalysisException."""
+    files = spark.read.format("binaryFile").options(**options).load(path)
+    rows = files.select("path", F.unix_millis("modificationTime").alias("time")).collect()
+    return {normalize_path(row["path"]): row["time"] for row in rows}
+
+
+def rows_by_file(rows: DataFrame) -> dict[str, int]:
+    """Return the number of rows by path."""
+    counts = rows.groupBy("_metadata.file_path").count().collect()
+    return {normalize_path(unquote(row["file_path"])): row["count"] for row in counts}
+
+
+def normalize_path(path: str) -> str:
+    """Return the path in the form for comparisons. Spark writes file:/ and file:/// for the same file."""
+    return re.sub("^file:/+", "file:/", path)
+
+
+def _read_checkpoint(spark: SparkSession, checkpoint: str) -> dict[str, str]:
+    """Return the text of each file by its path within the checkpoint. Empty if there is no checkpoint."""
+    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+    try:
+        rows = reader.load(checkpoint).select("path", "content").collect()
+    except AnalysisException:
+        return {}
+    paths = [Path(normalize_path(row["path"])).parts for row in rows]
+    top = min((path[:-1] for path in paths if path[-1] == "metadata"), key=len, default=())
+    return {"/".join(path[len(top) :]): row["content"].decode() for path, row in zip(paths, rows, strict=True)}
+
+
+def _files_below(contents: Mapping[str, str], folder: str) -> list[tuple[str, str]]:
+    """Return (path, name) of each file in this folder of the checkpoint, and below it."""
+    return [(path, Path(path).name) for path in contents if path.startswith(f"{folder}/")]
+
+
+_GLOB = frozenset("{}[]*?\\")  # characters that make a path a pattern
+# One file per batch, so that rows of two files do not mix. No file is too old, however late the next one was written.
+_ONE_FILE = {"maxFilesPerTrigger": "1", "maxFileAge": "36500d"}
+
+
+class Files(JobPart):
+    """Files to load.
+
+    Args:
+        job: The job, with its configuration.
+
+    Attributes:
+        times: Modification times of the files by path, in milliseconds since the epoch, after `read`.
+        rows: Numbers of their rows by path, after `read`.
+
+    Raises:
+        ConfigError: `[input]` or `[schema]` cannot be used.
+    """
+
+    KEYS = {"input": {"path": str, "format": str, "schema": str, "options": FREE}, "schema": FOREIGN}
+    REQUIRED = ("input.path",)
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._path = str(job.get("input.path"))
+        self._format = str(job.get("input.format", "csv"))
+        self._options = job.plain_options("input.options")
+        self.times: Mapping[str, int] = {}
+        self.rows: Mapping[str, int] = {}
+        self._check_input()
+
+    def _check_input(self) -> None:
+        job = self._job
+        if "://" not in self._path and not glob.glob(self._path):
+            raise ConfigError(f"input.path {self._path!r} does not exist (seen from {Path.cwd()})")
+        if job.get("input.schema") and job.get("schema"):
+            raise ConfigError("input.schema and [schema] contradict each other: give one of them")
+        if self._format not in SELF_DESCRIBING and not job.get("input.schema") and not job.get("schema"):
+            raise ConfigError(
+                f"input.schema is missing: {self._format} files do not say what type their columns have; add it"
+            )
+        if job.get("schema"):
+            JobColumns.parse(job.config)
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return a streaming DataFrame of all rows.
+
+        Raises:
+            InvalidOptionError: A column has a name that is reserved.
+            SchemaError: A column has a type that no entry can hold.
+        """
+        rows = self._all_rows(spark)
+        _check_columns(rows)
+        self.times = self.list(spark)
+        self.rows = rows_by_file(rows)
+        path = self._path
+        if len(self.times) == 1 and _GLOB.isdisjoint(path) and next(iter(self.times)).endswith(f"/{Path(path).name}"):
+            path = f"{path[:-1]}[{path[-1]}]"  # Spark's file source reads a folder or a pattern, not a single file
+        option_names = {name.lower() for name in self._options}
+        one_file_options = {name: value for name, value in _ONE_FILE.items() if name.lower() not in option_names}
+        if "maxbytespertrigger" in option_names:
+            one_file_options.pop("maxFilesPerTrigger", None)
+        # One task per file, so that entries are in the order of the file.
+        spark.conf.set("spark.sql.files.minPartitionNum", "1")
+        spark.conf.set("spark.sql.files.maxPartitionBytes", str(2**62))
+        reader = spark.readStream.format(self._format).options(**self._options, **one_file_options)
+        return reader.schema(rows.schema).load(path)
+
+    def list(self, spark: SparkSession) -> Mapping[str, int]:
+        """Return the modification times of the files as they are now, by path."""
+        return list_files(spark, self._path, self._options)
+
+    def plan(self) -> Facts:
+        files = "file" if len(self.times) == 1 else "files"
+        return {"read": f"{self._path} ({len(self.times):,} {self._format} {files})"}
+
+    def _all_rows(self, spark: SparkSession) -> DataFrame:
+        """Return all rows of all files."""
+        job = self._job
+        reader = spark.read.format(self._format).options(**self._options)
+        if job.get("input.schema"):
+            reader = reader.schema(job.schema("input.schema", job.get("input.schema")))
+        elif job.get("schema"):
+            reader = reader.schema(JobColumns.parse(job.config).struct())
+        return reader.load(self._path)
+
+
+def _check_columns(rows: DataFrame) -> None:
+    """Raise InvalidOptionError for reserved columns, and SchemaError for types that cannot be written."""
+    for name in USES_OF_COLUMN:
+        if name in rows.schema.fieldNames():
+            raise InvalidOptionError(
+                f"column {name!r}: a load fills one stream, whose server gives the ids; leave it out"
+            )
+    check_writable(arrow_schema(rows.schema))
+
+
+class Load(JobPart):
+    """Load of files into one stream. A load that was killed or stopped continues where it ended.
+
+    Args:
+        job: The job, with its configuration.
+        files: The files.
+
+    Raises:
+        ConfigError: `[sink]` or `[job]` cannot be used.
+        RStreamError: The server does not answer, or the key is no stream.
+    """
+
+    KEYS = {"sink": FREE, "job": {"checkpoint": str, "name": str, "trigger": str}}
+    REQUIRED = ("sink.stream", "job.checkpoint")
+
+    def __init__(self, job: Job, files: Files) -> None:
+        self._job, self._files = job, files
+        self._sink = SinkOptions.parse(job.options("sink"))
+        self._checkpoint = job.get("job.checkpoint")
+        assert self._sink.stream is not None  # required
+        self._stream = self._sink.stream
+        _check_sink(job, self._sink)
+        trigger_of(job)
+        with connect(self._sink.address) as server:
+            view_streams(server, [self._stream])  # raises an error if the key is no stream
+
+    def resume(self, spark: SparkSession) -> None:
+        """Find out what earlier runs have loaded. Raises JobError if one of their files was changed."""
+        log = FileLog.read(spark, self._checkpoint)
+        log.require_unchanged(self._files.times)
+        self._loaded = sum(count for file, count in self._files.rows.items() if file in log.files)
+        self._progress = RunProgress(log.query, log.last)
+        with connect(self._sink.address) as server:
+            self._rows_before = self._count_rows(server, self._progress)
+
+    def plan(self) -> Facts:
+        rate = self._sink.rows_per_second
+        return {
+            "write": f"{self._stream} at {self._sink.address}",
+            "checkpoint": f"{self._checkpoint}{' (continues)' if self._progress.query else ''}",
+            "loaded_before": self._rows_before,
+            "trigger": self._job.get("job.trigger", "available-now"),
+            "rate": f"{rate:,} rows per second" if rate else "no limit",
+        }
+
+    def run(self, rows: DataFrame) -> None:
+        """Load the rows until all are loaded, or the job is to stop. Raises the error that ended the query."""
+        job, spark = self._job, rows.sparkSession
+        writer = rows.writeStream.format("rstream").options(**job.options("sink"))
+        writer = writer.queryName(job.get("job.name") or self._stream)
+        started = time.monotonic()
+        with connect(self._sink.address) as server:
+
+            def count_rows_or_estimate(progress: RunProgress) -> int:
+                try:
+                    return self._count_rows(server, progress)
+                except RStreamError:  # the task that waits for the server reports the error
+                    return self._loaded + progress.entries
+
+            # The batch in flight is cut: the ledger holds which of its rows are written.
+            total = sum(self._files.rows.values())
+            self._progress = run_batches(job, writer, cut, total, count_rows_or_estimate, self._progress)
+        self._seconds = time.monotonic() - started
+        if job.stop.is_requested:
+            spark.stop()  # also ends a task that still writes
+        else:
+            FileLog.read(spark, self._checkpoint).require_unchanged(self._files.list(spark))
+
+    def summary(self) -> Facts:
+        with connect(self._sink.address) as server:
+            rows_after = self._count_rows(server, self._progress)
+        rows = rows_after - self._rows_before
+        return {
+            "entries": rows,
+            "stream": self._stream,
+            "loaded_before": self._rows_before,
+            "left": max(sum(self._files.rows.values()) - rows_after, 0),
+            "entries_per_second": round(rows / max(self._seconds, 1e-3)),
+        }
+
+    def _count_rows(self, server: Server, progress: RunProgress) -> int:
+        """Return how many rows are in the stream, including those of the batch in flight."""
+        in_flight = rows_written(server, self._stream, progress.query, progress.last + 1)
+        return self._loaded + progress.entries + in_flight
+
+
+def _check_sink(job: Job, sink: SinkOptions) -> None:
+    if job.get("sink.delivery") is not None:
+        raise ConfigError("sink.delivery has no meaning here: a load writes each row once")
+    for name in ("streamColumn", "idColumn"):
+        if name in sink.explicit:
+            raise ConfigError(f"sink.{name} has no meaning here: a load fills one stream, whose server gives the ids")
+    if sink.shards is not None:
+        raise ConfigError("sink.shards has no meaning here: a load keeps the order of its files in one stream")

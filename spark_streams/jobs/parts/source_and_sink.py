@@ -1,0 +1,122 @@
+"""[source] and [sink]: the streams that a job reads, and the stream to which it appends rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from spark_streams.connector.options.option import text_of
+from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.options.table import SOURCE
+from spark_streams.connector.sink.encode.chunks import Destination
+from spark_streams.connector.watch.lineage.datasets import Dataset, sink_dataset
+from spark_streams.jobs.job import Job
+from spark_streams.jobs.part import Facts, JobPart, WrittenPart
+from spark_streams.jobs.settings.job_config import FREE
+
+
+class Source(JobPart):
+    """Streams that a job reads through a consumer group, with the options of `[source]`.
+
+    Args:
+        job: The job, with its configuration.
+
+    Attributes:
+        options: The checked options.
+
+    Raises:
+        OptionError: An option cannot be used.
+    """
+
+    KEYS = {"source": FREE}
+    REQUIRED = ("source.group",)
+
+    def __init__(self, job: Job) -> None:
+        self.given = job.options("source")
+        self.options = SourceOptions.parse(self.given)
+
+    @property
+    def retry_delay(self) -> str:
+        """`retryDelay` as the user wrote it, "" without one."""
+        return text_of("retryDelay", self.given, SOURCE) or ""
+
+    def read(self, spark: SparkSession, schema: StructType | str, **more: str) -> DataFrame:
+        """Return the entries as a streaming DataFrame.
+
+        Args:
+            spark: The session.
+            schema: The columns to read.
+            more: Options in addition to those of `[source]`.
+        """
+        return spark.readStream.format("rstream").schema(schema).options(**{**self.given, **more}).load()
+
+
+@dataclass(frozen=True)
+class StreamOutput:
+    """A stream to which rows are appended as entries, once for each micro-batch, also if Spark replays it."""
+
+    options: SinkOptions  # checked
+    given: Mapping[str, str]  # the same, for format("rstream")
+    transaction: str  # name within the query, by which rows are written once: not with delivery=at-least-once
+
+    @property
+    def plan(self) -> str:
+        """Line of `--check`."""
+        once = "" if self.options.delivery == "exactly-once" else "; at least once"
+        return f"{Destination.from_options(self.options).shown} at {self.options.address}{once}"
+
+    @property
+    def dataset(self) -> Dataset | None:
+        """The stream in the lineage, None if rows name their streams."""
+        return sink_dataset(self.options)
+
+    def write(self, rows: DataFrame, number: int | None = None) -> None:
+        """Write one micro-batch of the query that runs on this thread. The transaction takes its number from Spark."""
+        once = {"transaction": self.transaction} if self.options.delivery == "exactly-once" else {}
+        rows.write.format("rstream").mode("append").options(**{**once, **self.given}).save()
+
+
+class Sink(WrittenPart):
+    """Stream to which each micro-batch is appended once, with the options of `[sink]`.
+
+    Args:
+        job: The job, with its configuration.
+
+    Raises:
+        OptionError: An option cannot be used.
+    """
+
+    KEYS = {"sink": FREE}
+    REQUIRED = ("sink.stream",)
+
+    def __init__(self, job: Job) -> None:
+        given = job.options("sink")
+        self.options = SinkOptions.parse(given)
+        # All values of a group may be null, and an entry needs a field.
+        self._stream = StreamOutput(self.options, {"nulls": "empty", **given}, "groups")
+        self._rows = 0
+
+    def streams(self) -> Mapping[str, SinkOptions]:
+        return {"sink.stream": self.options}
+
+    def datasets(self) -> Iterable[Dataset | None]:
+        return [self._stream.dataset]
+
+    def plan(self) -> Facts:
+        return {"write": f"{Destination.from_options(self.options).shown} at {self.options.address}"}
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Append one micro-batch. number: of the batch."""
+        rows = rows.persist()
+        try:
+            self._stream.write(rows, number)
+            self._rows += rows.count()
+        finally:
+            rows.unpersist()
+
+    def summary(self) -> Facts:
+        return {"groups": self._rows, "stream": self.options.stream}
