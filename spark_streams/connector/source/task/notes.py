@@ -1,16 +1,19 @@
 """Notes of tasks for the driver: entries that do not fit the schema, column reports, numbers of missing entries.
 
 Tasks must not move the group or append to streams, because they may run twice (FACTS S7). So they write notes into a
-hash in the stream's slot, `rstream:notes:…`. Each entry has a field, named by the batch's token and the entry. A note
-lives until its entry has a dead letter, or was read again as good by the tasks of a replay. After the
-batch is committed, the driver converts the notes into dead letters. Each dead letter, its acknowledgement and the
-emptying of its note are one transaction. A task only adds notes (HSETNX). So a task that is suspended until the driver
-has posted its dead letter changes nothing. The next batch's notes replace the emptied ones.
+hash in the stream's slot, `rstream:notes:…`, with a field for each entry:
 
-If a batch may have dead letters, the driver writes the field `batch` with the batch's number and token into each hash
-before any task runs (`open_notes`). If that field is missing when the batch is committed, or names an earlier batch,
-the hash was deleted in between, or the server has returned to an older state. Notes may be lost with it, and nothing
-else would show that. A commit mark of the batch says that its notes were taken, whatever has become of the hash since.
+    driver, before the tasks    batch = <number>.<token>
+    task, entry does not fit    <token> letter <entry> = reason and fields    HSETNX
+    task of a replay, it fits   <token> letter <entry>                        HDEL
+    driver, after the commit    XADD of the dead letter, XACK, and the note emptied: one transaction
+
+A task only adds notes. So a task that is suspended until the driver has posted its dead letter changes nothing. The
+next batch's notes replace the emptied ones.
+
+If the field `batch` is missing when the batch is committed, or names an earlier batch, the hash was deleted in between,
+or the server has returned to an older state. Notes may be lost with it, and nothing else would show that. A commit mark
+of the batch says that its notes were taken, whatever has become of the hash since.
 
 A server that returns to an older state may have notes again whose dead letters it has lost. Their entries are pending
 again, too, and are acknowledged again as those of an earlier batch. So notes on such entries become dead letters again.
@@ -59,6 +62,18 @@ def prefix_of(token: str, kind: bytes) -> bytes:
     return b"%b %b " % (token.encode(), kind)
 
 
+# -- before the tasks --------------------------------------------------------------------------------------------------
+
+
+def open_notes(server: Server, member: Membership, end: Offset) -> None:
+    """Allow the tasks of the batch that ends here to write notes. Raises ServerError."""
+    opened = {stream: f"{end.at[stream].number}.{end.token}" for stream in end.taken_from}
+    server.execute_all([("HSET", notes_key(stream, member), BATCH, name) for stream, name in opened.items()])
+
+
+# -- in a task ---------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class NoteWriter:
     """Writes the notes of a task."""
@@ -104,6 +119,9 @@ class NoteWriter:
         self.server.execute_all(commands)
 
 
+# -- after the commit --------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class LetterDestination:
     """Destination of entries that do not fit. dead_letters: the dead-letter stream, None: not set; retries: maximum
@@ -141,6 +159,12 @@ def noted_streams(
     return [stream for stream, reply in replies.items() if reply or stream in numbers], lost
 
 
+def _number_in(opened: bytes | None) -> int:
+    """Return the number of the batch that the field `batch` names; -1 if it names none."""
+    number = None if opened is None else parse_number(opened.partition(b".")[0])
+    return -1 if number is None else number
+
+
 def collect(
     server: Server,
     member: Membership,
@@ -170,12 +194,6 @@ def collect(
             if without_letter:
                 server.execute("HDEL", key, *without_letter)
     return collected  # the field `batch` stays, so that a second call finds it
-
-
-def _number_in(opened: bytes | None) -> int:
-    """Return the number of the batch that the field `batch` names; -1 if it names none."""
-    number = None if opened is None else parse_number(opened.partition(b".")[0])
-    return -1 if number is None else number
 
 
 def _is_due(field: bytes, stream: str, token: str, is_earlier: Callable[[str, StreamId], bool]) -> bool:
@@ -218,44 +236,6 @@ def _attempts(entry: FailedEntry) -> int:
     return attempts_in(entry.envelope.get("deliveries", ""))
 
 
-def delete_notes(server: Server, key: bytes, fields: Sequence[bytes], limits: Limits = LIMITS) -> None:
-    """Delete these fields of a hash of notes, a page with each command. Raises ServerError."""
-    pages = [fields[first : first + limits.note_page] for first in range(0, len(fields), limits.note_page)]
-    server.execute_all([("HDEL", key, *page) for page in pages])
-
-
-def open_notes(server: Server, member: Membership, end: Offset) -> None:
-    """Allow the tasks of the batch that ends here to write notes. Raises ServerError."""
-    opened = {stream: f"{end.at[stream].number}.{end.token}" for stream in end.taken_from}
-    server.execute_all([("HSET", notes_key(stream, member), BATCH, name) for stream, name in opened.items()])
-
-
-def _pages(server: Server, key: bytes, size: int, token: str) -> Iterator[dict[bytes, bytes]]:
-    """Yield the notes page by page, until there are none: the caller empties or removes each one. Those of the batch
-    with this token that are empty stay, so that no late task writes them again."""
-    of_batch = token.encode() + b" "
-    has_notes = True
-    while has_notes:
-        has_notes = False
-        for fields in scan(server, key, size):
-            page = {
-                name: value
-                for name, value in fields.items()
-                if name != BATCH and (value or not name.startswith(of_batch))
-            }
-            if page:
-                has_notes = True
-                yield page
-
-
-def scan(server: Server, key: bytes, size: int, pattern: bytes = b"*") -> Iterator[dict[bytes, bytes]]:
-    """Yield the fields of a hash of notes, about `size` at a time. A field may be in several pages."""
-    cursor = None
-    while cursor != b"0":
-        cursor, flat = server.execute("HSCAN", key, cursor or b"0", "MATCH", pattern, "COUNT", size)
-        yield dict(zip(flat[0::2], flat[1::2], strict=True))
-
-
 def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport:
     """Return the failed entry or the column report of a note."""
     _, kind, entry = note.field.split(b" ")
@@ -284,6 +264,38 @@ def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnR
         },
         note,
     )
+
+
+def _pages(server: Server, key: bytes, size: int, token: str) -> Iterator[dict[bytes, bytes]]:
+    """Yield the notes page by page, until there are none: the caller empties or removes each one. Those of the batch
+    with this token that are empty stay, so that no late task writes them again."""
+    of_batch = token.encode() + b" "
+    has_notes = True
+    while has_notes:
+        has_notes = False
+        for fields in scan(server, key, size):
+            page = {
+                name: value
+                for name, value in fields.items()
+                if name != BATCH and (value or not name.startswith(of_batch))
+            }
+            if page:
+                has_notes = True
+                yield page
+
+
+def scan(server: Server, key: bytes, size: int, pattern: bytes = b"*") -> Iterator[dict[bytes, bytes]]:
+    """Yield the fields of a hash of notes, about `size` at a time. A field may be in several pages."""
+    cursor = None
+    while cursor != b"0":
+        cursor, flat = server.execute("HSCAN", key, cursor or b"0", "MATCH", pattern, "COUNT", size)
+        yield dict(zip(flat[0::2], flat[1::2], strict=True))
+
+
+def delete_notes(server: Server, key: bytes, fields: Sequence[bytes], limits: Limits = LIMITS) -> None:
+    """Delete these fields of a hash of notes, a page with each command. Raises ServerError."""
+    pages = [fields[first : first + limits.note_page] for first in range(0, len(fields), limits.note_page)]
+    server.execute_all([("HDEL", key, *page) for page in pages])
 
 
 # -- notes and replays -------------------------------------------------------------------------------------------------
