@@ -127,7 +127,7 @@ def test_the_schema_of_our_facet_is_where_events_say() -> None:
     schema = json.loads(OURS.read_text())
     assert schema["$id"] == file
     assert pointer in schema["$defs"]
-    assert file.endswith(f"/spark_streams/operations/monitor/conf/{OURS.name}")
+    assert file.endswith(f"/spark_streams/connector/watch/lineage/{OURS.name}")
     facet = {"_producer": "p", "_schemaURL": "u", "group": "g", "consumer": "c"}
     check_ours({"rstream_consumerGroup": facet})
     for name in facet:

@@ -23,7 +23,7 @@ _REPOSITORY = "https://github.com/spark-streams/spark-streams"
 _REF = f"v{__version__}" if __version__ == RELEASED else "main"  # a version that is not released has no tag
 PRODUCER = f"{_REPOSITORY}/tree/{_REF}"
 _FACET = "RstreamConsumerGroupInputDatasetFacet"
-SCHEMA_URL = f"{_REPOSITORY}/raw/{_REF}/spark_streams/operations/monitor/conf/{_FACET}.json#/$defs/{_FACET}"
+SCHEMA_URL = f"{_REPOSITORY}/raw/{_REF}/spark_streams/connector/watch/lineage/{_FACET}.json#/$defs/{_FACET}"
 
 
 @attr.define

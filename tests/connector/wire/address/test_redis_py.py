@@ -48,8 +48,8 @@ def test_one_file_alone_makes_connections_and_some_know_errors() -> None:
         "connector/wire/address/redis_py.py",
         *errors,
         "pytest_plugin.py",
-        "testing.py",
-        "dead_letters.py",
+        "connector/testing.py",
+        "connector/dead_letters.py",
     }
 
 
