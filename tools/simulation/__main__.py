@@ -62,7 +62,7 @@ def mutants(names: Sequence[str], seeds: range, jobs: int, sample: int, is_noted
 def tell(arguments: argparse.Namespace) -> int:
     """Print one run."""
     from tools.simulation.plan import make
-    from tools.simulation.story import story
+    from tools.simulation.soak import story
 
     name: str = arguments.story
     if plays.is_of_core(name):
@@ -143,7 +143,7 @@ def main() -> int:
     arguments.runs = arguments.runs or (1000 if arguments.mutants is None else 2000)
     seeds = range(arguments.seed, arguments.seed + arguments.runs)
     if arguments.pairs:
-        from tools.simulation.pairs import report
+        from tools.simulation.plan import report
 
         print(report(seeds, arguments.add))
         return 0

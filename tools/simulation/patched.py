@@ -17,10 +17,9 @@ from spark_streams.connector.wire.connection.connection import Connection
 from tools.chaos.wiretap import acknowledged_in, claimed_in
 from tools.servers.server import Server
 from tools.simulation.actor import Actor
-from tools.simulation.background import SimulatedWorker, world_of
 from tools.simulation.in_process.patches import on_core
 from tools.simulation.in_process.server import ProcessServer
-from tools.simulation.place import TaskPlace
+from tools.simulation.threads import SimulatedWorker, TaskPlace, world_of
 from tools.simulation.world import World
 
 
