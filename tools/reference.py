@@ -33,8 +33,7 @@ from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.settings.sample_config import file_name, sample_config
 from spark_streams.jobs.settings.spark_settings import CONF
 from spark_streams.operations.monitor.exporter import metrics as exporter_metrics
-from tools.simulation.mutants import notes
-from tools.simulation.mutants.table import MUTANTS
+from tools.simulation.mutants.table import MUTANTS, read_notes
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs"
@@ -323,7 +322,7 @@ def log_counters() -> str:
 
 def mutants_of_product() -> str:
     """Return the table of mutants, and what has found them."""
-    found = notes.read()
+    found = read_notes()
     rows = ["| mutant | what it breaks | found by | failure |", "|---|---|---|---|"]
     for mutant in MUTANTS:
         note = found.get(mutant.name)
