@@ -97,9 +97,7 @@ def soak(arguments: argparse.Namespace) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser("python -m tools.simulation", description=__doc__)
-    parser.add_argument(
-        "--runs", type=int, help="number of plans (1000; with --mutants at most 2000 for each)"
-    )
+    parser.add_argument("--runs", type=int, help="number of plans (1000; with --mutants at most 2000 for each)")
     parser.add_argument("--server", choices=["redis", "engine", "process"], default="process")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
