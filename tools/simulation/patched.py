@@ -14,7 +14,7 @@ from spark_streams.connector.source.query import batch_stream as micro_batch_str
 from spark_streams.connector.spark import task_context
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
-from tools.chaos.wiretap import acknowledged_in, claimed_in
+from tools.sending import acknowledged_in, claimed_in
 from tools.servers.server import Server
 from tools.simulation.actor import Actor
 from tools.simulation.in_process.patches import on_core
