@@ -22,10 +22,9 @@ import redis
 
 from tools.simulation import documented
 from tools.simulation.compare import faults
-from tools.simulation.core_model.pair import differences
-from tools.simulation.core_model.product import Product
+from tools.simulation.core_model.clients import InProcess
+from tools.simulation.core_model.product import Product, differences
 from tools.simulation.core_model.scenarios import ALIKE, OF_THE_PRODUCT, kind_of, limit_of
-from tools.simulation.core_model.server import InProcess
 from tools.simulation.core_model.world import World
 from tools.simulation.histories import HISTORIES, moments, with_event
 from tools.simulation.in_process.server import ProcessServer
