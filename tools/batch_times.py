@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.chaos.process import Job
+from tools.chaos.job import Job
 from tools.driving import add
 from tools.servers.server import Server, running_engine, running_redis
 

@@ -29,8 +29,7 @@ from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SI
 from spark_streams.connector.source.group import recovery
 from spark_streams.connector.watch import query_metrics
 from spark_streams.operations.monitor.exporter import metrics as exporter_metrics
-from tools.simulation.mutants import notes
-from tools.simulation.mutants.table import MUTANTS
+from tools.simulation.mutants.table import MUTANTS, read_notes
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs"
@@ -319,7 +318,7 @@ def log_counters() -> str:
 
 def mutants_of_product() -> str:
     """Return the table of mutants, and what has found them."""
-    found = notes.read()
+    found = read_notes()
     rows = ["| mutant | what it breaks | found by | failure |", "|---|---|---|---|"]
     for mutant in MUTANTS:
         note = found.get(mutant.name)

@@ -1,4 +1,4 @@
-"""Inject a fault before the library sends a certain command, on any of its connections."""
+"""Inject a fault before the library sends a certain command, on any of its connections; and what requests say."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from unittest import mock
+
+import hiredis
 
 from spark_streams.connector.wire.connection.connection import Connection, pack
 
@@ -116,3 +118,30 @@ def at_each_point(begin: Callable[[], None], act: Callable[[], object], check: C
         if not died:
             return turn - 1
     raise AssertionError("`act` sends more than 499 requests")
+
+
+def acknowledged_in(requests: bytes) -> list[tuple[str, str, list[str]]]:
+    """Return (stream, group, IDs) of every XACK in a sequence of complete requests."""
+    acknowledgements = []
+    for words in _commands_in(requests):
+        if words[0] in (b"XACK", b"XACKDEL"):
+            ids = words[3:] if words[0] == b"XACK" else words[words.index(b"IDS") + 2 :]
+            acknowledgements.append((words[1].decode(), words[2].decode(), [entry_id.decode() for entry_id in ids]))
+    return acknowledgements
+
+
+def claimed_in(requests: bytes) -> list[tuple[str, list[str]]]:
+    """Return (stream, IDs) of every XCLAIM in a sequence of complete requests."""
+    return [
+        (words[1].decode(), [word.decode() for word in words[5:] if word[:1].isdigit() and b"-" in word])
+        for words in _commands_in(requests)
+        if words[0] == b"XCLAIM"
+    ]
+
+
+def _commands_in(requests: bytes) -> Iterator[list[bytes]]:
+    reader = hiredis.Reader()
+    reader.feed(requests)
+    while (words := reader.gets()) is not False:
+        if isinstance(words, list) and words:
+            yield words

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from tools.soak import report
-from tools.soak.report import Sample
-from tools.soak.slope import WARM, fit
+from tools.soak.report import WARM, Sample, fit
 
 MINUTES = 120
 

@@ -15,8 +15,7 @@ from tools.simulation.options import ARCHIVE
 from tools.simulation.patched import product
 from tools.simulation.plan import make
 from tools.simulation.run import run
-from tools.simulation.setup import Plan
-from tools.simulation.step import Step
+from tools.simulation.setup import Plan, Step
 
 SERVER = ProcessServer()
 

@@ -12,15 +12,12 @@ from spark_streams.connector.source.trigger import observe
 from tests.seeds import TIMES
 from tools.day_seed import first_seed
 from tools.simulation.core_model import source
+from tools.simulation.core_model.clients import InProcess, Scenario
 from tools.simulation.core_model.facts import Id, Look, Offset, is_older
-from tools.simulation.core_model.pair import differences, trace_of
-from tools.simulation.core_model.product import Product
+from tools.simulation.core_model.product import Product, differences, trace_of
 from tools.simulation.core_model.scenarios import ALIKE, BASE, OF_THE_PRODUCT, SCENARIOS, kind_of, limit_of
-from tools.simulation.core_model.server import InProcess
 from tools.simulation.core_model.source import Source
-from tools.simulation.core_model.subject import MODEL, Subject
-from tools.simulation.core_model.truth import Scenario
-from tools.simulation.core_model.world import World
+from tools.simulation.core_model.world import MODEL, Model, World
 
 NAMES = sorted({scenario.name for scenario in SCENARIOS})
 SERVER = InProcess()
@@ -36,7 +33,7 @@ def product() -> Iterator[Product]:
         yield PRODUCT
 
 
-def failures(scenario: Scenario, seeds: range, subject: Subject = MODEL) -> set[str]:
+def failures(scenario: Scenario, seeds: range, subject: Model | Product = MODEL) -> set[str]:
     """The kinds of what goes wrong in these histories, without what a limit explains."""
     kinds: set[str] = set()
     for seed in seeds:
@@ -145,7 +142,7 @@ def test_a_server_that_forgets_its_counter_is_counted_again(product: Product, mo
             assert [seed for seed in silent if stops_of(forgotten, seed, subject)]
 
 
-def stops_of(scenario: Scenario, seed: int, subject: Subject) -> int:
+def stops_of(scenario: Scenario, seed: int, subject: Model | Product) -> int:
     """How often the query of this history stops."""
     world = World(SERVER, seed, scenario, subject)
     world.run()

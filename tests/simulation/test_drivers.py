@@ -21,8 +21,7 @@ from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
 from tools.simulation.plan import NEVER_AHEAD, make
 from tools.simulation.run import run
-from tools.simulation.setup import Plan, Setup
-from tools.simulation.step import Step
+from tools.simulation.setup import Plan, Setup, Step
 
 SERVER = ProcessServer()
 ANN, BEN = 0.1, 0.9

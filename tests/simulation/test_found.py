@@ -14,8 +14,7 @@ from tools.servers.server import Server
 from tools.simulation.patched import product
 from tools.simulation.plan import NEVER_AHEAD
 from tools.simulation.run import run
-from tools.simulation.setup import Plan, Setup
-from tools.simulation.step import Step
+from tools.simulation.setup import Plan, Setup, Step
 
 LENIENT = {"failOnDataLoss": "false"}
 FIVE_MORE = Step("add", amount=0.6)

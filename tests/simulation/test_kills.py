@@ -20,7 +20,7 @@ from tools.simulation.histories import KILLS, moments, with_event, writes_of
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
 from tools.simulation.run import run
-from tools.simulation.step import Step
+from tools.simulation.setup import Step
 from tools.simulation.world import World
 
 TICKS = range(1, 200)

@@ -19,8 +19,7 @@ from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
 from tools.simulation.plan import make
 from tools.simulation.run import run
-from tools.simulation.setup import Plan
-from tools.simulation.step import Step
+from tools.simulation.setup import Plan, Step
 
 SERVER = ProcessServer()
 WHOLE, KILLED, STANDS = 0.9, 0.5, 0.59  # amount and how of a step

@@ -13,14 +13,13 @@ from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.trigger import observe
 from spark_streams.connector.source.trigger.roles import Delivered
 from tools.servers.server import Server
-from tools.simulation import marks
+from tools.simulation import verdict
 from tools.simulation.histories import more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
 from tools.simulation.plan import NEVER_AHEAD, make
 from tools.simulation.run import Outcome, run
-from tools.simulation.setup import Plan, Setup
-from tools.simulation.step import Step
+from tools.simulation.setup import Plan, Setup, Step
 from tools.simulation.world import CONSUMER, GROUP, World
 
 LATER = Mark(StreamId(0, 0), 1_000, "1234abcd-1234abcd")
@@ -49,7 +48,7 @@ def test_a_mark_that_is_behind_is_found(server: Server, client: redis.Redis, val
         before = world.raw.get(key)
         assert before is not None
         world.raw.set(key, value) if value else world.raw.delete(key)
-        marks.check(world)
+        verdict.check(world)
         world.raw.set(key, before)
 
     found = kinds(server, client, replace(THREE_BATCHES, steps=(*THREE_BATCHES.steps, Step("look"))), look=look)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from tools.day_seed import first_seed
 from tools.simulation import documented
 from tools.simulation.in_process.server import ProcessServer
-from tools.simulation.mutants import notes, reach
-from tools.simulation.mutants.mutant import ROOT, Mutant, exchange, functions_in
-from tools.simulation.mutants.table import MUTANTS, NAMED
+from tools.simulation.mutants.mutant import ROOT, Mutant, functions_in
+from tools.simulation.mutants.table import MUTANTS, NAMED, read_notes
 from tools.simulation.patched import product
 from tools.simulation.plan import make
 from tools.simulation.run import run
@@ -28,7 +25,6 @@ def test_a_mutant_changes_one_place_of_the_product(mutant: Mutant) -> None:
     changed = mutant.source()
     assert mutant.text != mutant.instead
     compile(changed, mutant.file, "exec", dont_inherit=True)
-    reach.note(list(reach.blocks_of(ast.parse(mutant.whole()))), mutant)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -36,7 +32,7 @@ def test_a_mutant_changes_one_function_of_the_running_product(mutant: Mutant) ->
     """Outside of functions, and in one of several with the same name, the change would have no effect."""
     whole = compile(mutant.whole(), mutant.file, "exec", dont_inherit=True)
     names = [code.co_qualname for code in functions_in(whole)]
-    line = reach.changed_line(mutant)
+    line = mutant.changed_line()
     holders = [code.co_qualname for code in functions_in(whole) if line in {at for _, _, at in code.co_lines()}]
     assert holders
     assert names.count(holders[0].partition(".<locals>")[0]) == 1
@@ -47,29 +43,10 @@ def test_each_mutant_has_a_name_and_says_what_it_breaks() -> None:
     assert all(mutant.breaks.endswith(".") for mutant in MUTANTS)
 
 
-def test_a_condition_is_reached_only_with_the_other_outcome() -> None:
-    """A plan whose conditions have the outcome that they have in the mutant runs as it does without it."""
-    tree = ast.parse("def half(n):\n    if n > 1:\n        n = n / 2\n    return n\n")
-    mutant = _InMemory("half", "half.py", "if n > 1:", "if False:", "Nothing is halved.")
-    reach.note(list(reach.blocks_of(tree)), mutant)
-    names, namespace = set[str](), dict[str, Any]()
-    reach.prepare(namespace, names)
-    exec(compile(ast.fix_missing_locations(tree), "half.py", "exec"), namespace)
-    assert (namespace["half"](1), names) == (1, set())
-    assert (namespace["half"](4), names) == (2, {"half"})
-
-
-class _InMemory(Mutant):
-    TEXT = "def half(n):\n    if n > 1:\n        n = n / 2\n    return n\n"
-
-    def whole(self) -> str:
-        return self.TEXT
-
-
 def test_what_has_found_a_mutant_finds_it_again() -> None:
-    """Some of them each day. Without a change each of these plays passes. In a process of its own: the hunt forks, and
-    other tests may have threads."""
-    chosen = sorted(notes.read())[first_seed() % TURNS :: TURNS]
+    """Some of them each day. Without a change each of these plays passes. In a process of its own: it forks, and other
+    tests may have threads."""
+    chosen = sorted(read_notes())[first_seed() % TURNS :: TURNS]
     command = [sys.executable, "-m", "tools.simulation", "--mutants", *chosen, "--runs", "0"]
     hunt = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (hunt.returncode, hunt.stderr) == (0, "")
@@ -78,14 +55,15 @@ def test_what_has_found_a_mutant_finds_it_again() -> None:
 
 
 def test_the_notes_are_of_mutants() -> None:
-    assert notes.read().keys() <= NAMED.keys()
+    assert read_notes().keys() <= NAMED.keys()
 
 
-def test_a_hunt_ends_if_no_play_reaches_its_last_mutants() -> None:
-    """What a play of states does, reaches nothing of the sink."""
-    hunt = "from tools.simulation.mutants.hunt import Hunt; from tools.simulation.mutants.table import NAMED\n"
-    hunt += "print(*Hunt([NAMED['done-is-not-written']], [['states/0']]).run())"
-    assert "not reached by 1" in subprocess.check_output([sys.executable, "-c", hunt], cwd=ROOT, text=True)
+def test_what_finds_no_mutant_is_no_play_that_fails_without_it() -> None:
+    """A group of states does nothing of the sink. A play that fails in any case is named, and finds nothing."""
+    command = "from tools.simulation.mutants import plays; from tools.simulation.mutants.table import NAMED\n"
+    command += "plays.{}\nprint(plays._finder_among(NAMED['done-is-not-written'], ['states/0']))"
+    for patch, said in (("STATES = 5", "None\n"), ("faults = lambda seed: ['wrong']", "fails without a mutant")):
+        assert said in subprocess.check_output([sys.executable, "-c", command.format(patch)], cwd=ROOT, text=True)
 
 
 def test_a_mutant_changes_functions_that_the_engine_has_frozen() -> None:
@@ -126,5 +104,5 @@ def test_a_plan_of_a_rule_finds_its_mutant(name: str) -> None:
         with product(server), server.client(decode_responses=True) as client:
             failures = run(server, client, make(seed, *additions)).failures
     finally:
-        exchange(mutant.module, compile(mutant.whole(), mutant.path, "exec", dont_inherit=True))
+        mutant.remove()
     assert [one for one in failures if documented.reason_of(one.kind) is None]

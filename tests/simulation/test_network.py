@@ -9,13 +9,13 @@ import pytest
 from spark_streams.connector.errors import ServerUnreachableError
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
-from tools.simulation import powers_network
+from tools.simulation import powers_accidents
 from tools.simulation.elsewhere import Elsewhere
 from tools.simulation.histories import more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import in_world, product
 from tools.simulation.run import run
-from tools.simulation.step import Step
+from tools.simulation.setup import Step
 from tools.simulation.world import World
 
 SERVER = ProcessServer()
@@ -44,7 +44,7 @@ class Quiet:
 def test_the_network_parts_in_one_direction(world: World, how: float, executed: str | None) -> None:
     """On each open connection: either nothing arrives, or it is executed, and no reply arrives."""
     one, other = Connection(ADDRESS), Connection(ADDRESS)
-    powers_network.part(world, Step("part", amount=0.2, how=how))
+    powers_accidents.part(world, Step("part", amount=0.2, how=how))
     for key, connection in (("a", one), ("b", other)):
         with pytest.raises(ServerUnreachableError, match="lost the stream server"):
             connection.execute("SET", key, "v")
@@ -60,7 +60,7 @@ def test_the_network_parts_in_one_direction(world: World, how: float, executed: 
 def test_a_slow_reply_takes_the_time_of_the_plan(world: World, amount: float, is_lost: bool) -> None:
     """A reply that takes longer than a connection may be silent is lost, and its command was executed."""
     server, began = Connection(ADDRESS), SERVER.core.clock.monotonic()
-    powers_network.slow(world, Step("slow", amount=amount))
+    powers_accidents.slow(world, Step("slow", amount=amount))
     if is_lost:
         with pytest.raises(ServerUnreachableError):
             server.execute("SET", "k", "v")

@@ -10,7 +10,7 @@ from tools.servers.server import Server
 from tools.simulation.histories import plan
 from tools.simulation.patched import product
 from tools.simulation.run import run
-from tools.simulation.step import Step
+from tools.simulation.setup import Step
 from tools.simulation.world import World
 
 

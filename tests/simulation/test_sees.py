@@ -26,8 +26,7 @@ from tools.simulation.histories import LENIENT, more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
 from tools.simulation.run import run
-from tools.simulation.setup import Plan
-from tools.simulation.step import Step
+from tools.simulation.setup import Plan, Step
 from tools.simulation.world import CONSUMER, GROUP
 
 

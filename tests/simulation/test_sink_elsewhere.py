@@ -10,11 +10,10 @@ import redis
 from tools.servers.server import Server
 from tools.simulation.histories import LENIENT, more, plan
 from tools.simulation.in_process.server import ProcessServer
-from tools.simulation.once import OUT
 from tools.simulation.patched import product
 from tools.simulation.run import run
-from tools.simulation.setup import Plan
-from tools.simulation.step import Step
+from tools.simulation.setup import Plan, Step
+from tools.simulation.sinks import OUT
 from tools.simulation.world import World
 
 LOSES_ITS_COMMIT = ("trigger", more(3), "trigger", Step("lose_commits", amount=0.01), "trigger")

@@ -12,9 +12,8 @@ import sys
 from rich.console import Console
 
 from tools.bench import figures
-from tools.bench.row import Row, run_in_turns
+from tools.bench.row import Row, run_in_turns, show
 from tools.bench.servers import have_redis
-from tools.bench.table import show
 
 # Each group is a module of this package with a function `rows(stack)`.
 GROUPS = {

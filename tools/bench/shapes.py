@@ -25,7 +25,7 @@ from typing import Any
 
 import fastavro
 
-from tools.bench.arrival_writers import toml
+from tools.bench.arrival import toml
 from tools.bench.client import RawClient, request
 from tools.bench.row import Row
 from tools.bench.servers import Running, running

@@ -15,43 +15,102 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from rich.console import Console
+from rich.table import Table
 
-from tools.chaos import (
-    away_sink,
-    broken_server,
-    endings,
-    failed_tasks,
-    keyed,
-    killed_driver,
-    replaced_masters,
-    retries,
-    stopped_driver,
-    zombies,
-)
-from tools.chaos.clients import client_of
+from spark_streams.operations.verify.checker import Report
+from tools.chaos import failed_tasks, keyed, killed_driver, replaced_masters, retries, scenes, stopped_driver
 from tools.chaos.job import session
+from tools.chaos.producer import client_of
 from tools.chaos.query import SINKS
 from tools.chaos.scene import Outcome, Scene
-from tools.chaos.tally import Tally, Verdict
 from tools.servers.cluster import RedisCluster
 from tools.servers.server import redis_server_path, running_engine, running_redis
 
+_COLUMNS = ("lost", "duplicated", "reordered", "early", "pending")
+
+
+@dataclass
+class Verdict:
+    """Verdict on one run.
+
+    counts: faults by kind; wrong: other faults; failed: error that stopped the run itself; choices: of its random
+    generator.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    failed: str = ""
+    text: str = ""
+    choices: str = ""
+
+    @classmethod
+    def from_report(cls, report: Report, wrong: Sequence[str] = (), choices: str = "") -> Verdict:
+        """Return the verdict on a completed run."""
+        return cls(report.faults(), list(wrong), text=str(report) if report else "", choices=choices)
+
+    def __bool__(self) -> bool:
+        """Whether anything is wrong."""
+        return bool(self.counts or self.wrong or self.failed)
+
+    def __str__(self) -> str:
+        choices = f"({self.choices})" if self.choices else ""
+        return "; ".join(part for part in (choices, *self.wrong, self.text, self.failed[:500]) if part)
+
+
+class Tally:
+    """Sums by fault."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self._rows: dict[str, Counter[str]] = {fault: Counter() for fault in faults}
+
+    def add(self, fault: str, verdict: Verdict) -> None:
+        """Add a run."""
+        row = self._rows[fault]
+        row["runs"] += 1
+        row["failed"] += bool(verdict.failed)
+        row["other"] += len(verdict.wrong)
+        for kind, count in verdict.counts.items():
+            row[kind if kind in _COLUMNS else "other"] += count
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether any run has a fault."""
+        return any(count for row in self._rows.values() for kind, count in row.items() if kind != "runs")
+
+    def show(self, title: str, console: Console) -> None:
+        """Print the table."""
+        table = Table(title=title, title_justify="left", pad_edge=False)
+        columns = ("runs", *_COLUMNS, "other", "failed")
+        table.add_column("fault", no_wrap=True)
+        for column in columns:
+            table.add_column(column, justify="right")
+        for fault, row in self._rows.items():
+            if not row["runs"]:
+                continue
+            shown = [str(row[column]) for column in columns]
+            shown[1:] = [f"[red]{text}[/]" if text != "0" else text for text in shown[1:]]
+            table.add_row(fault, *shown)
+        console.print(table)
+
+
 # Faults that need no other process, by their name in the table.
 SCENES: Mapping[str, Callable[[Scene], Outcome]] = {
-    "ends with once": endings.once,
-    "ends with availableNow": endings.available_now,
-    "server killed": broken_server.killed,
-    "server paused": broken_server.paused,
-    "server restarted": broken_server.restarted,
-    "sink away, many restarts": away_sink.many_restarts,
+    "ends with once": scenes.once,
+    "ends with availableNow": scenes.available_now,
+    "server killed": scenes.killed,
+    "server paused": scenes.paused,
+    "server restarted": scenes.restarted,
+    "sink away, many restarts": scenes.many_restarts,
     "retries, driver killed": retries.killed,
-    "zombie task": zombies.task,
-    "zombie of an old run": zombies.of_an_old_run,
+    "zombie task": scenes.task,
+    "zombie of an old run": scenes.of_an_old_run,
     **{name: failed_tasks.scene_of(name) for name in failed_tasks.FAULTS},
 }
 # Faults of the Redis Streams sink.

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from spark_streams.operations.verify.checker import Report, check
 from spark_streams.operations.verify.history import History
-from tools.chaos.gather import gather
-from tools.chaos.process import Job
+from tools.chaos.job import Job
 from tools.chaos.producer import Producer
 from tools.chaos.query import SINKS, Fault, Query, into_a_stream
-from tools.chaos.scene import Outcome, Scene
+from tools.chaos.scene import Outcome, Scene, gather
 
 # name: (kind of fault, stage of the task)
 FAULTS = {

@@ -4,41 +4,44 @@ In a cluster a master is killed, too. The numbers of each key keep their order, 
 
     feed ── writer ──> out:writer, 8 shards ── reader, ordered ──> out:reader, 8 shards
 
-Both queries run in one Spark, which gets SIGKILL. `python -m tools.chaos.keyed` runs it and prints figures.
+Both queries run in one Spark, which gets SIGKILL.
+
+`python -m tools.chaos.keyed FILE` is that Spark: FILE has the format of tools.chaos.job. A query is ordered, and writes
+from its streams into shards by key.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
+import json
 import random
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
+import spark_streams
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.shards.names import shards_of
 from spark_streams.connector.sink.send.chunk_writer import append
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.verify.driver import PATIENCE
-from tools.chaos.process import Job
+from tools.chaos.job import Job, error_of, session
 from tools.chaos.query import Query
-from tools.chaos.replaced_masters import running
 from tools.servers.cluster import RedisCluster
-from tools.servers.server import running_engine, running_redis
 from tools.waiting import until
 
 SHARDS, KEYS = 8, 1_000
 NAME = "shards: writers and readers killed"
 KINDS = ("engine", "redis", "cluster")
-_PROGRAM = "tools.chaos.keyed_job"
+_PROGRAM = "tools.chaos.keyed"
 
 
 @dataclass
@@ -83,7 +86,6 @@ def run(
     rows: int = 20_000,
     kills: int = 4,
     cluster: RedisCluster | None = None,
-    tell: Callable[[str], object] = lambda line: None,
 ) -> Judged:
     """Run once. cluster: one of its masters is killed in one of the rounds."""
     chance, judged = random.Random(seed), Judged()
@@ -101,8 +103,6 @@ def run(
             job.kill()
         judged.kills += 1
         judged.amid.update(amid)
-        tell(f"kill {number + 1} of {kills}, during a batch of: {', '.join(amid) or 'none'}; "
-             f"{held(url, writer.out):,} rows in the first shards, {held(url, reader.out):,} in the last")  # fmt: skip
         if cluster is not None:
             cluster.healthy()
     _run_to_end(folder, url, rows, writer, reader, judged)
@@ -203,33 +203,36 @@ def judge(url: str, stream: str, rows: int, judged: Judged) -> None:
         judged.reordered += sum(number < before for before, number in itertools.pairwise(numbers_of_key))
 
 
-def main() -> int:
-    """Run once, and print the progress and the figures."""
-    parser = argparse.ArgumentParser(prog="python -m tools.chaos.keyed", description=__doc__)
-    parser.add_argument("--server", choices=KINDS, default="cluster")
-    parser.add_argument("--rows", type=int, default=300_000)
-    parser.add_argument("--kills", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
-    arguments = parser.parse_args()
-    print(f"seed {arguments.seed}", flush=True)
-    begun = time.monotonic()
+# -- the job -----------------------------------------------------------------------------------------------------------
 
-    def tell(line: str) -> None:
-        print(f"{time.monotonic() - begun:6.1f} s  {line}", flush=True)
 
-    with tempfile.TemporaryDirectory(prefix="rstream-keyed-") as folder:
-        if arguments.server == "cluster":
-            with running("cluster") as cluster:
-                assert isinstance(cluster, RedisCluster)
-                judged = run(Path(folder), cluster.url, arguments.seed, arguments.rows, arguments.kills, cluster, tell)
-        else:
-            with running_engine() if arguments.server == "engine" else running_redis() as server:
-                judged = run(Path(folder), server.url, arguments.seed, arguments.rows, arguments.kills, tell=tell)
-    tell(str(judged))
-    for error in judged.ended:
-        print(error)
-    return 0 if judged else 1
+def start(spark: SparkSession, query: Query) -> StreamingQuery:
+    """Start one query."""
+    settings = {"url": query.url, "group": query.group, "startingOffsets": "earliest", **query.options}
+    rows = spark.readStream.format("rstream").schema("key STRING, n LONG").options(**settings).load()
+    writer = rows.writeStream.format("rstream").queryName(query.name)
+    writer = writer.options(url=query.url, stream=query.out, **query.out_options)
+    return writer.option("checkpointLocation", str(query.path / "checkpoint")).start()
+
+
+def main(file: str) -> None:
+    """Run the queries of the file until each has ended or its file `stop` exists."""
+    plan = json.loads(Path(file).read_text())
+    spark = session(plan["master"], plan["conf"])
+    spark_streams.register(spark)
+    running = [(query, start(spark, query)) for query in map(Query.from_json, plan["queries"])]
+    for query, _ in running:
+        query.sign("up").touch()
+    while running:
+        for query, streaming in list(running):
+            if query.sign("stop").exists() and streaming.isActive:
+                streaming.stop()
+            if not streaming.isActive:
+                query.sign("ended").write_text(error_of(streaming))
+                running.remove((query, streaming))
+        time.sleep(0.02)
+    spark.stop()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(sys.argv[1])

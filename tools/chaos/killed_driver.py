@@ -17,10 +17,10 @@ from spark_streams.connector.keys import key_beside
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.operations.verify.checker import Report, check
 from spark_streams.operations.verify.history import Added, History, Place, Value
-from tools.chaos.gather import gather, pending
-from tools.chaos.process import Job
+from tools.chaos.job import Job
 from tools.chaos.producer import Producer
 from tools.chaos.query import SINKS, Fault, Query, into_a_stream
+from tools.chaos.scene import gather, pending
 
 # name: (kill point, kind of files, startingOffsets). With `latest`, and with claims, the kill is in batch 0.
 POINTS = {

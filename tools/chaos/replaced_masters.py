@@ -13,9 +13,9 @@ from itertools import chain
 from spark_streams.connector.keys import slot_of
 from spark_streams.operations.verify.history import Outcome as Sent
 from spark_streams.operations.verify.history import Place
-from tools.chaos.broken_server import run_with_faults
-from tools.chaos.clients import client_of
+from tools.chaos.producer import client_of
 from tools.chaos.scene import Outcome, Scene
+from tools.chaos.scenes import run_with_faults
 from tools.servers.cluster import RedisCluster, running_cluster
 from tools.servers.sentinels import Sentinels, running_sentinels
 from tools.waiting import until

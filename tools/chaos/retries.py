@@ -24,8 +24,7 @@ from spark_streams.connector.keys import retry_stream, returned_stream
 from spark_streams.operations.verify.checker import Report
 from spark_streams.operations.verify.driver import PATIENCE
 from spark_streams.operations.verify.history import History
-from tools.chaos.job import session
-from tools.chaos.process import Job, JobFailed
+from tools.chaos.job import Job, JobFailed, session
 from tools.chaos.scene import Outcome, Scene
 
 SCHEMA = (

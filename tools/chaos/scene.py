@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,11 +18,58 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_streams.connector.running.run import may_have_more
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.operations.verify.checker import Report, check
-from spark_streams.operations.verify.history import History, Place
-from tools.chaos.gather import gather
+from spark_streams.operations.verify.history import Acknowledged, Added, History, Place
 from tools.chaos.job import TOO_SLOW, error_of, start
-from tools.chaos.producer import Producer
+from tools.chaos.producer import Producer, client_of
 from tools.chaos.query import Fault, Query, into_a_stream
+from tools.chaos.sink import rows_of
+
+
+def gather(query: Query, added: Iterable[Added]) -> History:
+    """Return the history of a drained query."""
+    added = list(added)
+    streams = sorted({entry.stream for entry in added})
+    return History(
+        added=added,
+        rows=rows_of(query),
+        acknowledged=acknowledgements(query),
+        pending=[place for stream in streams for place in pending(query, stream)],
+        dead_letters=dead_letters(query),
+    )
+
+
+def acknowledgements(query: Query) -> list[Acknowledged]:
+    """Return every XACK that the query sent."""
+    file = query.path / "acks.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [
+        Acknowledged((ack["stream"], entry), ack["committed"]) for ack in map(json.loads, lines) for entry in ack["ids"]
+    ]
+
+
+def pending(query: Query, stream: str) -> list[Place]:
+    """Return the entries of a stream that are pending."""
+    with client_of(query.url) as client:
+        try:
+            entries = client.xpending_range(stream, query.group, "-", "+", 1_000_000)
+        except redis.ResponseError as error:
+            if "NOGROUP" in str(error):
+                return []
+            raise
+    return [(stream, entry["message_id"]) for entry in entries]
+
+
+def dead_letters(query: Query) -> list[Place]:
+    """Return the original entries of the query's dead letters."""
+    stream = query.options.get("deadLetterStream")
+    if stream is None:
+        return []
+    with client_of(query.url) as client:
+        return [(fields["dl.stream"], fields["dl.id"]) for _, fields in client.xrange(stream)]
+
+
+# -- a scene -----------------------------------------------------------------------------------------------------------
+
 
 PATIENCE = 300.0  # seconds that any step may take on a busy machine
 
@@ -184,3 +232,45 @@ def _holds(condition: Callable[[], bool]) -> bool:
 
 def _has_ended(running: StreamingQuery) -> bool:
     return not running.isActive
+
+
+# -- moments of a query at which something happens to its server -------------------------------------------------------
+
+
+STAGES = ("started", "looked", "reserved", "logged", "reading", "writing", "closing", "written", "committed")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Moment of a query. stage: a kill point; rows: that its task has processed by then."""
+
+    stage: str
+    batch: int = 1
+    rows: int = 0
+
+    @classmethod
+    def by_chance(cls, scene: Scene, *stages: str) -> Moment:
+        """Return a random moment in one of these stages."""
+        stage = scene.random.choice(stages)
+        batch = 0 if stage == "started" else scene.random.randint(0, 1)
+        return cls(stage, batch, scene.random.choice([0, 5, 20]))
+
+    @property
+    def fault(self) -> Fault:
+        """The fault that makes a query stand still at this moment."""
+        return Fault("pause", self.batch, self.stage, self.rows)
+
+    def __str__(self) -> str:
+        return f"{self.stage}, batch {self.batch}"
+
+
+def run_to_moment(scene: Scene, query: Query, moment: Moment, act: Callable[[], None]) -> StreamingQuery:
+    """Run the query up to the moment, and act. Return the running query.
+
+    Raises AssertionError if the moment does not come.
+    """
+    running = scene.start(query)
+    scene.wait_for(query.held, f"the moment ({moment})", running)
+    act()
+    scene.resume(query)
+    return running

@@ -12,19 +12,142 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_streams.connector.datasource import RStreamDataSource
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.sink.writers import StreamWriter
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.spark.data_source import ReadLimit, SupportsTriggerAvailableNow, for_this_spark
-from tools.chaos import patience
+from spark_streams.connector.source.trigger.roles import Bookmarked
+from spark_streams.connector.spark.data_source import (
+    DataSourceStreamArrowWriter,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+    for_this_spark,
+)
+from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection.retry import Backoff
 from tools.chaos.query import Query
-from tools.chaos.strike import Strike, apply_strike, stand_still, wait_for_file
-from tools.chaos.wiretap import record_acknowledgements
-from tools.chaos.writer import ChaosWriter
+from tools.chaos.sink import Record, new_run, record_attempt
+from tools.chaos.strike import Sleep, Strike, apply_strike, leave_a_zombie, stand_still, wait_for_file
+from tools.sending import acknowledged_in
+
+_wait = Backoff.wait
+_limits: list[float] = []  # seconds; empty: the default. Spark uses a Python worker for several queries.
+
+
+def limit_patience(seconds: float | None) -> None:
+    """Set the seconds that this process waits for a server at most. None: the default."""
+    _limits[:] = [] if seconds is None else [seconds]
+    Backoff.wait = _wait_at_most  # type: ignore[method-assign]
+
+
+def _wait_at_most(self: Backoff, action: str, where: str, reason: str, lost: bool) -> None:
+    self.limit = min([self.limit, *_limits])
+    _wait(self, action, where, reason, lost)
+
+
+# -- what the planner's process sends ----------------------------------------------------------------------------------
+
+
+def record_acknowledgements(query: Query) -> None:
+    """Record every XACK that this process sends from now on, with the last batch that is committed before it.
+
+    The query stands still at stage `looked` before the first XREADGROUP (noAck: before it selects new entries) when the
+    batch before the fault's is logged, and at stage `acknowledging` after the first XACK.
+    """
+    send, choose = Connection.send, Bookmarked.take
+    file = query.path / "acks.jsonl"
+
+    def stand_still_before_it_reserves() -> None:
+        if query.fault is not None and query.logged() + 1 >= query.fault.batch:
+            # Entries reserved ahead may belong to the first or second batch after the last logged one.
+            stand_still(query, "looked", query.fault.batch)
+
+    def choosing(self: Bookmarked, *arguments: Any) -> Any:
+        stand_still_before_it_reserves()
+        return choose(self, *arguments)
+
+    def recording(self: Connection, data: bytes | memoryview) -> None:
+        sent = bytes(data)
+        if b"XREADGROUP" in sent:
+            stand_still_before_it_reserves()
+        acknowledgements = acknowledged_in(sent) if b"XACK" in sent else []
+        if acknowledgements:
+            committed = query.committed()
+            with file.open("a") as lines:
+                for stream, group, ids in acknowledgements:
+                    if group == query.group:
+                        lines.write(json.dumps({"stream": stream, "ids": ids, "committed": committed}) + "\n")
+        send(self, data)
+        if acknowledgements:
+            stand_still(query, "acknowledging", query.committed())
+
+    Connection.send = recording  # type: ignore[method-assign]
+    Bookmarked.take = choosing  # type: ignore[method-assign, assignment]
+
+
+# -- the writer --------------------------------------------------------------------------------------------------------
+
+
+# Columns of the sink: a row's value, and the stream and ID that it was read from.
+COLUMNS = ("p", "n", "source", "entry")
+
+
+class ChaosWriter(DataSourceStreamArrowWriter):
+    """Passes every call to the real writer. Rows are recorded before the writer receives them."""
+
+    def __init__(self, inner: StreamWriter, query: Query) -> None:
+        self._inner, self._query = inner, query
+        self._run = new_run()
+
+    # -- in a task --------------------------------------------------------------------------------------------------
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        limit_patience(self._query.patience)
+        strike = Strike.for_task(self._query, "writing")
+        if strike is not None and strike.fault.kind == "zombie":
+            self._leave_a_zombie(list(iterator), strike.rows)
+        return self._write(apply_strike(iterator, strike))
+
+    def _write(self, rows: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        batch = int(context.getLocalProperty("streaming.sql.batchId") or -1)
+        with record_attempt(self._query, batch, self._run) as record:
+            return self._inner.write(_noted(rows, record))
+
+    def _leave_a_zombie(self, batches: Sequence[pa.RecordBatch], rows: int) -> None:
+        def write(sleep: Sleep) -> str:
+            self._write(apply_strike(iter(batches), sleep))
+            return "the zombie has written its rows, if it had any"
+
+        leave_a_zombie(self._query, rows, write)
+
+    # -- on the driver ----------------------------------------------------------------------------------------------
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        limit_patience(self._query.patience)
+        stand_still(self._query, "closing", batchId)
+        self._inner.commit(messages, batchId)
+        stand_still(self._query, "written", batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        self._inner.abort(messages, batchId)
+
+
+def _noted(batches: Iterator[pa.RecordBatch], record: Record) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in COLUMNS]
+        for value in zip(*columns, strict=True):
+            record.add(value)
+        yield batch
+
+
+# -- the source --------------------------------------------------------------------------------------------------------
 
 
 class ChaosDataSource(RStreamDataSource):
@@ -47,7 +170,7 @@ class ChaosDataSource(RStreamDataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ChaosWriter:  # type: ignore[override]
         query = Query.from_json(json.loads(self._query))
-        patience.limit(query.patience)  # the constructor of a writer already connects to the server
+        limit_patience(query.patience)  # the constructor of a writer already connects to the server
         return ChaosWriter(super().streamWriter(schema, overwrite), query)
 
 

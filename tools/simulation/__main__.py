@@ -10,59 +10,53 @@ undocumented kind; `--story SEED` prints one run step by step; `--pairs` prints 
 have, and runs none.
 
 `--mutants` plays plans and histories with each mutant of the product, or with the named ones, until one fails
-(tools/simulation/mutants). `--story PLAY --mutants NAME` prints that run: PLAY is what the line of the mutant names.
+(tools/simulation/mutants): with `--runs 0` no plans of seeds. `--story PLAY --mutants NAME` prints that run: PLAY is
+what the line of the mutant names.
 `--note` writes down what has found the mutants: each is tried with that first, and docs/internals/mutants.md prints it.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import multiprocessing
 import sys
 import time
 from collections.abc import Sequence
 
 from tools.simulation.mixes import MIXES
-from tools.simulation.mutants import notes, plays
-from tools.simulation.mutants.hunt import Hunt
-from tools.simulation.mutants.table import MUTANTS, NAMED
+from tools.simulation.mutants import plays
+from tools.simulation.mutants.table import MUTANTS, NAMED, read_notes, write_notes
 
 
-def mutants(names: Sequence[str], seeds: range, jobs: int, sample: int, is_noted: bool) -> int:
-    """Print for each mutant the first play that fails."""
-    began = time.perf_counter()
+def mutants(names: Sequence[str], seeds: range, jobs: int, is_noted: bool) -> int:
+    """Print for each mutant the first play that fails. seeds: of the plans that are tried last."""
+    began, known = time.perf_counter(), read_notes()
     chosen = [NAMED[name] for name in names] or list(MUTANTS)
-    known = notes.read()
-    first = [] if sample else [[note.play for mutant in chosen if (note := known.get(mutant.name))]]
-    hunt = Hunt(
-        chosen,
-        itertools.chain(first, plays.blocks(seeds)),
-        jobs,
-        sample,
-        {name: note.play for name, note in known.items()},
-    )
-    ended = []
-    for search in hunt.run():
-        print(search, flush=True)
-        ended.append(search)
-        if is_noted and search.is_found:
-            known = {**known, search.mutant.name: notes.Note.of(search)}
-            notes.write(known)
-    for play, kind in hunt.failing.items():
-        print(f"fails without a mutant: {play} · {kind}")
-    missed = ", ".join(search.mutant.name for search in ended if search.reaching and not search.is_found)
-    unreached = ", ".join(search.mutant.name for search in ended if not search.reaching)
+    missed = []
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
+        first = [[known[mutant.name].play] if mutant.name in known else [] for mutant in chosen]
+        running = [pool.apply_async(plays.finder_of, (*given, seeds)) for given in zip(chosen, first, strict=True)]
+        for mutant, search in zip(chosen, running, strict=True):
+            note = search.get()
+            print(
+                f"{mutant.name:<44} {'not found' if note is None else f'{note.play:<40} {note.kind[:90]}'}", flush=True
+            )
+            if note is None:
+                missed.append(mutant.name)
+            elif is_noted:
+                known[mutant.name] = note
+                write_notes(known)
     print(
-        f"{len(ended)} mutants · {sum(search.is_found for search in ended)} found · not found: {missed or 'none'} · "
-        f"not reached: {unreached or 'none'} · {time.perf_counter() - began:.0f} s"
+        f"{len(chosen)} mutants · {len(chosen) - len(missed)} found · not found: {', '.join(missed) or 'none'} · "
+        f"{time.perf_counter() - began:.0f} s"
     )
-    return bool(missed or unreached)
+    return bool(missed)
 
 
 def tell(arguments: argparse.Namespace) -> int:
     """Print one run."""
     from tools.simulation.plan import make
-    from tools.simulation.story import story
+    from tools.simulation.soak import story
 
     name: str = arguments.story
     if plays.is_of_core(name):
@@ -129,9 +123,6 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true", help="with --story: do not shrink")
     parser.add_argument("--pairs", action="store_true", help="print the pairs of source options, and run no plan")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="run plans with each mutant, or with these")
-    parser.add_argument(
-        "--sample", type=int, default=0, metavar="N", help="with --mutants: count how many of N plays find it"
-    )
     parser.add_argument("--note", action="store_true", help="with --mutants: write down what has found them")
     arguments = parser.parse_args()
     if arguments.server != "process" and {"clock", "driver"} & {*arguments.add}:
@@ -140,15 +131,16 @@ def main() -> int:
         for name in arguments.mutants or ():
             NAMED[name].install()
         return tell(arguments)
-    arguments.runs = arguments.runs or (1000 if arguments.mutants is None else 2000)
+    if arguments.runs is None:
+        arguments.runs = 1000 if arguments.mutants is None else 2000
     seeds = range(arguments.seed, arguments.seed + arguments.runs)
     if arguments.pairs:
-        from tools.simulation.pairs import report
+        from tools.simulation.plan import report
 
         print(report(seeds, arguments.add))
         return 0
     if arguments.mutants is not None:
-        return mutants(arguments.mutants, seeds, arguments.jobs, arguments.sample, arguments.note)
+        return mutants(arguments.mutants, seeds, arguments.jobs, arguments.note)
     return soak(arguments)
 
 

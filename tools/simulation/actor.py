@@ -1,13 +1,111 @@
-"""Work that runs a few ticks at a time, while all other threads wait: twins, zombies, the driver's thread."""
+"""Moments at which an event may happen, the steps that wait for them, and work that runs a few of these ticks at a time
+while all other threads wait: twins, zombies, the driver's thread.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from tools.simulation import request_text
-from tools.simulation.ticks import Killed
+import hiredis
+
+from tools.simulation.setup import Step
+
+
+def says(data: bytes | memoryview | None, text: str) -> bool:
+    """Whether a command of these bytes contains a text; always if it is empty. None: no request."""
+    return not text or (data is not None and any(text in " ".join(words) for words in _commands(data)))
+
+
+def describe(data: bytes | memoryview, limit: int = 4) -> str:
+    """Return the commands as `XINFO STREAM s:0 | XINFO GROUPS s:0 | …`."""
+    shown = [
+        " ".join(word[:30] for word in words[:12]) + (" …" if len(words) > 12 else "") for words in _commands(data)
+    ]
+    more = f" | … ({len(shown)})" if len(shown) > limit else ""
+    return " | ".join(shown[:limit]) + more
+
+
+def _commands(data: bytes | memoryview) -> Iterator[list[str]]:
+    reader = hiredis.Reader()
+    reader.feed(bytes(data))
+    while (words := reader.gets()) is not False:
+        if isinstance(words, list) and words and words[0] != b"ECHO":
+            yield [word.decode("utf-8", "replace") for word in words]
+
+
+# -- ticks -------------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process is killed (SIGKILL)."""
+
+
+class TaskFailed(BaseException):
+    """This execution of a task failed, and Spark starts another one."""
+
+
+@dataclass
+class _Armed:
+    step: Step
+    remaining: int
+    beside: bool
+
+
+class Ticks:
+    """Clock of a run. happen: executes a step; it may raise Killed or TaskFailed."""
+
+    def __init__(self, happen: Callable[[Step], None]) -> None:
+        self._happen = happen
+        self._armed: list[_Armed] = []
+        self._busy = False
+        self.count = 0
+
+    def arm(self, step: Step, beside: bool = False) -> None:
+        """Execute the step after `step.delay` ticks. beside: only those of the driver's background thread count."""
+        self._armed.append(_Armed(step, step.delay, beside))
+
+    def disarm(self) -> None:
+        """Drop all waiting steps."""
+        self._armed.clear()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether steps are waiting."""
+        return bool(self._armed)
+
+    def tick(self, beside: bool = False, data: bytes | memoryview | None = None) -> None:
+        """Execute the due steps. A step that ends the process takes effect after the others. beside: the tick is of the
+        driver's background thread; data: the request that is about to be sent."""
+        if self._busy:
+            return
+        self.count += 1
+        due = []
+        for armed in self._armed:
+            armed.remaining -= (beside or not armed.beside) and says(data, armed.step.at)
+            if armed.remaining <= 0:
+                due.append(armed)
+        if not due:
+            return
+        self._armed = [armed for armed in self._armed if armed not in due]
+        self._busy = True
+        end: BaseException | None = None
+        try:
+            for armed in due:
+                try:
+                    self._happen(armed.step)
+                except (Killed, TaskFailed) as error:
+                    end = error
+        finally:
+            self._busy = False
+        if end is not None:
+            raise end
+
+
+# -- threads that never run concurrently -------------------------------------------------------------------------------
+
 
 _current = threading.local()
 
@@ -68,7 +166,7 @@ class Actor:
     def tick(self, data: bytes | memoryview | None = None) -> None:
         """Pause if the ticks of `resume` are over. data: the request that is about to be sent. Called in the actor's
         thread."""
-        if self._condemned or self._remaining is None or not request_text.says(data, self._at):
+        if self._condemned or self._remaining is None or not says(data, self._at):
             return
         if self._remaining > 0:
             self._remaining -= 1

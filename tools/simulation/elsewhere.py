@@ -14,7 +14,7 @@ from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.lease import TTL, Processes
 from tools.simulation.in_process.server import ProcessServer
-from tools.simulation.injected import PATIENCE, TERMS
+from tools.simulation.threads import PATIENCE, TERMS
 from tools.simulation.world import CONSUMER, GROUP, World
 
 _RENEWAL = TTL / 3000  # seconds

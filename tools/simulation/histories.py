@@ -17,11 +17,10 @@ import pytest
 import redis
 
 from tools.servers.server import Server
+from tools.simulation.actor import Ticks
 from tools.simulation.plan import NEVER_AHEAD
 from tools.simulation.run import run
-from tools.simulation.setup import Plan, Setup
-from tools.simulation.step import Step
-from tools.simulation.ticks import Ticks
+from tools.simulation.setup import Plan, Setup, Step
 from tools.simulation.world import World
 
 LENIENT = {"failOnDataLoss": "false"}

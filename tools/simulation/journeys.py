@@ -24,11 +24,11 @@ from spark_streams.operations.journey.batches import Batch, Checkpoint
 from spark_streams.operations.journey.journey import Beside, Journey, journeys
 from spark_streams.operations.journey.line import Line
 from spark_streams.operations.verify.history import id_key
-from tools.simulation.injected import PATIENCE
 from tools.simulation.letters import Letter
 from tools.simulation.model import Entry
-from tools.simulation.once import OUT, Once
 from tools.simulation.options import DEAD
+from tools.simulation.sinks import OUT, Once
+from tools.simulation.threads import PATIENCE
 from tools.simulation.world import CONSUMER, GROUP, World
 
 _LIMIT = 100_000

@@ -11,11 +11,113 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from spark_streams.connector.source.limits import Limits
-from tools.simulation.clocks import with_clocks
-from tools.simulation.drivers_plan import with_a_second_driver
-from tools.simulation.options import STREAMS, with_option
-from tools.simulation.setup import Plan
-from tools.simulation.step import Step, random_step
+from tools.servers.server import Server
+from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.options import DEAD, STREAMS, with_option
+from tools.simulation.setup import Plan, Step, random_step
+
+_OF_THE_CLOCK: Mapping[str, int] = {"clock_back": 6, "clock_ahead": 3, "fail_over_apart": 3, "restore_apart": 2}
+_OVER_A_NETWORK = 2_000  # microseconds that a command takes
+
+
+def with_clocks(chance: random.Random, plan: Plan) -> Plan:
+    """Move the server's clock at one to four places: while entries are reserved ahead, in flight or handed over. In
+    half of the plans a command takes as long as over a network."""
+    steps = [*plan.steps]
+    if plan.setup.drivers > 1:  # a clock that is set ahead ends the session of a driver that stands still
+        for _ in range(chance.choice([1, 1, 2])):
+            steps.insert(chance.randint(0, len(steps)), random_step(chance, "clock_back", 0))
+        return replace(plan, steps=tuple(steps))
+    for kind in chance.choices(list(_OF_THE_CLOCK), list(_OF_THE_CLOCK.values()), k=chance.choice([1, 1, 2, 4])):
+        place = chance.randint(0, len(steps))
+        block = [random_step(chance, "add", 0), Step("trigger")] if chance.random() < 0.6 else []
+        block += [random_step(chance, "backup", 0), Step("trigger")] if kind == "restore_apart" else []
+        block += [random_step(chance, "kill")] if chance.random() < 0.3 else []
+        block += [random_step(chance, kind), *[Step("trigger")] * chance.choice([0, 1, 2])]
+        block += [random_step(chance, "give", 0), Step("trigger")] if chance.random() < 0.2 else []
+        steps[place:place] = block
+    setup = replace(plan.setup, command_us=chance.choice([plan.setup.command_us, _OVER_A_NETWORK]))
+    return replace(plan, setup=setup, steps=tuple(steps))
+
+
+def is_behind(server: Server) -> bool:
+    """Whether the server's clock shows a time that it had already shown before it was set back."""
+    return isinstance(server, ProcessServer) and server.core.clock.unix_ms() <= server.core.clock.shown
+
+
+def seconds_set_back(server: Server) -> float:
+    """Return by how many seconds the server's clock was set back in all: what waits for a time of it waits longer."""
+    return server.core.clock.set_back / 1e9 if isinstance(server, ProcessServer) else 0.0
+
+
+# -- two drivers on one group (drivers.py) -----------------------------------------------------------------------------
+
+
+NEVER_AHEAD = 1 << 62
+_OF_TWO_DRIVERS: Mapping[str, int] = {"drive": 20, "drive_add": 6, "drive_wait": 5, "drive_kill": 4, "drive_crash": 2}
+_TRIGGER = 90  # ticks of a small batch, from its start to its end
+
+
+def with_a_second_driver(chance: random.Random, plan: Plan) -> Plan:
+    """Replace a plan by one with two drivers that die, come back, and claim from each other."""
+    count = chance.choice([1, 1, 2])
+    setup = replace(
+        plan.setup,
+        streams=count,
+        sink=chance.choice(["recorder", "recorder", "once"]),
+        ahead=chance.choice([1, NEVER_AHEAD]),
+        options=_options(chance, count),
+        before=chance.choice([0, 3, 8]),
+        has_values=False,
+        drivers=2,
+    )
+    steps = [Step("drive_options", choice=0.9, options=tuple(_options(chance, count).items()))]
+    for kind in chance.choices([*_OF_TWO_DRIVERS], [*_OF_TWO_DRIVERS.values()], k=chance.randint(8, 30)):
+        step = random_step(chance, kind, 0)
+        if kind == "drive":
+            step = replace(step, delay=chance.choice([0, 0, chance.randint(1, 20), chance.randint(1, _TRIGGER)]))
+        steps.append(step)
+        if kind == "drive_kill" and chance.random() < 0.2:
+            steps.append(replace(step, kind="drive_options", options=tuple(_options(chance, count).items())))
+    for _ in range(chance.choice([0, 1, 1, 2])):
+        place = chance.randint(1, len(steps))
+        steps[place:place] = _robbery(chance)
+    return replace(plan, setup=setup, steps=tuple(steps))
+
+
+def _robbery(chance: random.Random) -> list[Step]:
+    """One driver dies amid a batch, and the other one claims. The first one comes back: afterwards, or just before the
+    other one's claim reaches the server."""
+    one, other = chance.choice([(0.1, 0.9), (0.9, 0.1)])
+    block = [Step("drive_kill", choice=other)] if chance.random() < 0.5 else []  # then the first one is alone
+    block += [random_step(chance, "drive_add", 0)]
+    if chance.random() < 0.3:
+        block += [Step("drive_crash", choice=one, how=chance.choice([0.0, 0.9])), Step("drive", choice=one)]
+    else:
+        block += [Step("drive", chance.randint(_TRIGGER // 4, _TRIGGER), one), Step("drive_kill", choice=one)]
+    block += [Step("drive_wait", amount=chance.choice([0.1, 0.6]))]
+    if chance.random() < 0.4:
+        back = Step("drive", chance.choice([0, chance.randint(1, _TRIGGER)]), one)
+        block += [Step("drive", chance.choice([0, 0, 1]), other, at="XCLAIM"), back]
+    rest = [Step("drive", chance.choice([0, 0, chance.randint(1, _TRIGGER)]), who) for who in (other, other, one, one)]
+    return [*block, *rest[chance.choice([0, 1]) :]]
+
+
+def _options(chance: random.Random, streams: int) -> dict[str, str]:
+    options = {"streams": ",".join(STREAMS[:streams]), "startingOffsets": "earliest"}
+    if chance.random() < 0.75:
+        options["claimIdle"] = chance.choice(["1ms", "1s"])
+    if chance.random() < 0.5:
+        options["maxEntriesPerTrigger"] = chance.choice(["1", "2", "4"])
+    if chance.random() < 0.3:
+        options["failOnDataLoss"] = "false"
+    if chance.random() < 0.25:
+        options |= {"maxDeliveries": chance.choice(["1", "2"]), "deadLetterStream": DEAD}
+    return options
+
+
+# -- the other mixes ---------------------------------------------------------------------------------------------------
+
 
 Mix = Callable[[random.Random, Plan], Plan]
 
@@ -162,7 +264,7 @@ def _with_refusals(chance: random.Random, plan: Plan) -> Plan:
 
 
 def _unmarked(chance: random.Random, plan: Plan) -> Plan:
-    """The same plan. Commit marks are not judged (marks.py)."""
+    """The same plan. Commit marks are not judged (verdict.py)."""
     return replace(plan, setup=replace(plan.setup, judges_marks=False))
 
 

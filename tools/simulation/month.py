@@ -16,13 +16,11 @@ import redis
 from spark_streams.connector.wire.address.redis_py import socket_of
 from tools.simulation.histories import more, plan
 from tools.simulation.in_process.server import ProcessServer
-from tools.simulation.once import OUT
-from tools.simulation.outcome import Outcome
 from tools.simulation.patched import product
 from tools.simulation.run import run
-from tools.simulation.setup import Plan
-from tools.simulation.step import Step
-from tools.simulation.world import World
+from tools.simulation.setup import Plan, Step
+from tools.simulation.sinks import OUT
+from tools.simulation.world import Outcome, World
 
 OPTIONS = {
     "mode": "DEADLETTER",

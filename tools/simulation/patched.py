@@ -14,13 +14,12 @@ from spark_streams.connector.source.query import batch_stream as micro_batch_str
 from spark_streams.connector.spark import worker as task_context
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
-from tools.chaos.wiretap import acknowledged_in, claimed_in
+from tools.sending import acknowledged_in, claimed_in
 from tools.servers.server import Server
 from tools.simulation.actor import Actor
-from tools.simulation.background import SimulatedWorker, world_of
 from tools.simulation.in_process.patches import on_core
 from tools.simulation.in_process.server import ProcessServer
-from tools.simulation.place import TaskPlace
+from tools.simulation.threads import SimulatedWorker, TaskPlace, world_of
 from tools.simulation.world import World
 
 

@@ -1,19 +1,85 @@
-"""Accidents of the server and the checkpoint: data are deleted, or restored from an older state."""
+"""Accidents of the network, the server, its clock and the checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from spark_streams.operations.verify.history import id_key
 from tools.key_copies import Command, copies, make_again
+from tools.simulation.in_process.refusals import CODES, Request
+from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.model import EARLY, Entry
-from tools.simulation.moments import is_sought
-from tools.simulation.once import OUT
+from tools.simulation.network import SILENCE, break_connection
 from tools.simulation.options import DEAD
-from tools.simulation.powers_network import away
-from tools.simulation.step import Step, part, pick
+from tools.simulation.powers_clients import is_sought
+from tools.simulation.setup import Step, pick
+from tools.simulation.setup import part as share
+from tools.simulation.sinks import OUT
 from tools.simulation.world import World, is_ours
+
+# -- the network, keys that are not streams, the producers' clock ------------------------------------------------------
+
+
+def cut(world: World, step: Step) -> None:
+    """Break a connection before or after its bytes have arrived, or all connections if none is in use."""
+    broken = (
+        [connection for connection, _ in world.connections]
+        if world.connection is None or step.how < 0.2
+        else [world.connection]
+    )
+    for connection in broken:
+        break_connection(connection)
+    world.away |= bool(broken)
+
+
+def away(world: World, step: Step) -> None:
+    """Server outage: all connections break, and the next few attempts to connect are refused."""
+    world.break_connections()
+    world.network.refused = 1 + int(step.amount * 6)
+
+
+def part(world: World, step: Step) -> None:
+    """The network parts driver and tasks from the server in one direction: what each open connection sends next does
+    not arrive, or is executed and its reply does not arrive. Attempts to connect fail meanwhile."""
+    world.network.parted = "requests" if step.how < 0.5 else "replies"
+    world.away = True
+    world.network.refused = 1 + int(step.amount * 6)
+
+
+def slow(world: World, step: Step) -> None:
+    """The next reply takes up to 20 seconds: longer than a connection may be silent, or than a lease lasts."""
+    world.network.late = 20 * step.amount
+    world.away |= world.network.late >= SILENCE
+
+
+def hurry(world: World, step: Step) -> None:
+    """The driver's thread works at another pace from now on (plan.Setup)."""
+    world.pace = pick([-1, 0, 1, 2, 5], step.how)
+
+
+def evict(world: World, step: Step) -> None:
+    """Delete a key of the library, as an eviction or an operator may do."""
+    pattern = dict(step.options).get("key", "rstream:*")
+    keys = sorted(str(key) for key in world.client.scan_iter(pattern, count=1000))
+    if keys:
+        key = pick(keys, step.choice)
+        world.tell(f"      {key}")
+        world.client.delete(key)
+        kind = "evicted " + ":".join(key.split(":")[1:2])
+        if kind == "evicted first":
+            world.births.forget()
+        for name in [*world.names(), OUT]:
+            world.model.stream(name).suffers(kind)
+
+
+def clock(world: World, step: Step) -> None:
+    """Set the producers' clock back, or forward."""
+    world.ms += int((step.how - 0.5) * 20_000)
+
+
+# -- data are deleted, or restored from an older state -----------------------------------------------------------------
+
 
 _LOST = "lost with the server's last writes"
 _WITH_ITS_STREAM = ("vanished", "flushed")
@@ -188,7 +254,7 @@ def rollback(world: World, step: Step) -> None:
     if len(query.offsets) < 2 or is_sought(world, world.names()):  # it would pass over entries that it has not read
         return
     query.newest = (list(query.offsets), query.committed)
-    remaining_batches = len(query.offsets) - part(len(query.offsets) - 1, step.amount)
+    remaining_batches = len(query.offsets) - share(len(query.offsets) - 1, step.amount)
     query.set_back(remaining_batches, remaining_batches - 1 - (step.how < 0.3))
     _suffers(world, "checkpoint set back")
     world.model.stream(OUT).suffers("checkpoint set back")
@@ -199,7 +265,7 @@ def lose_commits(world: World, step: Step) -> None:
     query = world.query
     if query.committed >= 0:
         query.die()
-        query.committed -= part(query.committed + 1, step.amount)
+        query.committed -= share(query.committed + 1, step.amount)
         _suffers(world, "commits lost")
 
 
@@ -227,3 +293,98 @@ def _suffers(world: World, cause: str) -> None:
     for name in world.names():
         if name in world.model.streams:
             world.model.stream(name).suffers(cause)
+
+
+# -- the server's clock: alone, or because another machine becomes the server ------------------------------------------
+
+
+# Part of all moves that are so far at most → seconds.
+_SECONDS: Mapping[float, float] = {0.48: 2.0, 0.96: 60.0, 1.0: 3600.0}
+
+
+def clock_back(world: World, step: Step) -> None:
+    """The server's clock is set back."""
+    _move(world, -_seconds(step))
+
+
+def clock_ahead(world: World, step: Step) -> None:
+    """The server's clock is set ahead: what expires within that time is gone, sessions of leases among it."""
+    _move(world, _seconds(step))
+
+
+def fail_over_apart(world: World, step: Step) -> None:
+    """A failover to a machine with another clock."""
+    fail_over(world, step, becomes="promote_apart")
+
+
+def promote_apart(world: World, step: Step) -> None:
+    """The replica becomes the master. Its clock is behind in two of three cases."""
+    if world.replica is not None:
+        promote(world, step)
+        _move(world, _either_way(step))
+
+
+def restore_apart(world: World, step: Step) -> None:
+    """Restore the last backup on a machine with another clock."""
+    if world.backup is not None:
+        restore(world, step)
+        _move(world, _either_way(step))
+
+
+def _seconds(step: Step) -> float:
+    return next(seconds for part, seconds in _SECONDS.items() if step.amount < part)
+
+
+def _either_way(step: Step) -> float:
+    return _seconds(step) if step.choice > 2 / 3 else -_seconds(step)
+
+
+def _move(world: World, seconds: float) -> None:
+    assert isinstance(world.server, ProcessServer), "this server's clock does not move"
+    world.tell(f"      the server's clock: {seconds:+g} s")
+    world.server.core.clock.move_server(seconds)
+    if seconds < 0:
+        _excuse_what_was_handed_over(world)
+
+
+def _excuse_what_was_handed_over(world: World) -> None:
+    """Documented: handed-over entries within the range of a batch may be acknowledged unread then."""
+    for name in world.names():
+        seen = world.see(name)
+        end = seen.position if world.query.takes_a_batch else world.query.logged(name)
+        for entry in world.model.entries_of(name, seen.ours()):
+            if entry.shuffled and end is not None and entry.key <= id_key(end):
+                world.model.excuse([entry], "handed over before the clock was set back")
+
+
+# -- commands that the server refuses ----------------------------------------------------------------------------------
+
+
+_ONCE = 0.6  # share of the refusals that meet one command
+_MANY = 60  # commands: longer than an operation is tried
+
+
+def refuse(world: World, step: Step) -> None:
+    """From one of the next commands on, refuse what a code applies to: one command, or up to sixty. choice: the code;
+    amount: which command is the first; how: how many. Only a server in this process can be told so."""
+    if not isinstance(world.server, ProcessServer):
+        return
+    refusals = world.server.core.refusals
+    passing = int(40 * step.amount**2)
+    refused = 1 if step.how < _ONCE else 2 + int(_MANY * ((step.how - _ONCE) / (1 - _ONCE)) ** 2)
+
+    def is_met(request: Request) -> bool:
+        nonlocal passing, refused
+        passing -= 1
+        if passing >= 0:
+            return False
+        refused -= 1
+        world.away = True
+        world.tell(f"      refused {request.place}: {b' '.join(request.words)[:90].decode('utf-8', 'replace')}")
+        if refused == 0:
+            refusals.end()
+        return True
+
+    code = pick([*CODES], step.choice)
+    world.tell(f"      {code}: {refused} commands, after {passing}")
+    refusals.begin(code, is_met)

@@ -1,12 +1,22 @@
-"""Events of Spark's processes: the driver is killed, the query restarts with other options, tasks fail or run twice."""
+"""Events of Spark's processes: the driver is killed, the query restarts with other options, tasks fail or run twice;
+other processes run the same query.
+"""
 
 from __future__ import annotations
 
-from tools.simulation.actor import Actor
-from tools.simulation.step import Step, pick
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from spark_streams.connector.errors import ConsumerTakenError, RStreamError
+from spark_streams.connector.source.group_client import lease_key
+from tools.simulation.actor import Actor, Killed, TaskFailed
+from tools.simulation.options import with_option
+from tools.simulation.powers_clients import NAMES
+from tools.simulation.setup import Step, part, pick
 from tools.simulation.tasks import Twin
-from tools.simulation.ticks import Killed, TaskFailed
-from tools.simulation.world import World
+from tools.simulation.world import CONSUMER, GROUP, World
 
 TWIN_TICKS = 20  # the highest number of ticks after which a twin stands still
 
@@ -61,3 +71,160 @@ def twin(world: World, step: Step) -> None:
 def wake(world: World, step: Step) -> None:
     """Let all tasks that stand still continue."""
     world.query.tasks.wake_all()
+
+
+# -- changes between two runs ------------------------------------------------------------------------------------------
+
+
+def leave_out(world: World, step: Step) -> None:
+    """Stop the query, and start it without one stream or several neighbours, but not without all."""
+    listed = world.query.reads()
+    if "streams" in world.query.options and len(listed) > 1:
+        first = listed.index(pick(listed, step.choice))
+        out = listed[first : first + part(len(listed) - 1, step.amount)]
+        _start_with(world, {**world.query.options, "streams": ",".join(name for name in listed if name not in out)})
+
+
+def put_back(world: World, step: Step) -> None:
+    """Stop the query, and start it with all streams that were ever in its list, or with one more of them."""
+    query = world.query
+    out = sorted(query.listed - {*query.reads()})
+    if "streams" in query.options and out:
+        back = out if step.how < 0.6 else [pick(out, step.choice)]
+        _start_with(world, {**query.options, "streams": ",".join(sorted([*query.reads(), *back]))})
+
+
+def deliver_often(world: World, step: Step) -> None:
+    """Stop the query, and start it without maxDeliveries."""
+    if "maxDeliveries" in world.query.options:
+        options = {name: value for name, value in world.query.options.items() if name != "maxDeliveries"}
+        if options.get("mode") != "DEADLETTER":
+            options.pop("deadLetterStream", None)
+        world.query.was_unlimited = True
+        _start_with(world, options)
+
+
+def deliver_seldom(world: World, step: Step) -> None:
+    """Stop the query, and start it with maxDeliveries."""
+    if "maxDeliveries" not in world.query.options:
+        _start_with(world, with_option(world.query.options, "maxDeliveries", pick(["1", "2"], step.how)))
+
+
+def _start_with(world: World, options: Mapping[str, str]) -> None:
+    query = world.query
+    query.listed |= {*query.reads()}  # at the end, all of them are read
+    query.change({**options})
+    if query.running:
+        raise Killed
+
+
+def pour(world: World, step: Step) -> None:
+    """Add 20 to 100 entries."""
+    world.add(pick(world.names(), step.choice), 20 + int(step.amount * 81))
+
+
+# -- a second process, with the same consumer --------------------------------------------------------------------------
+
+
+_RIVAL = 1_000_000  # more than any number of a driver's process
+_STANDS_STILL = 20.0  # seconds, more than a session lasts
+
+
+def rival(world: World, step: Step) -> None:
+    """Start the query once more. It is refused as long as the session of the first one lasts, and the server does not
+    forget it meanwhile. If the server refuses commands of this one for so long, the first one has stood still."""
+    is_refused, began = world.query.running and world.rival is None and has_all_leases(world), time.monotonic()
+    has_begun = is_refused and _begins(world)
+    if has_begun and time.monotonic() - began > _STANDS_STILL / 2:
+        world.rival, world.has_successor = _RIVAL, True
+    elif has_begun and world.keeps_leases and _holders(world):
+        world.fail(f"two queries | {world.query.mode}", "a second query has the consumer of a running one")
+
+
+def stall(world: World, step: Step) -> None:
+    """The driver stands still, and another one takes its lease. It must notice that with its next trigger."""
+    if world.query.running and world.rival is None and has_all_leases(world):
+        world.network.pass_time(_STANDS_STILL)
+        if not has_all_leases(world):
+            _begins(world)
+        holders = {lease["pid"] for lease in _leases(world).values() if lease}  # also if a session was evicted since
+        if _RIVAL in holders:
+            # A stream that is new has no lease yet: the successor may have those of the others.
+            world.rival, world.has_successor = _RIVAL, holders == {_RIVAL}
+            world.tell("      it has a successor")
+
+
+def _begins(world: World) -> bool:
+    """Let another process begin to read. Return whether it has the lease of all streams; False also if it cannot reach
+    the server."""
+    first, world.process, world.rival = world.process, _RIVAL, world.process
+    world.keeps_leases = True
+    try:
+        reader = world.query.another_reader()
+        start = reader.initialOffset()
+        batches, begin = reader.batches_from(start)
+        batches.open_groups(begin, (), lambda server, member: None)
+    except ConsumerTakenError:
+        return False
+    except RStreamError as error:
+        world.tell(f"      {error}")
+        return False
+    finally:
+        world.process, world.rival = first, None
+    return True
+
+
+def has_all_leases(world: World) -> bool:
+    """Whether the query has the leases of all its streams that exist, and its session lasts."""
+    return {*_holders(world).values()} == {world.process}
+
+
+def _holders(world: World) -> dict[str, int | None]:
+    """Return the process that has the lease of each stream of the query that exists; None: its session has ended."""
+    return {
+        name: lease["pid"] if lease and world.client.exists(lease["session"]) else None
+        for name, lease in _leases(world).items()
+    }
+
+
+def _leases(world: World) -> dict[str, dict[str, Any]]:
+    """Return the lease of each stream of the query that exists; empty: it has none."""
+    return {
+        name: json.loads(world.client.get(lease_key(name, GROUP, CONSUMER)) or "{}")
+        for name in world.query.reads()
+        if world.see(name).exists
+    }
+
+
+# -- queries of the group on another machine ---------------------------------------------------------------------------
+
+
+def elsewhere(world: World, step: Step) -> None:
+    """Start the query once more, on another machine. It is refused while the query runs. If the query does not run, it
+    has the leases when the query's session is over."""
+    is_refused = world.query.running
+    if is_refused and not (world.rival is None and world.keeps_leases and has_all_leases(world)):
+        return
+    process = world.process
+    begins = world.elsewhere.begin(CONSUMER, _existing(world))
+    if begins and is_refused and world.process == process:
+        if world.keeps_leases:
+            world.fail(f"two queries | {world.query.mode}", "a second query, on another machine, has the consumer")
+        world.elsewhere.forget()  # a lease was deleted: the query notices it later
+
+
+def guest(world: World, step: Step) -> None:
+    """Another consumer is a query on another machine."""
+    consumer = pick(NAMES, step.how)
+    if all(holder.consumer != consumer for holder in world.elsewhere.living):
+        world.elsewhere.begin(consumer, _existing(world))
+
+
+def perish(world: World, step: Step) -> None:
+    """A query on the other machine dies."""
+    if world.elsewhere.living:
+        world.elsewhere.end(pick(world.elsewhere.living, step.choice))
+
+
+def _existing(world: World) -> list[str]:
+    return [name for name in world.query.reads() if world.see(name).exists]

@@ -19,7 +19,7 @@ from spark_streams.connector.errors import (
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.model import EARLY, OTHER_CHECKPOINT
-from tools.simulation.once import OUT
+from tools.simulation.sinks import OUT
 from tools.simulation.world import CONSUMER, GROUP, World, shape
 
 _MAX_REPEATS = 3  # of an error without other events

@@ -10,64 +10,24 @@ import redis
 
 from spark_streams.base.ids import U64_MAX
 from tools.servers.server import Server
-from tools.simulation import (
-    drivers,
-    powers_accidents,
-    powers_archive,
-    powers_audience,
-    powers_clock,
-    powers_elsewhere,
-    powers_letters,
-    powers_limits,
-    powers_lists,
-    powers_network,
-    powers_operators,
-    powers_others,
-    powers_producers,
-    powers_refusals,
-    powers_rivals,
-    powers_spark,
-    powers_where,
-    verdict,
-)
+from tools.simulation import drivers, powers_accidents, powers_clients, powers_spark, verdict
+from tools.simulation.actor import Killed
 from tools.simulation.births import Births
-from tools.simulation.clocks import seconds_set_back
 from tools.simulation.elsewhere import Elsewhere
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.journeys import Asker
-from tools.simulation.letters import Letters
+from tools.simulation.letters import Letters, Redrives
+from tools.simulation.mixes import seconds_set_back
 from tools.simulation.model import Entry
-from tools.simulation.once import Once
 from tools.simulation.options import ID
-from tools.simulation.outcome import Outcome
 from tools.simulation.patched import in_world
-from tools.simulation.recorder import Recorder, Skipping
-from tools.simulation.redrives import Redrives
 from tools.simulation.remedies import Operator
-from tools.simulation.setup import Plan
+from tools.simulation.setup import Plan, Step
+from tools.simulation.sinks import Once, Recorder, Skipping
 from tools.simulation.spark import Query
-from tools.simulation.step import Step
-from tools.simulation.ticks import Killed
-from tools.simulation.world import World
+from tools.simulation.world import Outcome, World
 
-_MODULES = (
-    powers_producers,
-    powers_others,
-    powers_operators,
-    powers_accidents,
-    powers_network,
-    powers_refusals,
-    powers_spark,
-    powers_rivals,
-    powers_audience,
-    powers_letters,
-    powers_archive,
-    powers_elsewhere,
-    powers_where,
-    powers_lists,
-    powers_limits,
-    powers_clock,
-)
+_MODULES = (powers_clients, powers_accidents, powers_spark)
 POWERS: dict[str, Callable[[World, Step], None]] = {
     name: power
     for module in _MODULES

@@ -1,11 +1,56 @@
-"""A run of the simulation as a value: its setup and its steps."""
+"""A run of the simulation as a value: its setup and its steps. Pure."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from tools.simulation.step import Step
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step. delay: ticks before it happens; 0: at once, between two actions of Spark. at: only ticks before a
+    request with this text count.
+
+    choice, amount, how: numbers from 0 to 1 that select among what exists when it happens, so that a step keeps a
+    meaning if earlier steps are left out. options: of a (re)start; of an eviction, the pattern of the `key`.
+    """
+
+    kind: str
+    delay: int = 0
+    choice: float = 0.0
+    amount: float = 0.0
+    how: float = 0.0
+    options: tuple[tuple[str, str], ...] = ()
+    at: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"{self.kind:<14}", f"in {self.delay} ticks" if self.delay else "at once"]
+        parts += [f"at {self.at!r}"] if self.at else []
+        parts.append(f"choice={self.choice:.2f} amount={self.amount:.2f} how={self.how:.2f}")
+        if self.options:
+            parts.append(" ".join(f"{name}={value}" for name, value in self.options))
+        return "  ".join(parts)
+
+
+def pick(values: list[T], fraction: float) -> T:
+    """Return the value at this fraction of the list."""
+    return values[min(int(fraction * len(values)), len(values) - 1)]
+
+
+def part(count: int, amount: float) -> int:
+    """Return this fraction of `count`: at least 1, unless `count` is 0."""
+    return min(count, max(1, round(amount * count)))
+
+
+def random_step(chance: random.Random, kind: str, delay: int | None = None) -> Step:
+    """Return a step with random numbers. delay: None: a random one."""
+    delay = chance.choice([0, chance.randint(1, 60)]) if delay is None else delay
+    choice, amount, how = (round(0.999 * chance.random(), 3) for _ in range(3))
+    return Step(kind, delay, choice, amount, how)
 
 
 @dataclass(frozen=True)
@@ -17,7 +62,7 @@ class Setup:
     options: of the first start; before: entries that exist before it; has_values: entries have a field that may not fit
     (seldom.py); limits: sizes of the query's requests (mixes.py), those that are missing are small ones;
     sink_elsewhere: the exactly-once sink writes to a server of its own; judges_marks: commit marks are judged
-    (marks.py); command_us: microseconds that a command takes; drivers: 2: another one reads from the group, too
+    (verdict.py); command_us: microseconds that a command takes; drivers: 2: another one reads from the group, too
     (drivers.py).
     """
 

@@ -28,11 +28,11 @@ from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimit
 from spark_streams.operations.verify.history import id_key
-from tools.simulation.injected import PATIENCE, TERMS
+from tools.simulation.actor import Killed
 from tools.simulation.mixes import with_limits
 from tools.simulation.model import Entry
 from tools.simulation.tasks import SCHEMA, WITH_VALUES, Tasks
-from tools.simulation.ticks import Killed
+from tools.simulation.threads import PATIENCE, TERMS
 from tools.simulation.world import CONSUMER, GROUP, World
 
 Json = dict[str, Any]

@@ -12,12 +12,10 @@ import pyarrow as pa
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.operations.verify.history import Row
-from tools.simulation.actor import Actor
-from tools.simulation.model import Entry, Model
-from tools.simulation.once import OUT
-from tools.simulation.place import TaskPlace
-from tools.simulation.ticks import Killed, TaskFailed
+from tools.simulation.actor import Actor, Killed, TaskFailed
+from tools.simulation.model import Entry
+from tools.simulation.sinks import OUT
+from tools.simulation.threads import TaskPlace
 from tools.simulation.world import World, counted
 
 _PLACE = [("_stream", pa.string()), ("_id", pa.string())]
@@ -227,12 +225,3 @@ def _covers(end: Any, entry: Entry) -> bool:
 
 def _batches(task: StreamReader, share: Any) -> Iterator[pa.RecordBatch]:
     yield from task.read(share)
-
-
-def rows_of(model: Model, batch: pa.RecordBatch, number: int, partition: int, attempt: int, first: int) -> list[Row]:
-    """Return a record batch as rows of a history."""
-    return [
-        Row(place, ("p", model.number_of(row["n"], *place)), number, partition, attempt, first + index)
-        for index, row in enumerate(batch.to_pylist())
-        for place in [(row["_stream"], row["_id"])]
-    ]

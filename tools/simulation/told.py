@@ -15,13 +15,9 @@ import redis
 from tools.servers.server import Server
 from tools.simulation.histories import LENIENT, more
 from tools.simulation.run import run
-from tools.simulation.step import Step
-from tools.simulation.told_accounts import ACCOUNTS
-from tools.simulation.told_modes import MODES
-from tools.simulation.told_plan import Told, told
-from tools.simulation.told_processes import PROCESSES
-from tools.simulation.told_refusals import REFUSALS
+from tools.simulation.setup import Step
 from tools.simulation.told_sink import SINK
+from tools.simulation.told_source import ACCOUNTS, MODES, PROCESSES, REFUSALS, Told, told
 
 TRIM_ALL = Step("trim", amount=0.99)
 VANISH = Step("vanish")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tools.simulation.histories import LENIENT, POISON, more
-from tools.simulation.step import Step
-from tools.simulation.told_plan import Told, at, told
+from tools.simulation.setup import Step
+from tools.simulation.told_source import Told, at, told
 
 RECORD = "rstream:sink:q0"
 HEAD = "rstream:sink:{out}:q0"

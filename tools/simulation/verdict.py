@@ -2,19 +2,102 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import redis
+
+from spark_streams.connector.source.commit_mark import Mark, committed_key
+from spark_streams.connector.source.offset import StreamOffset
 from spark_streams.operations.verify.checker import check
 from spark_streams.operations.verify.history import Added, History, Outcome, id_key
-from tools.simulation import audience, marks
-from tools.simulation.clocks import is_behind
+from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.mixes import is_behind
 from tools.simulation.model import DROPPED, EARLY, Entry
-from tools.simulation.once import OUT
-from tools.simulation.world import GROUP, World, counted, is_ours
+from tools.simulation.sinks import OUT
+from tools.simulation.world import CONSUMER, GROUP, World, counted, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+# -- commit marks ------------------------------------------------------------------------------------------------------
+
+
+def check_marks(world: World) -> None:
+    """Check the marks of all streams of the checkpoint, unless the plan's setup leaves that out."""
+    query = world.query
+    if not world.setup.judges_marks or not query.offsets or query.committed < len(query.offsets) - 1:
+        return
+    with _unnoticed(world):
+        for name, text in query.offsets[-1]["streams"].items():
+            at = StreamOffset.parse(text)
+            mark = Mark.parse(world.raw.get(committed_key(name, GROUP, CONSUMER)))
+            if (how := _difference(at, mark)) and world.see(name).position is not None:
+                where = "listed" if name in query.reads() else "left out"
+                causes = "+".join(sorted(world.model.stream(name).ever)) or "nothing"
+                details = f"{name}: the checkpoint is at {at}, the mark is {mark or 'missing'}"
+                world.suspect(f"mark behind | {how}, {where} | after {causes} | {query.mode}", details)
+
+
+def _difference(at: StreamOffset, mark: Mark | None) -> str:
+    """Return how a mark is behind the position of a stream in the checkpoint; "": it is not."""
+    if not at.number or (mark is not None and (mark.number > at.number or mark.is_seek)):
+        return ""
+    if mark is None:
+        return "missing"
+    if mark.number < at.number:
+        return "older"
+    return "" if mark.token == at.token else "of another batch"
+
+
+@contextlib.contextmanager
+def _unnoticed(world: World) -> Iterator[None]:
+    """Look at the server without a trace in the digest, and without time: with this judge and without it, the commands
+    and replies of a plan are the same."""
+    if not isinstance(world.server, ProcessServer):
+        yield
+        return
+    core = world.server.core
+    digest, moment = core.digest.copy(), core.clock.moment
+    try:
+        yield
+    finally:
+        core.digest = digest
+        core.clock.return_to(moment)
+
+
+# -- a second group of the streams -------------------------------------------------------------------------------------
+
+
+AUDIENCE = "audit"  # name of the group
+# Events after which a missing entry, or the group, says nothing about the query.
+_UNCLEAR = {"vanished", "flushed", "server set back"}
+
+
+def check_removals(world: World) -> None:
+    """Check that the query has removed no entry that the group has not acknowledged."""
+    for name, before in world.audited.items():
+        try:
+            groups = {str(group["name"]): group for group in world.client.xinfo_groups(name)}
+        except redis.ResponseError:
+            continue
+        if AUDIENCE not in groups or _UNCLEAR & world.model.stream(name).ever:
+            continue
+        present, last = set(world.see(name).ids), id_key(str(groups[AUDIENCE]["last-delivered-id"]))
+        pending = {str(found["message_id"]) for found in world.client.xpending_range(name, AUDIENCE, "-", "+", 1000)}
+        early = [
+            entry.n
+            for entry in world.model.alive(name)
+            if entry.id not in present and entry.n not in before and (entry.key > last or entry.id in pending)
+        ]
+        if early:
+            world.fail(f"removed before another group | {world.query.mode}", f"entries {early} of {name}")
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
 
 
 # Entries removed with their stream may have been added after the query's last lookup.
@@ -27,7 +110,7 @@ def at_peace(world: World) -> None:
     """Check that every entry is in the sink or its loss was reported. The query is idle, and no event has followed."""
     model, query = world.model, world.query
     world.births.update()
-    audience.check(world)
+    check_removals(world)
     world.letters.observe()
     model.sunk |= {row.value[1] for row in world.sink.rows()}
     streams = query.reads()
@@ -36,7 +119,7 @@ def at_peace(world: World) -> None:
         missing_here = [entry for entry in missing if entry.stream == name]
         (_check_counts if query.is_lenient else _check_names)(world, name, missing_here)
     _check_pending(world, streams)
-    marks.check(world)
+    check_marks(world)
     for entry in missing:
         entry.settled = True
     for entry in model.entries.values():

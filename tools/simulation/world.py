@@ -18,15 +18,12 @@ from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.operations.verify.history import id_key
 from tools.servers.server import Server
-from tools.simulation import request_text
-from tools.simulation.actor import Actor
+from tools.simulation.actor import Actor, Ticks, describe
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.model import Entry, Model
 from tools.simulation.network import Network, break_connection
 from tools.simulation.options import STREAMS
-from tools.simulation.setup import Plan
-from tools.simulation.step import Step
-from tools.simulation.ticks import Ticks
+from tools.simulation.setup import Plan, Step
 
 GROUP, CONSUMER = "g", "spark"
 # Powers that may delete a lease, or bring an older one back.
@@ -50,6 +47,17 @@ class Failure:
 
     kind: str
     details: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has shown."""
+
+    plan: Plan
+    failures: list[Failure]
+    batches: int
+    ticks: int
+    digest: int = 0  # of all commands and replies; 0 on a server that runs in its own time
 
 
 @dataclass(frozen=True)
@@ -166,7 +174,7 @@ class World:
             return
         actor = Actor.current()
         if self.verbose and data is not None:
-            self.tell(f"        {'' if self.is_driver(actor) else '(background) '}{request_text.describe(data)}")
+            self.tell(f"        {'' if self.is_driver(actor) else '(background) '}{describe(data)}")
         if actor is not None:
             actor.tick(data)
         if actor is None or actor.counts:

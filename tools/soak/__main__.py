@@ -26,12 +26,8 @@ from rich.console import Console
 from tools.servers.server import redis_server_path, running_redis
 from tools.simulation import month
 from tools.soak import report
-from tools.soak.configs import ARCHIVE, DEAD, ETL, STREAM, write_configs
-from tools.soak.job_process import JobProcess
-from tools.soak.producer import Producer
-from tools.soak.report import Sample
-from tools.soak.sample import measure
-from tools.soak.verdict import judge
+from tools.soak.job_process import ARCHIVE, DEAD, ETL, STREAM, JobProcess, Producer, write_configs
+from tools.soak.report import Sample, judge, measure
 
 MEMORY = "1gb"  # of the server
 _SETTLE = 900.0  # seconds that the jobs may take at the end to read what is left

@@ -1,18 +1,167 @@
-"""The slopes of a soak as a table, and its samples as one page with charts."""
+"""What is measured each minute of a soak, the slopes of the figures, their page, and what became of every entry."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow.dataset as ds
+import redis
 from rich.table import Table
 
 from spark_streams.operations.console.charts.charts import Chart, charts_of
 from spark_streams.operations.console.rendering import environment
-from tools.soak.slope import WARM, Slope, fit
+from tools.soak.job_process import ARCHIVE, DEAD, ETL, STREAM, JobProcess
+
+# -- what is measured each minute --------------------------------------------------------------------------------------
+
+
+_KIB = 1024
+_MIB = 1_048_576
+
+
+def measure(client: redis.Redis, jobs: Iterable[JobProcess], folder: Path) -> dict[str, float]:
+    """Return the figures by name. Memory is in MB; a job without a living process has none."""
+    figures: dict[str, float] = {}
+    for job in jobs:
+        figures |= {f"{job.name}: {name}": value for name, value in _of_processes(job.processes()).items()}
+        figures[f"{job.name}: checkpoint files"] = _files(folder / "checkpoints" / job.name)
+    figures |= _of_server(client)
+    figures["table: data files"] = len(list((folder / "table").glob("*.parquet")))
+    figures["table: log files"] = _files(folder / "table" / "_delta_log")
+    figures["archive: files"] = _files(folder / "archive")
+    return figures
+
+
+def _of_processes(processes: Mapping[int, str]) -> dict[str, float]:
+    figures: dict[str, float] = defaultdict(float)
+    for pid, kind in processes.items():
+        try:
+            figures[f"{kind} memory MB"] += _proportional_memory(pid)
+            figures["threads"] += len(os.listdir(f"/proc/{pid}/task"))
+            figures["file handles"] += len(os.listdir(f"/proc/{pid}/fd"))
+        except OSError:  # it has ended
+            continue
+        if kind == "jvm":
+            heap = _live_heap(pid)
+            if heap is not None:
+                figures["jvm live heap MB"] = heap
+    return dict(figures)
+
+
+def _proportional_memory(pid: int) -> float:
+    """Return its share of memory in MB: pages that forked processes have in common are shared out among them."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / _KIB
+    raise OSError(f"process {pid} has no Pss")
+
+
+def _live_heap(pid: int) -> float | None:
+    """Return what a full collection leaves of the heap, in MB. None: the process ends, or does not answer."""
+    command = ["jcmd", str(pid), "GC.class_histogram"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (subprocess.SubprocessError, OSError):
+        return None
+    words = answer.stdout.splitlines()[-1].split() if answer.stdout else []
+    return int(words[2]) / _MIB if len(words) == 3 and words[0] == "Total" else None
+
+
+def _of_server(client: redis.Redis) -> dict[str, float]:
+    memory: Any = client.info("memory")
+    figures: dict[str, float] = {
+        "server: memory MB": memory["used_memory"] / _MIB,
+        "server: resident MB": memory["used_memory_rss"] / _MIB,
+        "server: keys": float(client.dbsize()),
+        "server: clients": float(client.info("clients")["connected_clients"]),
+        "stream: entries": float(client.xlen(STREAM)),
+        "dead letters": float(client.xlen(DEAD)),
+    }
+    groups: Any = client.xinfo_groups(STREAM) if client.exists(STREAM) else []
+    for group in groups:
+        name = group["name"].decode()
+        if name in (ETL, ARCHIVE):
+            figures[f"{name}: pending"] = group["pending"]
+            figures[f"{name}: consumers"] = group["consumers"]
+            if group["lag"] is not None:
+                figures[f"{name}: lag"] = group["lag"]
+    return figures
+
+
+def _files(folder: Path) -> int:
+    return sum(len(files) for _, _, files in os.walk(folder))
+
+
+# -- the slope of a figure ---------------------------------------------------------------------------------------------
+
+
+WARM = 600.0  # seconds of a life that are left out
+LARGEST = 0.05  # growth in an hour, as a share of the mean, that still counts as flat …
+_SURE = 3.0  # … or a slope below so many of its standard errors
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The fitted line of a figure. mean: of all samples; per_hour: its growth; error: its standard error."""
+
+    samples: int
+    mean: float
+    per_hour: float
+    error: float
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it grows by less than LARGEST of its mean in an hour, or less than the samples can tell."""
+        return self.per_hour <= max(LARGEST * abs(self.mean), _SURE * self.error)
+
+
+def fit(lives: Mapping[int, Sequence[tuple[float, float]]]) -> Slope | None:
+    """Return the line through all lives. lives: number of a life → (seconds, value). None: too few samples."""
+    times, values, levels = [], [], 0
+    for points in lives.values():
+        if len(points) < 2:
+            continue
+        levels += 1
+        place, value = np.array(points, dtype=np.float64).T
+        times.append(place - place.mean())
+        values.append((value - value.mean(), value))
+    if not times:
+        return None
+    x = np.concatenate(times) / 3600
+    y = np.concatenate([centred for centred, _ in values])
+    spread = float(x @ x)
+    free = len(x) - levels - 1
+    if free < 1 or spread == 0:
+        return None
+    per_hour = float(x @ y) / spread
+    rest = y - per_hour * x
+    # Samples that follow one another are not independent: a step of the figure lasts for several of them.
+    dependence = _dependence(rest)
+    error = float(np.sqrt(rest @ rest / free / spread * dependence))
+    mean = float(np.concatenate([raw for _, raw in values]).mean())
+    return Slope(len(x), mean, per_hour, error)
+
+
+def _dependence(rest: np.ndarray) -> float:
+    """Return the factor of the variance of a slope for neighbours with the correlation r: (1 + r) / (1 − r)."""
+    power = float(rest @ rest)
+    if power == 0:
+        return 1.0
+    r = min(0.95, max(0.0, float(rest[1:] @ rest[:-1]) / power))
+    return (1 + r) / (1 - r)
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
 
 # They grow with what was written: tables and archives keep their rows, and Delta keeps its log for 30 days.
 GROWING = frozenset({"table: log files", "archive: files"})
@@ -108,3 +257,58 @@ def _charts(samples: Sequence[Sample], start: int) -> Iterator[Chart]:
             name: [(start + round(1000 * sample.at), sample.figures.get(name)) for sample in samples] for name in chosen
         }
         yield from charts_of((title, "entries", points))
+
+
+# -- what became of every entry ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Counts of entries. lost, twice: rows of the table; not_archived, archived_twice: entries of the stream, and
+    what a redrive has added; left: pending entries and dead letters."""
+
+    added: int
+    rows: int
+    lost: int
+    twice: int
+    entries: int
+    not_archived: int
+    archived_twice: int
+    left: int
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is lost, twice or left."""
+        return not any((self.lost, self.twice, self.not_archived, self.archived_twice, self.left))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.added:,} numbers added · {self.rows:,} rows in the table: lost {self.lost} · twice {self.twice}\n"
+            f"{self.entries:,} entries in the stream with redriven ones: not archived {self.not_archived} · "
+            f"archived twice {self.archived_twice}\n"
+            f"pending or dead at the end: {self.left}"
+        )
+
+
+def judge(client: redis.Redis, folder: Path, added: int) -> Verdict:
+    """Compare table and archive with what was added. Both jobs have ended."""
+    from deltalake import DeltaTable
+
+    numbers = DeltaTable(folder / "table").to_pyarrow_dataset().to_table(columns=["number"]).column("number")
+    lost, twice = _lost_and_twice(np.asarray(numbers), np.arange(added))
+    archived = ds.dataset(folder / "archive", partitioning="hive", format="parquet").to_table(columns=["id"])
+    ids = np.asarray(archived.column("id").cast("string"), dtype="U40")
+    distinct = len(np.unique(ids))
+    entries = int(client.xinfo_stream(STREAM)["entries-added"])
+    pending = sum(int(client.xpending(STREAM, group)["pending"]) for group in (ETL, ARCHIVE))
+    return Verdict(
+        added, len(numbers), lost, twice, entries, entries - distinct, len(ids) - distinct,
+        pending + int(client.xlen(DEAD)),
+    )  # fmt: skip
+
+
+def _lost_and_twice(found: np.ndarray, wanted: Sequence[int] | np.ndarray) -> tuple[int, int]:
+    """Return how many wanted numbers were not found, and how many were found more than once or were not wanted."""
+    distinct, times = np.unique(found, return_counts=True)
+    lost = len(np.setdiff1d(wanted, distinct))
+    return lost, int((times - 1).sum()) + len(np.setdiff1d(distinct, wanted))

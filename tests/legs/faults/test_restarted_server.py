@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tools.chaos import broken_server
-from tools.chaos.moments import Moment
-from tools.chaos.scene import Scene
+from tools.chaos import scenes
+from tools.chaos.scene import Moment, Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 
-@pytest.mark.parametrize("stage", ["reading", "writing", broken_server.BEGINNING])
+@pytest.mark.parametrize("stage", ["reading", "writing", scenes.BEGINNING])
 def test_a_restart_of_the_server_is_waited_for(scene_by_turns: Scene, seed: int, stage: str) -> None:
     """Two seconds, when a task begins to read or to write, or when the query begins: it does not end."""
-    outcome = broken_server.restarted(scene_by_turns, Moment(stage, rows=0), 2)
+    outcome = scenes.restarted(scene_by_turns, Moment(stage, rows=0), 2)
     assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"

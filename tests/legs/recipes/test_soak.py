@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tools.servers.server import Server
-from tools.soak.configs import ARCHIVE, DEAD, ETL, STREAM
-from tools.soak.verdict import judge
+from tools.soak.job_process import ARCHIVE, DEAD, ETL, STREAM
+from tools.soak.report import judge
 
 deltalake = pytest.importorskip("deltalake")
 

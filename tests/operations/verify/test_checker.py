@@ -9,8 +9,7 @@ import pytest
 from spark_streams.operations.verify.checker import Report, check
 from spark_streams.operations.verify.history import Acknowledged, Added, History, Row
 from spark_streams.operations.verify.history import Outcome as Sent
-from tools.chaos.attempts import Attempt
-from tools.chaos.sink import rows_of_entries
+from tools.chaos.sink import Attempt, rows_of_entries
 
 
 def good() -> History:

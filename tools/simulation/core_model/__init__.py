@@ -1,13 +1,13 @@
 """The core of the source as an executable model: one stream, one group, one query, and its checkpoints.
 
-`facts.py` has the values and pure comparisons, `source.py` the driver, `world.py` Spark, `clients.py` everything else
-at random, `truth.py` what is true about each entry, and `scenarios.py` what may happen and which limit explains a
-failure. `product.py` puts the product in the place of the model, and `pair.py` compares the two step by step.
+`facts.py` has the values and pure comparisons, `source.py` the driver, `world.py` Spark and what is true about each
+entry, `clients.py` everything else at random, and `scenarios.py` what may happen and which limit explains a failure.
+`product.py` puts the product in the place of the model, and compares the two step by step.
 
     python -m tools.simulation.core_model --seeds 0-100
     python -m tools.simulation.core_model --seeds 0-20 --subject product
     python -m tools.simulation.core_model --seeds 0-20 --subject both
-    python -m tools.simulation.core_model --seeds 0-5 --server redis://localhost:6379 --scenario "new checkpoint"
+    python -m tools.simulation.core_model --seeds 0-5 --scenario "new checkpoint"
 
 A history has some processes of a driver, which are killed at any command, and ends with a drain without faults. Then
 each entry must be in a committed batch, or noticed as lost, once. A strict query may only stop for a reason, and a

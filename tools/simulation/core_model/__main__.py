@@ -14,37 +14,29 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from tools.simulation.core_model.pair import differences
-from tools.simulation.core_model.product import Product
+from tools.simulation.core_model.clients import InProcess, Scenario
+from tools.simulation.core_model.product import Product, differences
 from tools.simulation.core_model.scenarios import ALIKE, KINDS, SCENARIOS, kind_of, limit_of
-from tools.simulation.core_model.server import HistoryServer, InProcess, RedisServer
-from tools.simulation.core_model.subject import MODEL, Subject
-from tools.simulation.core_model.truth import Scenario
-from tools.simulation.core_model.world import World
+from tools.simulation.core_model.world import MODEL, Model, World
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", default="0-100", help="A-B: from A up to below B, of each scenario")
-    parser.add_argument(
-        "--server", default="process", help="process (the engine's core in this process), or a URL of a server"
-    )
     parser.add_argument("--subject", choices=["model", "product", "both"], default="model", help="what is tested")
     parser.add_argument("--scenario", default="", help="only those whose name begins so")
     parser.add_argument("--show", type=int, default=3, help="seeds to print per scenario and kind")
     arguments = parser.parse_args()
     first, last = map(int, arguments.seeds.split("-"))
-    if arguments.subject != "model" and arguments.server != "process":
-        parser.error("the product runs with --server process only")
-    server = InProcess() if arguments.server == "process" else RedisServer(arguments.server)
-    if isinstance(server, InProcess) and arguments.subject != "model":
-        product = Product(server)
-        with product.installed():
-            if arguments.subject == "both":
-                return compare(product, range(first, last), arguments.scenario)
-            scenarios = [s for s in SCENARIOS if "poison" not in s.powers]
-            return judge(server, product, range(first, last), scenarios, arguments.scenario, arguments.show)
-    return judge(server, MODEL, range(first, last), SCENARIOS, arguments.scenario, arguments.show)
+    server, seeds = InProcess(), range(first, last)
+    if arguments.subject == "model":
+        return judge(server, MODEL, seeds, SCENARIOS, arguments.scenario, arguments.show)
+    product = Product(server)
+    with product.installed():
+        if arguments.subject == "both":
+            return compare(product, seeds, arguments.scenario)
+        scenarios = [s for s in SCENARIOS if "poison" not in s.powers]
+        return judge(server, product, seeds, scenarios, arguments.scenario, arguments.show)
 
 
 def compare(product: Product, seeds: range, name: str) -> int:
@@ -61,7 +53,7 @@ def compare(product: Product, seeds: range, name: str) -> int:
 
 
 def judge(
-    server: HistoryServer, subject: Subject, seeds: range, scenarios: Sequence[Scenario], begins: str, show: int
+    server: InProcess, subject: Model | Product, seeds: range, scenarios: Sequence[Scenario], begins: str, show: int
 ) -> int:
     """Print what went wrong. Return 1 if no limit explains it."""
     scenarios = [scenario for scenario in scenarios if scenario.name.startswith(begins)]

@@ -1,17 +1,116 @@
-"""Everything beside the query that happens to a stream: producers, other consumers, operators, accidents of the server.
+"""What a history knows to be true, and everything beside the query that happens to a stream: producers, other
+consumers, operators, accidents of the server.
 
-What they do is noted in the truth about each entry: which ones are another consumer's, and which ones may be lost."""
+What they do is noted in the truth about each entry: which ones are another consumer's, and which ones may be lost.
+"""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
+import hiredis
+
 from tools.simulation.core_model.facts import ZERO, Id, parse, text
-from tools.simulation.core_model.server import HistoryServer
-from tools.simulation.core_model.subject import Keys
-from tools.simulation.core_model.truth import BEFORE_FIRST, Checkpoint, Entry, Scenario
+from tools.simulation.in_process.core import Core
+from tools.simulation.in_process.server import ProcessServer
+
+_COMMAND_NS = 1_000_000  # so that two deliveries never have the same time in milliseconds
+
+
+class InProcess:
+    """The engine's core in this process (tools.simulation.in_process), with one clock for server and product."""
+
+    def __init__(self) -> None:
+        self.server = ProcessServer(core=Core())
+        self._readers = {raw: hiredis.Reader(**({} if raw else {"encoding": "utf-8"})) for raw in (False, True)}
+
+    @property
+    def core(self) -> Core:
+        """The core, which the product is patched to."""
+        return self.server.core
+
+    def begin(self, seed: int) -> None:
+        self.core.begin(seed)
+        self._client = self.core.engine.connect("world", "world")
+
+    def run(self, commands: list[list[Any]], raw: bool = False) -> list[Any]:
+        replies = []
+        reader = self._readers[raw]
+        for command in commands:
+            self.core.clock.pass_ns(_COMMAND_NS)
+            out: list[bytes] = []
+            self.core.run(self._client, [[w if isinstance(w, bytes) else str(w).encode() for w in command]], out)
+            reader.feed(b"".join(out))
+            replies.append(reader.gets())
+        return replies
+
+    def pause(self) -> None:
+        self.core.clock.pass_ns(5 * _COMMAND_NS)
+
+
+# -- what a history knows to be true -----------------------------------------------------------------------------------
+
+
+BEFORE_FIRST = " before the first batch"  # of the checkpoint, that is: it cannot know of it
+
+
+@dataclass
+class Entry:
+    """Truth about one entry."""
+
+    other: bool = False  # another consumer is or was responsible for it
+    needed: int = 0  # time since when it is ours again (handed over)
+    hurt: int = 0  # time of the last danger
+    cause: str = "nothing"  # that danger
+    reads: list[tuple[str, int]] = field(default_factory=list)  # tokens of committed batches that have it, and times
+    reread: int = 0  # how many of these do not count: it was still pending when a new checkpoint began
+    undone: list[tuple[str, int]] = field(default_factory=list)  # those that an older copy of the checkpoint lacks
+    dead: bool = False  # it is a dead letter
+    removed: bool = False  # it is not in the stream
+    vanished: bool = False  # the server has lost it
+    visible: bool = False  # the query could notice that it is missing: above D, with entries-read, or in a logged batch
+    forgotten: bool = False  # removed before the first batch of a new checkpoint, and not pending
+
+    def is_served(self) -> bool:
+        """Whether a committed batch has it, it is a dead letter, or another consumer has it."""
+        return self.dead or (self.other and not self.needed) or any(at >= self.needed for _, at in self.reads)
+
+
+@dataclass
+class Checkpoint:
+    """Spark's offset log, and how many of its batches are in the commit log. inherited: tokens of the batches that were
+    committed when it began."""
+
+    offsets: list[Any] = field(default_factory=list)
+    committed: int = 0
+    inherited: frozenset[str] = frozenset()
+
+    def batches(self) -> frozenset[str]:
+        """Return the tokens of the batches whose rows the sink has."""
+        return self.inherited | {offset.token for offset in self.offsets[: self.committed]}
+
+    def end(self) -> Id:
+        """Return the end of the last logged batch."""
+        return self.offsets[-1].position if self.offsets else ZERO
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """powers: what may happen; amid: operators act between any two commands, not only between triggers; in_step:
+    nothing happens between two commands, so that two subjects with other commands have the same history."""
+
+    name: str
+    powers: tuple[str, ...]
+    strict: bool = True
+    amid: bool = False
+    in_step: bool = False
+
+
+# -- everything beside the query ---------------------------------------------------------------------------------------
+
 
 ONLINE = ("produce", "shared", "claims", "hand", "take", "xnack")  # act between any two commands
 ELSEWHERE = ("checkpoint", "renew", "poison", "seek")  # they act when no process runs, or in a batch
@@ -23,7 +122,7 @@ _LONG_AGO = 100_000_000  # milliseconds, more than claimIdle
 class Clients:
     """The stream of one history, what is true about it, and who changes it."""
 
-    def __init__(self, server: HistoryServer, keys: Keys, seed: int, scenario: Scenario) -> None:
+    def __init__(self, server: InProcess, keys: Any, seed: int, scenario: Scenario) -> None:
         self.server, self.keys, self.scenario = server, keys, scenario
         self.random = random.Random(f"{seed} {scenario}")
         self.key = f"s{seed}"
@@ -155,7 +254,7 @@ class Clients:
     def _xnack(self) -> None:
         """A client releases entries, ours or another consumer's."""
         names = [name for name in (*self.others, "us") if self._pending(name)]
-        if names and self.server.has_xnack:
+        if names:
             name = self.random.choice(names)
             ids = self._some(self._pending(name))
             self.happened("xnack_ours" if name == "us" else "xnack")

@@ -36,10 +36,12 @@ from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.connector.wire.lease import LeaseTerms, Processes
+from tools.simulation.actor import Killed
+from tools.simulation.core_model.clients import InProcess, Scenario
 from tools.simulation.core_model.facts import Id, parse
-from tools.simulation.core_model.server import InProcess
+from tools.simulation.core_model.scenarios import kind_of, limit_of
 from tools.simulation.core_model.source import RefusedError, StopError
-from tools.simulation.core_model.truth import KilledError
+from tools.simulation.core_model.world import MODEL, World
 from tools.simulation.in_process.patches import on_core
 
 GROUP, CONSUMER = "g", "us"
@@ -242,8 +244,6 @@ class Process:
 class Product:
     """Starts processes of the product on a server in this process."""
 
-    name = "product"
-
     def __init__(self, server: InProcess) -> None:
         self.server = server
         self._processes = _Processes()
@@ -289,7 +289,7 @@ class Product:
 
         def send(connection: Connection, data: bytes | memoryview) -> None:
             if self.process is None:
-                raise KilledError
+                raise Killed
             reader.feed(bytes(data))
             commands = []
             while (words := reader.gets()) is not False:
@@ -325,7 +325,7 @@ class Product:
     def _hook(self, when: str, commands: list[list[str]]) -> None:
         try:
             self._world.hook(when, commands)
-        except KilledError:
+        except Killed:
             self.process = None
             raise
 
@@ -336,3 +336,27 @@ def _id(position: Any) -> Id:
 
 def _bounds(part: Range) -> tuple[Id, Id, int]:
     return _id(part.after), _id(part.last), part.count
+
+
+# -- one history of the model and of the product, compared step by step ------------------------------------------------
+
+
+def trace_of(product: Product, seed: int, scenario: Scenario, is_model: bool) -> tuple[list[Any], list[str]]:
+    """Run a history. Return its steps, and what went wrong that no limit explains."""
+    steps: list[Any] = []
+    world = World(product.server, seed, scenario, MODEL if is_model else product, steps)
+    world.run()
+    return steps, [failure for failure in world.wrong if not limit_of(kind_of(failure))]
+
+
+def differences(product: Product, seed: int, scenario: Scenario) -> list[str]:
+    """Return the first step in which model and product differ, and what went wrong in one of them."""
+    model, wrong = trace_of(product, seed, scenario, is_model=True)
+    steps, also_wrong = trace_of(product, seed, scenario, is_model=False)
+    found = [f"{scenario.name}, seed {seed}: {failure}" for failure in (*wrong, *also_wrong)]
+    place = next((n for n, pair in enumerate(zip(model, steps, strict=False)) if pair[0] != pair[1]), len(model))
+    if model != steps:
+        found.append(
+            f"{scenario.name}, seed {seed}, step {place}: {model[place : place + 1]} {steps[place : place + 1]}"
+        )
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tools.simulation.core_model.truth import Scenario
+from tools.simulation.core_model.clients import Scenario
 
 BASE: dict[str, tuple[str, ...]] = {
     "kills only": (),

@@ -6,15 +6,72 @@ received, and which entries an event has put in danger. It never reads the sourc
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
-from tools.simulation.core_model.clients import ONLINE, Clients
-from tools.simulation.core_model.facts import ZERO, Id, Offset, parse, text
-from tools.simulation.core_model.server import HistoryServer
-from tools.simulation.core_model.source import RefusedError, StopError
-from tools.simulation.core_model.subject import MODEL, Subject
-from tools.simulation.core_model.truth import BEFORE_FIRST, Checkpoint, Entry, KilledError, Scenario
+from tools.simulation.actor import Killed
+from tools.simulation.core_model.clients import (
+    BEFORE_FIRST,
+    ONLINE,
+    Checkpoint,
+    Clients,
+    Entry,
+    InProcess,
+    Scenario,
+)
+from tools.simulation.core_model.facts import ZERO, Id, Mark, Offset, parse, text
+from tools.simulation.core_model.source import RefusedError, Source, StopError
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model as a subject, with the names of its keys. The product has the same methods (product.py)."""
+
+    def streams_of(self, stream: str) -> list[str]:
+        """Return the stream, and the one of its dead letters."""
+        return [stream, f"dead:{stream}"]
+
+    def all_of(self, stream: str) -> list[str]:
+        """Return these and the strings beside them that a restored server has in an older state."""
+        return [*self.streams_of(stream), self.mark(stream), self.record(stream)]
+
+    def mark(self, stream: str) -> str:
+        """Return the key of the commit mark."""
+        return f"mark:{stream}"
+
+    def record(self, stream: str) -> str:
+        """Return the key of the record of batches that kill the query."""
+        return f"record:{stream}"
+
+    def sought(self, position: str, before: str | None) -> str:
+        """Return the mark of an operator who has set the group to a position. before: the mark by then."""
+        return f"{position} {Mark.parse(before).number if before else 0}.seek"
+
+    def start(self, world: Any) -> Source:
+        """Return the source of a new process of the driver."""
+        powers = world.scenario.powers
+        return Source(
+            world.server, world.key, world.hook, world.report, strict=not world.lenient_once,
+            claims=lambda name: "claims" in powers and name in world.dead_consumers,
+            max_deaths=2 if "poison" in powers else None,
+            prefetch="claims" not in powers and not world.scenario.in_step,
+        )  # fmt: skip
+
+    def bury(self) -> None:
+        """The process is dead."""
+
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which one history runs."""
+        return contextlib.nullcontext()
+
+
+MODEL = Model()
+
+
+# -- Spark, and the judge ----------------------------------------------------------------------------------------------
+
 
 TRIGGERS = 14
 
@@ -24,10 +81,10 @@ class World(Clients):
 
     def __init__(
         self,
-        server: HistoryServer,
+        server: InProcess,
         seed: int,
         scenario: Scenario,
-        subject: Subject = MODEL,
+        subject: Model | Any = MODEL,
         trace: list[Any] | None = None,
     ) -> None:
         """subject: what is tested; trace: gets what two subjects must have in common, step by step."""
@@ -61,7 +118,7 @@ class World(Clients):
             return
         if self.random.random() < 0.012:
             self.counts["kills"] += 1
-            raise KilledError
+            raise Killed
         amid = [p for p in self.scenario.powers if p in ONLINE or self.scenario.amid]
         if amid and self.random.random() < 0.06:
             self.act(self.random.choice(amid))
@@ -108,7 +165,7 @@ class World(Clients):
                 for _ in range(self.random.randrange(3)):
                     self.act(self.random.choice(("produce", *self.scenario.powers)))
                 start = self._trigger(start)
-        except KilledError:
+        except Killed:
             pass
         except StopError as stop:
             self._stopped(*stop.args)
@@ -159,7 +216,7 @@ class World(Clients):
             self._check_same(end, ids)
             self.trace.append(("read", ids))
             if self.poison in ids:
-                raise KilledError
+                raise Killed
         self._some_background()
         self._spark_may_die()
         self.now += 1
@@ -191,7 +248,7 @@ class World(Clients):
     def _spark_may_die(self) -> None:
         if not self.quiet and self.random.random() < (0.1 if self.scenario.in_step else 0.04):
             self.counts["kills"] += 1
-            raise KilledError
+            raise Killed
 
     def _check_same(self, end: Offset, ids: list[Id]) -> None:
         """A replay has the same entries, or there was a notice, or the batch was set aside."""
@@ -275,7 +332,7 @@ class World(Clients):
                     start = end
             except StopError as stop:
                 self._stopped(*stop.args)
-            except (KilledError, RefusedError):  # poison, or a group that was missing
+            except (Killed, RefusedError):  # poison, or a group that was missing
                 pass
             self.subject.bury()
         self.fail("no end of the drain", None)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -52,6 +53,18 @@ class Mutant:
     def install(self) -> None:
         """Change the product in this process."""
         exchange(self.module, self.compiled())
+
+    def remove(self) -> None:
+        """Undo that."""
+        exchange(self.module, compile(self.whole(), self.path, "exec", dont_inherit=True))
+
+    def changed_line(self) -> int:
+        """Return the number of the first line that differs."""
+        pairs = zip(self.text, self.instead, strict=False)
+        place = self.whole().index(self.text) + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        rest = self.whole()[place:]
+        place += len(rest) - len(rest.lstrip())  # a statement that is left out begins behind its indent
+        return self.whole().count("\n", 0, place) + 1
 
 
 def exchange(module: str, code: CodeType) -> None:

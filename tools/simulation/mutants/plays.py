@@ -6,26 +6,30 @@
     core/new checkpoint/strict/3         a history of the core's model, run by the product (core_model)
     seed/17                              the plan of this seed, with one of MIX added
 
-A play fails if it has a failure, or ends the simulation. In plans of seeds and histories of the core, failures that are
-documented do not count. A history of the core in which model and product do the same also fails if they differ.
+A play fails if it has a failure, ends the simulation, or does not end. In plans of seeds and histories of the core,
+failures that are documented do not count. A history of the core in which model and product do the same also fails if
+they differ. What has found each mutant is noted in found.tsv: it is tried first, and a page prints it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+import signal
+from collections.abc import Callable, Iterator, Sequence
 
 import redis
 
 from tools.simulation import documented
 from tools.simulation.compare import faults
-from tools.simulation.core_model.pair import differences
-from tools.simulation.core_model.product import Product
+from tools.simulation.core_model.clients import InProcess
+from tools.simulation.core_model.product import Product, differences
 from tools.simulation.core_model.scenarios import ALIKE, OF_THE_PRODUCT, kind_of, limit_of
-from tools.simulation.core_model.server import InProcess
 from tools.simulation.core_model.world import World
 from tools.simulation.histories import HISTORIES, moments, with_event
 from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.mutants.mutant import Mutant
+from tools.simulation.mutants.table import Note
 from tools.simulation.patched import product
 from tools.simulation.plan import make
 from tools.simulation.run import run
@@ -36,7 +40,7 @@ MIX: tuple[tuple[str, ...], ...] = ((), ("faults",), ("renew",), ("renew", "faul
 SINKS = ("recorder", "once")
 SEEDS_OF_CORE = 2  # of each scenario
 STATES, GROUPS_OF_STATES = 500, 4
-_PART = 250  # plans of seeds that run without a mutant before the next ones are needed
+_ENDLESS = 20.0  # seconds of processor time for one play
 _SCENARIOS = {
     f"{scenario.name}/{'strict' if scenario.strict else 'lenient'}": scenario for scenario in (*OF_THE_PRODUCT, *ALIKE)
 }
@@ -105,37 +109,51 @@ def _failure_of_core(subject: Product, play: str) -> str | None:
     return found[0] if found else None
 
 
-def by_hand() -> list[str]:
-    """Return the names of the plans by hand, and of states."""
-    return [f"told/{name}" for name in TOLD] + [f"states/{number}" for number in range(GROUPS_OF_STATES)]
+class _EndlessError(BaseException):
+    """A play does not end. No code of the product may catch it."""
 
 
-def of_events() -> list[str]:
-    """Return the names of the histories, with their events at all moments. It runs each of them once."""
+def _end(*_: object) -> None:
+    raise _EndlessError
+
+
+def finder_of(mutant: Mutant, first: Sequence[str], seeds: Sequence[int]) -> Note | None:
+    """Look for a play that finds a mutant, in this process. first: names of plays to begin with; seeds: of plans that
+    come last."""
+    return _finder_among(mutant, first) or _finder_among(mutant, _all_plays(seeds))
+
+
+def _finder_among(mutant: Mutant, plays: Sequence[str]) -> Note | None:
+    """Play with the mutant until a play fails that does not fail without it."""
+    signal.signal(signal.SIGPROF, _end)
+    for of_core, group in itertools.groupby(plays, is_of_core):
+        with player(of_core) as failure_of:
+            for play in group:
+                mutant.install()
+                signal.setitimer(signal.ITIMER_PROF, _ENDLESS)
+                try:
+                    kind = failure_of(play)
+                except _EndlessError:  # so did the process: it plays nothing more
+                    return Note(play, "does not end")
+                signal.setitimer(signal.ITIMER_PROF, 0)
+                mutant.remove()
+                if kind is not None and (without := failure_of(play)) is None:
+                    return Note(play, " ".join(kind.split()))
+                if kind is not None:
+                    print(f"fails without a mutant: {play} · {without}", flush=True)
+    return None
+
+
+def _all_plays(seeds: Sequence[int]) -> list[str]:
+    """Return the names of all plays, those that find most for their time first. It runs each history once."""
     server = ProcessServer()
     with product(server), server.client(decode_responses=True) as client:
-        return [
+        of_events = [
             f"event/{name}/{sink}/{after}"
             for name in HISTORIES
             for sink in SINKS
             for after in moments(server, client, name, sink)
         ]
-
-
-def of_core() -> list[str]:
-    """Return the names of histories of the core."""
-    return [f"core/{name}/{seed}" for seed in range(SEEDS_OF_CORE) for name in _SCENARIOS]
-
-
-def of_seeds(seeds: Iterable[int]) -> list[str]:
-    """Return the names of the plans of these seeds."""
-    return [f"seed/{seed}" for seed in seeds]
-
-
-def blocks(seeds: Sequence[int]) -> Iterator[list[str]]:
-    """Yield all plays: those that find most for their time first."""
-    yield by_hand()
-    yield of_events()
-    yield of_core()
-    for at in range(0, len(seeds), _PART):
-        yield of_seeds(seeds[at : at + _PART])
+    by_hand = [f"told/{name}" for name in TOLD] + [f"states/{number}" for number in range(GROUPS_OF_STATES)]
+    of_core = [f"core/{name}/{seed}" for seed in range(SEEDS_OF_CORE) for name in _SCENARIOS]
+    return [*by_hand, *of_events, *of_core, *(f"seed/{seed}" for seed in seeds)]

@@ -1,10 +1,12 @@
-"""The exactly-once sink, which writes to stream `out` of the same server, or of another one. It is called as Spark
-calls it (FACTS S10)."""
+"""The sinks of a run: the exactly-once sink, and one that keeps the last run of each batch, as an idempotent
+foreachBatch does. Both are called as Spark calls them (FACTS S10).
+"""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -12,8 +14,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.sink.writers import StreamWriter
 from spark_streams.operations.verify.history import Row
-from tools.simulation.injected import PATIENCE
 from tools.simulation.model import Model
+from tools.simulation.threads import PATIENCE
 from tools.simulation.world import World
 
 OUT = "out"
@@ -99,3 +101,84 @@ def _renamed(model: Model, batches: Iterator[pa.RecordBatch], read: set[int]) ->
         chosen = batch.select(["n", "_stream", "_id"])
         read |= {model.number_of(*row) for row in zip(*chosen.to_pydict().values(), strict=True)}
         yield chosen.rename_columns(_COLUMNS)
+
+
+# -- a sink that keeps the last run of each batch ----------------------------------------------------------------------
+
+
+class Recorder:
+    """Sink in memory. kept: rows of each batch, by checkpoint and number; may_repeat: rows may be duplicated."""
+
+    may_repeat = False
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._epoch = 0
+        self._tasks: dict[int, tuple[int, list[Row]]] = {}  # partition → attempt, rows
+        self._late: list[Row] = []
+        self.kept: dict[tuple[int, int], list[Row]] = {}
+
+    def begin(self, epoch: int) -> None:
+        """Start a run of a batch. epoch: of the checkpoint."""
+        self._epoch = epoch
+        self._tasks = {}
+
+    def write(self, batches: Iterator[pa.RecordBatch], number: int, partition: int, attempt: int) -> None:
+        """Execute a task. The last successful execution counts."""
+        tasks, rows = self._tasks, list[Row]()
+        for batch in batches:
+            rows += rows_of(self._world.model, batch, number, partition, attempt, len(rows))
+        if tasks is self._tasks:  # the run that it belongs to has not ended
+            tasks[partition] = (attempt, rows)
+
+    def read(self, number: int) -> set[int]:
+        """Return the numbers that the tasks of this run have read."""
+        return {row.value[1] for _, rows in self._tasks.values() for row in rows}
+
+    def close(self, number: int) -> None:
+        """Keep the rows of the batch after all tasks have succeeded."""
+        self.kept[self._epoch, number] = [row for _, rows in self._tasks.values() for row in rows]
+        self._tasks = {}
+        self._world.tick()
+
+    def committed(self, number: int) -> None:
+        """Record that the batch is in the commit log."""
+        self._world.model.sunk = {row.value[1] for rows in self.kept.values() for row in rows}
+
+    def forget_after(self, epoch: int, number: int) -> None:
+        """Set the sink back with the checkpoint."""
+        self.kept = {key: rows for key, rows in self.kept.items() if key[0] != epoch or key[1] <= number}
+        self.committed(number)
+
+    def rows(self) -> list[Row]:
+        """Return all rows. Batches are numbered in their order."""
+        numbered = enumerate(sorted(self.kept))
+        return [replace(row, batch=number) for number, key in numbered for row in self.kept[key]]
+
+
+class Skipping(Recorder):
+    """The same as a foreachBatch does that reads nothing of a batch that it has written."""
+
+    def write(self, batches: Iterator[pa.RecordBatch], number: int, partition: int, attempt: int) -> None:
+        """Execute a task."""
+        if (self._epoch, number) not in self.kept:
+            super().write(batches, number, partition, attempt)
+
+    def read(self, number: int) -> set[int]:
+        """Return the numbers that the tasks of this run have read, or an earlier one that has written the batch."""
+        kept = self.kept.get((self._epoch, number))
+        return super().read(number) if kept is None else {row.value[1] for row in kept}
+
+    def close(self, number: int) -> None:
+        """Keep the rows of the batch."""
+        if (self._epoch, number) not in self.kept:
+            super().close(number)
+
+
+def rows_of(model: Model, batch: pa.RecordBatch, number: int, partition: int, attempt: int, first: int) -> list[Row]:
+    """Return a record batch as rows of a history."""
+    return [
+        Row(place, ("p", model.number_of(row["n"], *place)), number, partition, attempt, first + index)
+        for index, row in enumerate(batch.to_pylist())
+        for place in [(row["_stream"], row["_id"])]
+    ]
