@@ -74,7 +74,9 @@ def decode_options(keeps_going: bool = False) -> Callable[[F], Callable[..., obj
             _check(decoded, schemas, registry, login)
             decoders = None
             if decoded or files:
-                decoders = _decoders(
+                from spark_streams.connector.admin.streams import field_decoders
+
+                decoders = field_decoders(
                     decoded, files, schema_format, registry or "", login, message or "", framed, keeps_going
                 )
             return command(*args, decoders=decoders, **others)
@@ -119,23 +121,3 @@ def _check(fields: tuple[str, ...], schemas: tuple[str, ...], registry: str | No
         needs, given = ("--decode FIELD", fields) if name == "registry" else ("--schema FIELD=FILE", schemas)
         if not given:
             raise click.UsageError(f"--{name} does nothing without {needs}; add it, or leave out --{name}")
-
-
-def _decoders(
-    fields: tuple[str, ...],
-    files: list[tuple[str, str]],
-    format: str,
-    registry: str,
-    login: tuple[str, str],
-    message: str,
-    framed: bool,
-    keeps_going: bool,
-) -> FieldDecoders:
-    from spark_streams.connector.schemas.payload_format import NO_LOGIN, form_of, login_of, valid_schema
-    from spark_streams.connector.schemas.shown import FieldDecoders
-
-    access = login_of(login) if any(login) else NO_LOGIN
-    forms = {name.encode(): form_of(format, registry, "", "", access, None) for name in fields}
-    forms |= {name.encode(): form_of(format, "", file, message, NO_LOGIN, framed) for name, file in files}
-    with valid_schema(format, "correct it"):
-        return FieldDecoders(forms, keeps_going)

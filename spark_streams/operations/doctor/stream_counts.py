@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.base.numbers import parse_number
+from spark_streams.connector.admin.groups import released_in
 from spark_streams.connector.errors import WrongKeyTypeError
 from spark_streams.connector.wire.connection.connection import Connection, Reply, ReplyError
-from spark_streams.connector.wire.replies.released import released_in
 from spark_streams.connector.wire.replies.reply_errors import is_wrong_type
 from spark_streams.connector.wire.replies.xinfo import GroupInfo, groups_in, idempotent_adds_in
 from spark_streams.operations.doctor.finding import Finding, Level

@@ -7,12 +7,10 @@ from dataclasses import replace
 
 from spark_streams.base.pattern import NamesAndPatterns
 from spark_streams.base.printable import name_text
+from spark_streams.connector.admin.groups import GroupName, fetch_consumers, fetch_group, fetch_readers, is_idle, record
 from spark_streams.connector.errors import GroupInUseError
 from spark_streams.connector.lag.survey import survey
-from spark_streams.connector.retention.forgotten import GroupName, fetch_consumers, is_idle, record
-from spark_streams.connector.retention.readers import fetch_readers
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.operations.groups.group_snapshot import fetch_group
 from spark_streams.operations.groups.prune import KeptGroup, possible_reader
 from spark_streams.operations.monitor.held import Held, fetch_held
 
