@@ -68,6 +68,11 @@ CONNECTOR = {
     "watch": {"counters", "deadletter", "errors", "keys", "lag", "options", "shards", "source", "spark", "wire"},
     # They read and write streams by format("rstream"): source and sink are not among these.
     "running": {"errors", "options", "spark", "watch"},
+    # What `operations` takes of all of them.
+    "admin": {
+        *("deadletter", "errors", "keys", "lag", "micro_batch", "options", "retention", "running", "schemas", "shards"),
+        *("sink", "source", "wire"),
+    },
     "datasource": {"errors", "options", "sink", "source", "spark", "wire"},
     "dead_letters": {"deadletter", "errors", "keys"},
     "testing": {"running"},

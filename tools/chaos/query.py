@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from spark_streams.connector.admin.checkpoint import last_batch
 from spark_streams.connector.source.limits import LIMITS
-from spark_streams.operations.verify.checkpoint import last_batch
 
 SCHEMA = "p STRING, n LONG, _stream STRING, _id STRING"
 

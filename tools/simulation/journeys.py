@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from spark_streams.base.ids import StreamId
+from spark_streams.connector.admin.checkpoint import Batch, Checkpoint
 from spark_streams.connector.deadletter.redrive import redrive_options
 from spark_streams.connector.errors import OffsetError
 from spark_streams.connector.keys import retry_stream, returned_stream
@@ -20,7 +21,6 @@ from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.session import Session
-from spark_streams.operations.journey.batches import Batch, Checkpoint
 from spark_streams.operations.journey.journey import Beside, Journey, journeys
 from spark_streams.operations.journey.line import Line
 from spark_streams.operations.verify.history import id_key

@@ -82,7 +82,7 @@ def add(
         entries: Iterable[Sequence[str]] = _lines(click.open_file("-", "rb"))
     else:
         entries = [_pairs(fields)]
-    from spark_streams.connector.shards.settling import require_plain
+    from spark_streams.connector.admin.streams import require_plain
     from spark_streams.connector.wire.connect import connect as connected
 
     address = address_of(url, starts=not check)
@@ -108,8 +108,7 @@ def add(
 
 def _changed(server: Server, stream: str, again: str, fields: Sequence[str], unset: Sequence[str]) -> list[str]:
     """Return the fields of an entry after these changes. Raises StreamStateError, OptionError, TransformError."""
-    from spark_streams.connector.deadletter.field_changes import FieldChanges
-    from spark_streams.connector.deadletter.transform import StreamEntry
+    from spark_streams.connector.admin.dead_letters import FieldChanges, StreamEntry
     from spark_streams.operations.transfer.entries import Entry
 
     wanted = parse_id(again)[0]

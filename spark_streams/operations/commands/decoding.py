@@ -74,7 +74,9 @@ def decode_options(keeps_going: bool = False) -> Callable[[F], Callable[..., obj
             _check(decoded, schemas, registry, login)
             decoders = None
             if decoded or files:
-                decoders = _decoders(
+                from spark_streams.connector.admin.streams import field_decoders
+
+                decoders = field_decoders(
                     decoded, files, schema_format, registry or "", login, message or "", framed, keeps_going
                 )
             return command(*args, decoders=decoders, **others)

@@ -12,7 +12,8 @@ from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId, age_ms
 from spark_streams.connector.errors import StreamStateError
 
 if TYPE_CHECKING:
-    from spark_streams.connector.schemas.decode_process import FieldDecoders, Shown
+    from spark_streams.connector.admin.streams import Shown
+    from spark_streams.connector.schemas.decode_process import FieldDecoders
     from spark_streams.connector.wire.connection.server import Server
 
 _VALUE = 500  # characters of a name or a value that are shown
@@ -79,8 +80,8 @@ def _line(name: bytes, value: bytes, seen: Shown | None) -> tuple[str, str]:
 
 def entry_as_json(entry: str, pairs: Iterable[tuple[bytes, bytes]], **more: object) -> dict[str, object]:
     """Return an entry as a JSON object, with fields as rstream dead export writes them. more: keys before the ID."""
+    from spark_streams.connector.admin.dead_letters import fields_as_json
     from spark_streams.connector.deadletter.envelope import text
-    from spark_streams.connector.deadletter.inspect.export import fields_as_json
 
     return {**more, "id": entry, "fields": fields_as_json([(text(name), text(value)) for name, value in pairs])}
 

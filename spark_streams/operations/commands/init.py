@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
+from spark_streams.connector.admin.streams import redacted
 from spark_streams.connector.errors import StreamStateError
-from spark_streams.connector.wire.address.server_url import redacted
 from spark_streams.jobs.arguments import MONITORING, PROGRAMS, sample_argument
 from spark_streams.operations.commands.names import named_streams
 from spark_streams.operations.commands.shared import connect, output_option, url_option
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from spark_streams.connector.source.batch.infer_schema import InferredColumn
 
 _THEN = {
     "alerts": "  add it to rule_files in prometheus.yml, and reload Prometheus",
@@ -60,7 +54,7 @@ def init(name: str, output: str | None, stream: str | None, null_value: str | No
       rstream init archive -o /etc/rstream/archive.toml
       rstream init alerts -o /etc/prometheus/rstream-alerts.yml
     """
-    from spark_streams.jobs.settings.sample_config import config_for, file_name, sample_config
+    from spark_streams.jobs.settings.sample_config import file_name, sample_config
 
     if name in MONITORING and stream is not None:
         raise click.UsageError(
@@ -76,11 +70,7 @@ def init(name: str, output: str | None, stream: str | None, null_value: str | No
         raise click.UsageError(f"{path} exists and is not overwritten; name another file with --output")
     typed = context.get_parameter_source("url") is ParameterSource.COMMANDLINE
     is_plain = redacted(url) == url
-    if stream is None:
-        text = sample_config(name)
-    else:
-        columns = _columns(url, stream, null_value, share)
-        text = config_for(name, stream, columns, url if typed and is_plain else None, null_value)
+    text = sample_config(name) if stream is None else _config(name, stream, url, typed and is_plain, null_value, share)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -94,10 +84,10 @@ def init(name: str, output: str | None, stream: str | None, null_value: str | No
         click.echo("  set RSTREAM_URL before: the URL contains a login, so it was not written into the file")
 
 
-def _columns(url: str, stream: str, null_value: str | None, share: float) -> Sequence[InferredColumn]:
-    """Return the columns of a stream. Raises StreamStateError if there are none."""
-    from spark_streams.connector.options.values import null_values
-    from spark_streams.jobs.settings.sample_config import columns_of
+def _config(name: str, stream: str, url: str, shows_url: bool, null_value: str | None, share: float) -> str:
+    """Return the text with the columns of a stream. Raises StreamStateError if there are none."""
+    from spark_streams.connector.admin.streams import null_values
+    from spark_streams.jobs.settings.sample_config import columns_of, config_for
 
     try:
         missing = () if null_value is None else null_values(null_value)
@@ -108,4 +98,4 @@ def _columns(url: str, stream: str, null_value: str | None, share: float) -> Seq
         columns = columns_of(server, stream, missing, share)
     if not columns:
         raise StreamStateError(f"no entry of stream {stream!r} has fields that can become columns; leave out --stream")
-    return columns
+    return config_for(name, stream, columns, url if shows_url else None, null_value)

@@ -15,7 +15,7 @@ from spark_streams.operations.commands.shared import connect, json_option, print
 from spark_streams.operations.commands.yes import change_line, yes_option
 
 if TYPE_CHECKING:
-    from spark_streams.connector.shards.survey import ShardSet, Survey
+    from spark_streams.connector.admin.streams import ShardSet, Survey
     from spark_streams.connector.wire.connection.server import Server
 
 
@@ -77,7 +77,7 @@ def shards(
 
 
 def _show(server: Server, stream: str, as_json: bool) -> None:
-    from spark_streams.connector.shards.settling import fetch_shard_sets
+    from spark_streams.connector.admin.streams import fetch_shard_sets
 
     shard_set = fetch_shard_sets(server, [stream]).get(stream)
     if shard_set is None:
@@ -87,7 +87,7 @@ def _show(server: Server, stream: str, as_json: bool) -> None:
 
 def _survey(server: Server, stream: str) -> Survey:
     """Return what the server stores about a sharded stream. Raises StreamStateError if it stores nothing."""
-    from spark_streams.connector.shards.survey import fetch_surveys
+    from spark_streams.connector.admin.streams import fetch_surveys
 
     survey = fetch_surveys(server, [stream])[stream]
     if survey.refusal is not None:
@@ -121,8 +121,7 @@ def _print(shard_set: ShardSet, line: str, as_json: bool, **more: object) -> Non
 
 
 def _list(server: Server, as_json: bool) -> None:
-    from spark_streams.connector.shards.names import Shard
-    from spark_streams.connector.shards.survey import fetch_surveys
+    from spark_streams.connector.admin.streams import Shard, fetch_surveys
     from spark_streams.connector.wire.replies.scan import list_streams
 
     # The registry key of a sharded stream is created together with its shards, so a scan of the streams finds all.
@@ -176,8 +175,7 @@ def _rows(survey: Survey, counts: Collection[int]) -> list[_Row]:
 
 def _recreate(server: Server, survey: Survey, yes: bool, as_json: bool) -> None:
     """Raises ShardsError if a plain stream or shards of another number exist, too."""
-    from spark_streams.connector.shards.settling import ensure_shards
-    from spark_streams.connector.shards.survey import require_complete
+    from spark_streams.connector.admin.streams import ensure_shards, require_complete
 
     require_complete(server, survey, accepts_loss=True)
     shard_set = survey.shard_set
@@ -191,8 +189,7 @@ def _recreate(server: Server, survey: Survey, yes: bool, as_json: bool) -> None:
 
 def _delete(server: Server, survey: Survey, count: int | None, force: bool, yes: bool, as_json: bool) -> None:
     """Raises StreamStateError if a group has not read all entries, no group exists, or entries wait for a retry."""
-    from spark_streams.connector.shards.settling import delete_shards, retry_streams_of
-    from spark_streams.connector.shards.survey import ShardSet, require_complete
+    from spark_streams.connector.admin.streams import ShardSet, delete_shards, require_complete, retry_streams_of
 
     if count is None:
         require_complete(server, survey, accepts_loss=True)
@@ -216,7 +213,7 @@ def _delete(server: Server, survey: Survey, count: int | None, force: bool, yes:
 
 
 def _require_none_waits(server: Server, shard_set: ShardSet, names: Sequence[str]) -> None:
-    from spark_streams.connector.deadletter.retry.waiting_entries import waiting_entries
+    from spark_streams.connector.admin.groups import waiting_entries
 
     for waiting in waiting_entries(server, [name.encode() for name in names]):
         raise StreamStateError(
@@ -228,7 +225,7 @@ def _require_none_waits(server: Server, shard_set: ShardSet, names: Sequence[str
 
 def _require_read(server: Server, shard_set: ShardSet, returned: Sequence[str]) -> None:
     from spark_streams.base.ids import StreamId
-    from spark_streams.connector.lag.groups import view_streams
+    from spark_streams.connector.admin.groups import view_streams
 
     for view in view_streams(server, [*shard_set.names, *returned]):
         late = [

@@ -175,7 +175,7 @@ def _variable(name: str) -> str:
 
 
 def _given_beside_the_url(side: str) -> dict[str, str]:
-    from spark_streams.connector.options.table import IDENTITY
+    from spark_streams.connector.admin.streams import IDENTITY
 
     context = click.get_current_context(silent=True)
     sources = (side + _TYPED, side + _ENVIRONMENT)
@@ -213,16 +213,9 @@ def json_option(command: F) -> F:
 def address_of(url: str, starts: bool = False, side: str = "") -> Address:
     """Return the server's address. starts: start the bundled engine if it does not run; side: TARGET for the server of
     `--to-url`. Raises OptionError."""
-    from spark_streams.connector.options.access_options import server_of
-    from spark_streams.connector.wire.address import address as allowed
-    from spark_streams.connector.wire.address.address import Address
+    from spark_streams.connector.admin.streams import server_address
 
-    options = _given_beside_the_url(side)
-    if side and not options and Address.parse(url).is_embedded:
-        address = Address.parse(url)  # the environment's login is for the other server
-        allowed.check_server(address)
-    else:
-        address = server_of({"url": url, **options}, "target server" if side else "server")
+    address = server_address(url, _given_beside_the_url(side), "target server" if side else "server")
     return address if starts else address.without_starting()
 
 

@@ -17,12 +17,12 @@ _UNIX = "unix://"
 
 def _of_now(address: Address) -> str:
     if address.is_cluster:
-        from spark_streams.connector.wire.topology.topology import topology_of
+        from spark_streams.connector.admin.streams import topology_of
 
         return address.node(*topology_of(address).masters()[0]).resolve()
     if not address.asks_sentinels:
         return address.resolve()
-    from spark_streams.connector.wire.topology.sentinel import master
+    from spark_streams.connector.admin.streams import master
 
     return address.node(*master(address).node).resolve()
 

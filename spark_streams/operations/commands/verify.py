@@ -116,7 +116,8 @@ def verify(
 
 def _server(engine: bool, url: str, closing: contextlib.ExitStack) -> tuple[Address, dict[str, str]]:
     """Return the server, and the variables by which a driver logs in to it."""
-    from spark_streams.connector.wire.address.address import IDENTITY_VARIABLES, Address
+    from spark_streams.connector.admin.streams import IDENTITY_VARIABLES
+    from spark_streams.connector.wire.address.address import Address
 
     no_login = dict.fromkeys(IDENTITY_VARIABLES, "")
     if not engine:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from spark_streams.connector.admin.groups import milliseconds
+from spark_streams.connector.admin.streams import info, pairs
 from spark_streams.connector.wire.connection.connection import Connection, Reply, ReplyError
-from spark_streams.connector.wire.replies.replies import info, is_not_permitted, milliseconds, pairs
+from spark_streams.connector.wire.replies.replies import is_not_permitted
 from spark_streams.operations.doctor.server_facts import Clock, ServerFacts
 
 SETTINGS = (

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from spark_streams.connector.admin.streams import Node, SlotMap, connect_to_node, topology_of, unreachable_reason
 from spark_streams.connector.errors import LoginError, NotPermittedError, ServerReplyError, ServerUnreachableError
 from spark_streams.connector.keys import SLOTS
 from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.address.server_url import Node
 from spark_streams.connector.wire.connection.connection import ReplyError
-from spark_streams.connector.wire.topology.topology import SlotMap, connect_to_node, topology_of, unreachable_reason
 from spark_streams.operations.doctor import clock, durability, kind, limits, memory, replication, rights
 from spark_streams.operations.doctor.asking import fetch_facts
 from spark_streams.operations.doctor.finding import Finding, Level, sorted_by_level

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 from spark_streams.base.printable import name_text
 from spark_streams.base.units import counted
+from spark_streams.connector.admin.groups import find_with_running_query
 from spark_streams.connector.errors import RStreamError
-from spark_streams.connector.keys import PREFIX, key_beside
 from spark_streams.connector.lag.survey import survey
 from spark_streams.connector.operator_commands import forget_command
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.lease import Processes, are_held
-from spark_streams.connector.wire.replies.scan import list_streams, matching_strings
+from spark_streams.connector.wire.replies.scan import list_streams
 from spark_streams.operations.doctor import large_entries
 from spark_streams.operations.doctor.finding import Finding, Level
 from spark_streams.operations.monitor.held import Held, fetch_held, sorted_by_entries
@@ -77,12 +76,8 @@ def _is_large(held: Held) -> bool:
 
 def _without_running(server: Server, holders: Sequence[Held]) -> list[Held]:
     """Return the groups without a running query: no group is forgotten while a query has a lease in it."""
-    beside = {held: key_beside(held.stream, "lease", held.group) + b":" for held in holders}
-    found = matching_strings(server, f"{PREFIX}lease:*") if holders else []
-    leases = [key for key in found if key.startswith(tuple(beside.values()))]
-    held_leases = are_held(server, server.execute_all([("GET", key) for key in leases]), Processes())
-    running = [key for key, is_held in zip(leases, held_leases, strict=True) if is_held]
-    return [held for held in holders if not any(key.startswith(beside[held]) for key in running)]
+    running = find_with_running_query(server, [(held.stream, held.group) for held in holders])
+    return [held for held in holders if (held.stream, held.group) not in running]
 
 
 def _unchecked(error: RStreamError) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_streams.connector.wire.connection.named_errors import url_of_cluster
+from spark_streams.connector.admin.streams import url_of_cluster
 from spark_streams.operations.doctor.finding import Finding, Level
 from spark_streams.operations.doctor.server_facts import ServerFacts
 

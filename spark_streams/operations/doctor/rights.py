@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from spark_streams.connector.admin.streams import missing_right
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
-from spark_streams.connector.wire.connection.named_errors import missing_right
 from spark_streams.connector.wire.replies.replies import is_not_permitted
 from spark_streams.operations.doctor.finding import Finding, Level
 

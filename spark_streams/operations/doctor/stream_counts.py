@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.base.numbers import parse_number
+from spark_streams.connector.admin.groups import released_in
 from spark_streams.connector.errors import WrongKeyTypeError
 from spark_streams.connector.wire.connection.connection import Connection, Reply, ReplyError
 from spark_streams.connector.wire.replies.replies import is_wrong_type
-from spark_streams.connector.wire.replies.xinfo import GroupInfo, groups_in, idempotent_adds_in, released_in
+from spark_streams.connector.wire.replies.xinfo import GroupInfo, groups_in, idempotent_adds_in
 from spark_streams.operations.doctor.finding import Finding, Level
 from spark_streams.operations.doctor.server_facts import ServerFacts
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from spark_streams.connector.admin.groups import GroupSnapshot, change, queries_among
 from spark_streams.connector.wire.connection.connection import Argument
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.operations.groups.group_snapshot import GroupSnapshot, queries_among
-from spark_streams.operations.groups.guard import change
 from spark_streams.operations.groups.pending_selection import Choice, pages
 
 

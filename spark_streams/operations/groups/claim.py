@@ -15,15 +15,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import MAX_ID, StreamId
+from spark_streams.connector.admin.groups import (
+    RELEASED_IDLE,
+    SHOWN,
+    GroupSnapshot,
+    change,
+    count_missing,
+    fetch_mark,
+    ids_between,
+    queries_among,
+    set_mark,
+)
+from spark_streams.connector.admin.streams import pairs
 from spark_streams.connector.errors import StreamStateError
-from spark_streams.connector.source.commit_mark import Mark, committed_key
-from spark_streams.connector.source.group.account import count_missing, ids_between
 from spark_streams.connector.wire.connection.connection import Argument
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import pairs
-from spark_streams.connector.wire.replies.xinfo import RELEASED_IDLE, SHOWN
-from spark_streams.operations.groups.group_snapshot import GroupSnapshot, queries_among
-from spark_streams.operations.groups.guard import change
 from spark_streams.operations.groups.pending_selection import Choice, pages
 
 _ENDLESS = 1 << 50  # milliseconds
@@ -75,10 +81,9 @@ def claim_again(server: Server, snapshot: GroupSnapshot, query: str, choice: Cho
     head: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, query, _ENDLESS)
     # Otherwise a query that was killed before it acknowledged its last batch would acknowledge these with it.
     mark = snapshot.marks[query]._replace(has_replay=True)
-    set_mark = ("SET", committed_key(snapshot.stream, snapshot.group, query), str(mark))
     for ids in _replayed_ids(server, snapshot, query, choice):
         if act:
-            commands = [(*head, *ids, "FORCE", "JUSTID"), set_mark]
+            commands = [(*head, *ids, "FORCE", "JUSTID"), set_mark(snapshot.stream, snapshot.group, query, mark)]
             claimed, _ = change(server, snapshot.stream, snapshot.group, [query], commands)
             entries += len(claimed)
         else:
@@ -115,7 +120,7 @@ def _plan(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice) -> t
 def _committed_position(server: Server, snapshot: GroupSnapshot, consumer: str) -> StreamId | None:
     """Return the last entry that may be handed to a consumer; None if it is not known to be a query. Raises
     StreamStateError if it is a query with noAck."""
-    mark = Mark.parse(server.execute("GET", committed_key(snapshot.stream, snapshot.group, consumer)))
+    mark = fetch_mark(server, snapshot.stream, snapshot.group, consumer)
     if mark is not None and mark.no_ack:
         raise StreamStateError(
             f"query {consumer!r} of group {snapshot.group!r} reads stream {snapshot.stream!r} with noAck, so it cannot "

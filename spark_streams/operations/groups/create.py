@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_streams.connector.admin.groups import DEFAULT_QUERY, Start, change, count_read
+from spark_streams.connector.admin.streams import missing
 from spark_streams.connector.errors import StreamStateError
-from spark_streams.connector.source.group.account import count_read
-from spark_streams.connector.source.group.recovery import Start
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_no_such_key
-from spark_streams.connector.wire.replies.scan import missing
 from spark_streams.connector.wire.replies.xinfo import group_named, read_stream_state
-from spark_streams.operations.groups.group_snapshot import DEFAULT_QUERY
-from spark_streams.operations.groups.guard import change
 from spark_streams.operations.groups.target import Target
 
 

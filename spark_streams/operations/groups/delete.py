@@ -10,18 +10,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_streams.base.ids import MAX_ID, StreamId
+from spark_streams.connector.admin.groups import (
+    DEFAULT_QUERY,
+    GroupKey,
+    GroupSnapshot,
+    change,
+    queries_among,
+    undelivered,
+)
 from spark_streams.connector.errors import GroupInUseError, StreamStateError
 from spark_streams.connector.keys import keys_of_consumer
 from spark_streams.connector.operator_commands import create_command
-from spark_streams.connector.source.group.account import undelivered
 from spark_streams.connector.wire.connection.connection import Argument, ReplyError
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import consumers_in, group_named
 from spark_streams.operations.groups.acknowledge import acknowledge
-from spark_streams.operations.groups.group_keys import GroupKey
-from spark_streams.operations.groups.group_snapshot import DEFAULT_QUERY, GroupSnapshot, queries_among
-from spark_streams.operations.groups.guard import change
 from spark_streams.operations.groups.idle_consumers import delete_without_entries
 from spark_streams.operations.groups.pending_selection import Choice, pages
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from spark_streams.base.pattern import NamesAndPatterns
 from spark_streams.base.printable import name_text
+from spark_streams.connector.admin.groups import GroupName, fetch_consumers, fetch_group, fetch_readers, is_idle
 from spark_streams.connector.errors import GroupInUseError
 from spark_streams.connector.lag.survey import survey
-from spark_streams.connector.retention import GroupName, fetch_consumers, fetch_readers, is_idle, record_forgotten
+from spark_streams.connector.retention import record_forgotten
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.operations.groups.group_snapshot import fetch_group
 from spark_streams.operations.groups.prune import KeptGroup, possible_reader
 from spark_streams.operations.monitor.held import Held, fetch_held
 

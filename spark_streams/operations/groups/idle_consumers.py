@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 
 from spark_streams.base.pattern import NamesAndPatterns
 from spark_streams.base.printable import name_text
+from spark_streams.connector.admin.groups import GroupSnapshot, change, fetch_group, groups_of, queries_among
 from spark_streams.connector.wire.connection.connection import Argument
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import ConsumerInfo
-from spark_streams.operations.groups.group_snapshot import GroupSnapshot, fetch_group, groups_of, queries_among
-from spark_streams.operations.groups.guard import change
 
 _TOGETHER = 200  # consumers in a transaction, which blocks the server
 _ALL = 1 << 31  # entries of a consumer

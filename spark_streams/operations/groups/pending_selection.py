@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.connector.admin.groups import RELEASED_IDLE, SHOWN, GroupSnapshot
 from spark_streams.connector.wire.connection.connection import Argument
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.xinfo import RELEASED_IDLE, SHOWN
-from spark_streams.operations.groups.group_snapshot import GroupSnapshot
 
 _PAGE = 1_000  # entries that one transaction changes, some milliseconds of the server's time
 

@@ -21,14 +21,16 @@ from spark_streams.base.ids import MAX_ID, StreamId, age_ms
 from spark_streams.base.pattern import NamesAndPatterns
 from spark_streams.base.printable import name_text
 from spark_streams.base.units import duration
+from spark_streams.connector.admin.groups import (
+    GroupKey,
+    GroupSnapshot,
+    fetch_group,
+    find_read_without_trace,
+    groups_of,
+)
 from spark_streams.connector.errors import GroupInUseError
-from spark_streams.connector.keys import PREFIX, key_beside
-from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.scan import matching_strings
 from spark_streams.operations.groups.delete import Deleted, delete_group, plan_delete_group
-from spark_streams.operations.groups.group_keys import GroupKey
-from spark_streams.operations.groups.group_snapshot import GroupSnapshot, fetch_group, groups_of
 
 _WITHOUT_TRACE = (
     "a query with noAck has committed to it, and such a query leaves no other trace. If it is not used, delete it: "
@@ -84,25 +86,12 @@ def find_abandoned(
             kept.append(KeptGroup(stream, name, why))
         else:
             abandoned.append(snapshot)
-    without_trace = _read_without_trace(server, abandoned)
-    kept += [KeptGroup(group.stream, group.group, _WITHOUT_TRACE) for group in without_trace]
-    return PruneSearch([group for group in abandoned if group not in without_trace], kept, in_use)
-
-
-def _read_without_trace(server: Server, snapshots: Sequence[GroupSnapshot]) -> list[GroupSnapshot]:
-    """Return the groups to which a query with noAck has committed."""
-    if not snapshots:
-        return []
-    keys = matching_strings(server, f"{PREFIX}committed:*")
-    values = server.execute_all([("GET", key) for key in keys])
-    marks = [(key, Mark.parse(value)) for key, value in zip(keys, values, strict=True)]
-    bookmarks = [key for key, mark in marks if mark is not None and mark.no_ack]
-    of_group = [key_beside(snapshot.stream, "committed", snapshot.group) + b":" for snapshot in snapshots]
-    return [
-        snapshot
-        for snapshot, beginning in zip(snapshots, of_group, strict=True)
-        if any(key.startswith(beginning) for key in bookmarks)
-    ]
+    without_trace = find_read_without_trace(server, [(group.stream, group.group) for group in abandoned])
+    for snapshot in abandoned:
+        if (snapshot.stream, snapshot.group) in without_trace:
+            kept.append(KeptGroup(snapshot.stream, snapshot.group, _WITHOUT_TRACE))
+    left = [group for group in abandoned if (group.stream, group.group) not in without_trace]
+    return PruneSearch(left, kept, in_use)
 
 
 def is_in_use(snapshot: GroupSnapshot, idle_ms: int) -> bool:

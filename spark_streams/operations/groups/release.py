@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_streams.connector.admin.groups import GroupSnapshot, change, queries_among
 from spark_streams.connector.errors import StreamStateError, UnsupportedError
 from spark_streams.connector.wire.connection.connection import Argument
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_unknown_command
-from spark_streams.operations.groups.group_snapshot import GroupSnapshot, queries_among
-from spark_streams.operations.groups.guard import change
 from spark_streams.operations.groups.pending_selection import Choice, pages
 
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.connector.admin.groups import GroupSnapshot, count_between
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.operator_commands import seek_command
-from spark_streams.connector.source.group.account import count_between
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.operations.groups.claim import claim_again
-from spark_streams.operations.groups.group_snapshot import GroupSnapshot
 from spark_streams.operations.groups.pending_selection import Choice
 from spark_streams.operations.groups.target import Target
 

@@ -6,13 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_streams.base.ids import MAX_ID, StreamId
-from spark_streams.connector.source.commit_mark import Mark, committed_key
-from spark_streams.connector.source.group.account import count_between, count_read
-from spark_streams.connector.source.group.recovery import Start
+from spark_streams.connector.admin.groups import GroupSnapshot, Mark, Start, change, count_between, count_read, set_mark
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import group_named
-from spark_streams.operations.groups.group_snapshot import GroupSnapshot
-from spark_streams.operations.groups.guard import change
 from spark_streams.operations.groups.target import Target
 
 _PAGE = 10_000  # pending entries
@@ -57,7 +53,7 @@ def seek(server: Server, snapshot: GroupSnapshot, target: Target, now_ms: int) -
         [
             ("XINFO", "GROUPS", stream),
             ("XGROUP", "SETID", stream, group, str(start.position), *start.words()),
-            *[("SET", committed_key(stream, group, query), str(mark)) for query, mark in marks.items()],
+            *[set_mark(stream, group, query, mark) for query, mark in marks.items()],
         ],
     )
     info = group_named(group, groups)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.times import duration, moment
+from spark_streams.connector.admin.groups import nth_from
 from spark_streams.connector.errors import StreamStateError
-from spark_streams.connector.source.group.account import nth_from
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState
 

@@ -12,8 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.retention import Readers, ReadingGroup, Sweeper, fetch_readers, knows_acked
-from spark_streams.connector.source.group.account import count_missing, count_read
+from spark_streams.connector.admin.groups import (
+    Readers,
+    ReadingGroup,
+    Sweeper,
+    count_missing,
+    count_read,
+    fetch_readers,
+    knows_acked,
+)
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
 from spark_streams.operations.monitor.stream_sizes import stream_sizes

@@ -1,87 +1,16 @@
-"""Micro-batches that read an entry, by the query's checkpoint folder: Spark's log of offsets and commits.
-
-    metadata      {"id": …}, the query
-    offsets/7     v1, Spark's line, and a line for each source: the offset at which batch 7 ends
-    commits/7     exists: batch 7 is complete
-
-Spark keeps the last batches (spark.sql.streaming.minBatchesToRetain). `read_checkpoint` reads files, the rest is pure.
-"""
+"""Micro-batches that read an entry, by the query's checkpoint and the ledger of its sink. Pure."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
 from spark_streams.base.ids import StreamId
-from spark_streams.base.numbers import parse_number
 from spark_streams.base.printable import name_text
-from spark_streams.connector.errors import InvalidOptionError, OffsetError
-from spark_streams.connector.sink.ledger.ledger import QueryRecord
-from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.admin.checkpoint import Batch, Checkpoint, Offset, QueryRecord
 from spark_streams.operations.journey.facts import EntryFacts
 from spark_streams.operations.journey.line import Line
 
 _LOG = "Spark's log of offsets"
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A micro-batch. at: when it was planned, Unix ms; offsets: of the sources of this product, None: not readable."""
-
-    number: int
-    at: int | None
-    offsets: Sequence[Offset] | None
-    is_committed: bool
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """query: its ID, "" if the folder does not name it; batches: in order."""
-
-    query: str
-    batches: Sequence[Batch]
-
-
-def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read a checkpoint folder of this machine. Raises InvalidOptionError."""
-    try:
-        numbers = {parse_number(file.name): file for file in (folder / "offsets").iterdir()}
-        commits = {file.name for file in (folder / "commits").glob("*")}
-        metadata = folder / "metadata"
-        named = json_object(metadata.read_text(encoding="utf-8")) if metadata.exists() else {}
-        batches = [
-            _batch(number, file.read_text(encoding="utf-8", errors="replace"), file.name in commits)
-            for number, file in sorted((n, file) for n, file in numbers.items() if n is not None)
-        ]
-    except OSError as error:
-        raise InvalidOptionError(
-            f"checkpoint {str(folder)!r} cannot be read: {error.strerror}. Name the folder of option "
-            "checkpointLocation, which has the folder offsets; copy it to this machine first if it is elsewhere"
-        ) from error
-    return Checkpoint(str(named.get("id", "")), batches)
-
-
-def _batch(number: int, text: str, is_committed: bool) -> Batch:
-    _, _, body = text.partition("\n")
-    parsed = [json_object(line) for line in body.split("\n")]
-    times = [value for one in parsed if isinstance(value := one.get("batchTimestampMs"), int)]
-    try:
-        offsets = [Offset.from_json(one) for one in parsed if {"format", "group", "streams"} <= one.keys()]
-    except OffsetError:
-        offsets = []
-    return Batch(number, times[0] if times else None, offsets or None, is_committed)
-
-
-def json_object(line: str) -> Mapping[str, object]:
-    """Return a JSON object of Spark's or Delta's log; an empty one for another line."""
-    with contextlib.suppress(ValueError):
-        value = json.loads(line)
-        if isinstance(value, dict):
-            return value
-    return {}
 
 
 def batch_lines(facts: EntryFacts, stream: str, entry: StreamId, checkpoint: Checkpoint) -> list[Line]:

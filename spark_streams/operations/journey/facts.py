@@ -9,17 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from urllib.parse import unquote_to_bytes
 
 from spark_streams.base.ids import StreamId
-from spark_streams.base.pattern import escape
-from spark_streams.connector.keys import key_beside
-from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.source.group.account import count_between, nth_from
+from spark_streams.connector.admin.groups import Mark, count_between, fetch_marks_of_stream, milliseconds, nth_from
 from spark_streams.connector.wire.connection.connection import Argument, Reply, ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, is_not_permitted, milliseconds
-from spark_streams.connector.wire.replies.scan import matching_strings
+from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import (
     GroupInfo,
     IdempotentAdds,
@@ -97,7 +92,7 @@ def fetch_facts(server: Server, stream: Name, entry: StreamId, limit: int) -> En
     for command, reply in zip(asked[2:4], (groups, found), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
-    marks, refused = _fetch_marks(server, stream)
+    marks, refused = fetch_marks_of_stream(server, stream)
     return EntryFacts(
         stream,
         entry,
@@ -113,23 +108,6 @@ def fetch_facts(server: Server, stream: Name, entry: StreamId, limit: int) -> En
         idempotent_adds_in(before),
         None if isinstance(ttl, ReplyError) or ttl < 0 else ttl,
     )
-
-
-def _fetch_marks(server: Server, stream: Name) -> tuple[dict[bytes, tuple[tuple[str, Mark], ...]], bool]:
-    """Return (by group, consumer and commit mark of each query of this stream; whether the user may not read them)."""
-    prefix = key_beside(stream, "committed") + b":"
-    pattern = f"{escape(prefix.decode('utf-8', 'surrogateescape'))}*"
-    keys = matching_strings(server, pattern.encode("utf-8", "surrogateescape"))
-    marks: dict[bytes, tuple[tuple[str, Mark], ...]] = {}
-    refused = False
-    for key, value in zip(keys, server.pipeline([("GET", key) for key in keys]), strict=True):
-        mark = Mark.parse(value) if isinstance(value, bytes) else None
-        names = key.removeprefix(prefix).split(b":")  # those of a stream with the same hash tag have more parts
-        refused = refused or is_not_permitted(value)
-        if mark is not None and len(names) == 2:
-            group, consumer = map(unquote_to_bytes, names)
-            marks[group] = (*marks.get(group, ()), (consumer.decode("utf-8", "surrogateescape"), mark))
-    return marks, refused
 
 
 def _fetch_group(server: Server, stream: Name, entry: StreamId, info: GroupInfo, limit: int) -> GroupFacts:

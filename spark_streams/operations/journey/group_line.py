@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from spark_streams.base.printable import name_text
 from spark_streams.base.units import counted, duration
-from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.wire.replies.xinfo import FATAL
+from spark_streams.connector.admin.groups import FATAL, Mark
 from spark_streams.operations.journey.facts import EntryFacts, GroupFacts, Pending
 from spark_streams.operations.journey.line import Line
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from spark_streams.base.ids import StreamId
 from spark_streams.base.printable import name_text
+from spark_streams.connector.admin.checkpoint import Checkpoint, fetch_record
+from spark_streams.connector.admin.dead_letters import (
+    Origin,
+    dead_letter_streams,
+    fetch_delays,
+    fetch_origins,
+    is_redriven_now,
+)
 from spark_streams.connector.deadletter.envelope import is_dead_letter, raw, text
-from spark_streams.connector.deadletter.inspect.listing import dead_letter_streams
-from spark_streams.connector.deadletter.redrive.redrive_options import PARKED, Origin
-from spark_streams.connector.deadletter.redrive.redrive_state import RedriveState, redrive_key
-from spark_streams.connector.keys import delays_key, is_returned, origins_key, read_retry_stream, record_key
-from spark_streams.connector.sink.ledger.ledger import QueryRecord
-from spark_streams.connector.wire.connection.connection import ReplyError
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.keys import is_returned, read_retry_stream
 from spark_streams.connector.wire.replies.scan import list_streams
 from spark_streams.connector.wire.session import Session
-from spark_streams.operations.journey.batches import Checkpoint, batch_lines, ledger_lines
+from spark_streams.operations.journey.batches import batch_lines, ledger_lines
 from spark_streams.operations.journey.copies import Copy, Found, find_copies, name_of, of_dead_letter, of_entry
 from spark_streams.operations.journey.copy_lines import copy_line, no_dead_letter_lines, origin_lines, sent_back_lines
 from spark_streams.operations.journey.facts import EntryFacts, Name, fetch_facts
@@ -79,14 +80,14 @@ def _journey(
     facts = session.run(lambda server: fetch_facts(server, stream, entry, limit))
     dead, retries = _copies(session, _raw(stream), entry, limit)
     copies = [*dead.copies, *retries.copies]
-    origins = session.run(lambda server: _origins(server, {copy.stream for copy in dead.copies}))
+    origins = session.run(lambda server: fetch_origins(server, {copy.stream for copy in dead.copies}))
     doubted = [(copy, copy.envelope.get("group", ""), _doubt(copy, origins)) for copy in copies]
     proofs = {group: f"envelope of {name_of(copy)}" for copy, group, doubt in doubted if not doubt}
     archives = [archive_line(archive, text(_raw(stream)), entry) for archive in beside.archives]
     is_archived = any(line.event == "archived" and line.is_exact for line in archives)
     was_added = bool(proofs) or is_archived
     lines = [*presence_lines(facts, was_added), *origin_lines(facts)]
-    delays = session.run(lambda server: _delays(server, stream, {group for _, group, _ in doubted}))
+    delays = session.run(lambda server: fetch_delays(server, text(_raw(stream)), {group for _, group, _ in doubted}))
     lines += [copy_line(facts, copy, doubt, delays[group]) for copy, group, doubt in doubted]
     was_delivered = any(group.pending is None and entry <= group.info.last_delivered for group in facts.groups)
     if was_added or not is_never_added(facts):
@@ -149,50 +150,22 @@ def _batch_lines(
     lines = [line for of in read for line in batch_lines(facts, *of, checkpoint)]
     rows = [row for table in tables for row in table_lines(table, lines, stream, facts.id)]
     lines = proved_by_rows(lines, rows, archives)
-    flat = session.run(lambda server: server.pipeline([("HGETALL", record_key(checkpoint.query))])[0])
-    if isinstance(flat, ReplyError) or not flat or not checkpoint.query:
-        return [*lines, *rows]  # the query has another sink, or the user may not read the ledger
-    return [*lines, *rows, *ledger_lines(lines, QueryRecord.read(flat))]
+    record = session.run(lambda server: fetch_record(server, checkpoint.query))
+    return [*lines, *rows, *([] if record is None else ledger_lines(lines, record))]
 
 
 def _sent_back(session: Session, facts: EntryFacts, limit: int) -> tuple[list[Line], Sequence[Copy]]:
     """Return lines about what a dead letter was sent back as, and these entries; nothing for another entry."""
     stream = _raw(facts.stream)
-    origins = session.run(lambda server: _origins(server, [stream]))[stream]
+    origins = session.run(lambda server: fetch_origins(server, [stream]))[stream]
     if not origins and (facts.fields is None or not is_dead_letter(facts.fields)):
         return [], ()
     if is_never_added(facts) or read_retry_stream(text(stream)) is not None:
         return [], ()
-    state = session.run(lambda server: server.pipeline([("GET", redrive_key(text(stream)))])[0])
-    running = RedriveState.parse(state) if isinstance(state, bytes) else None
+    is_moving = session.run(lambda server: is_redriven_now(server, text(stream)))
     streams = [raw(origin) for origin, _ in sorted(origins or ())]
     found = find_copies(session, streams, of_dead_letter(stream, facts.id), limit)
-    return sent_back_lines(facts, found, running is not None and bool(running.to)), found.copies
-
-
-def _delays(server: Server, stream: Name, groups: Iterable[str]) -> Mapping[str, object]:
-    """Return the recorded retry delays of these groups."""
-    names = sorted(groups)
-    return dict(
-        zip(names, server.pipeline([("GET", delays_key(text(_raw(stream)), name)) for name in names]), strict=True)
-    )
-
-
-def _origins(server: Server, streams: Iterable[bytes]) -> Mapping[bytes, Collection[Origin] | None]:
-    """Return the recorded origins of each dead-letter stream, and of the one that it is the parking stream of; None if
-    the user may not read them."""
-    origins: dict[bytes, Collection[Origin] | None] = {}
-    for stream in sorted(streams):
-        names = dict.fromkeys([text(stream), text(stream).removesuffix(PARKED)])
-        replies = server.pipeline([("HKEYS", origins_key(name)) for name in names])
-        is_refused = any(isinstance(reply, ReplyError) for reply in replies)
-        origins[stream] = None if is_refused else {_origin(field) for reply in replies for field in reply}
-    return origins
-
-
-def _origin(field: bytes) -> Origin:
-    stream, _, group = field.decode("ascii", "replace").partition(" ")
-    return unquote(stream, errors="surrogateescape"), unquote(group, errors="surrogateescape")
+    return sent_back_lines(facts, found, is_moving), found.copies
 
 
 def _raw(stream: Name) -> bytes:

@@ -22,9 +22,8 @@ from pyarrow import fs
 
 from spark_streams.base.extras import command_for
 from spark_streams.base.numbers import parse_number
+from spark_streams.connector.admin.checkpoint import ICEBERG_BATCH, ICEBERG_QUERY, json_object
 from spark_streams.connector.errors import InvalidOptionError
-from spark_streams.connector.micro_batch import ICEBERG_BATCH, ICEBERG_QUERY
-from spark_streams.operations.journey.batches import json_object
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable

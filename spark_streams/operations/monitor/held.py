@@ -13,8 +13,8 @@ from types import MappingProxyType
 from spark_streams.base.ids import StreamId
 from spark_streams.base.printable import name_text
 from spark_streams.base.units import count, duration, size
+from spark_streams.connector.admin.groups import ReadingGroup, holding
 from spark_streams.connector.lag.survey import ACTIVE_MS, GroupLag, StreamSummary, Survey
-from spark_streams.connector.retention import ReadingGroup, holding
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import GroupInfo
 from spark_streams.operations.monitor.stream_sizes import stream_sizes

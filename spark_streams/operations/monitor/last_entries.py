@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_streams.base.ids import MAX_ID, StreamId
-from spark_streams.connector.wire.connection.connection import Argument, PageSizer, Reply, ReplyError
+from spark_streams.connector.admin.streams import PageSizer
+from spark_streams.connector.wire.connection.connection import Argument, Reply, ReplyError
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import stream_states

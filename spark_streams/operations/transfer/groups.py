@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import StreamId
+from spark_streams.connector.admin.groups import count_read
 from spark_streams.connector.keys import copied_key
 from spark_streams.connector.operator_commands import seek_command
-from spark_streams.connector.source.group.account import count_read
 from spark_streams.connector.wire.connection.connection import Argument
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_busy_group, is_no_such_key, is_not_permitted

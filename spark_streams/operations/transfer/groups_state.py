@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from spark_streams.base.export_lines import VERSION
 from spark_streams.base.ids import StreamId
 from spark_streams.base.printable import json_text
+from spark_streams.connector.admin.dead_letters import text_as_json
+from spark_streams.connector.admin.groups import milliseconds, transact
+from spark_streams.connector.admin.streams import pairs
 from spark_streams.connector.deadletter.envelope import text
-from spark_streams.connector.deadletter.inspect.export import text_as_json
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.wire.connection.connection import Reply
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.multi_exec import transact
-from spark_streams.connector.wire.replies.replies import milliseconds, pairs
 from spark_streams.operations.transfer.groups import fetch_groups
 
 MOST_PENDING = 100_000  # entries of a group: a transaction returns them

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
-from spark_streams.connector.deadletter.page_reader import PageSize, request_page, run_with_smaller_pages
+from spark_streams.connector.admin.dead_letters import DEAD_LETTER_LIMITS, DeadLetterLimits, entry_pages
+from spark_streams.connector.admin.groups import nth_from
+from spark_streams.connector.admin.streams import fetch_shard_sets, missing
 from spark_streams.connector.errors import InvalidOptionError, ShardsError
-from spark_streams.connector.shards.settling import fetch_shard_sets
-from spark_streams.connector.source.group.account import nth_from
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.entries.entry_page import parse_entries
-from spark_streams.connector.wire.replies.scan import missing
 from spark_streams.connector.wire.replies.xinfo import stream_states
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.groups.target import Target
@@ -59,22 +55,5 @@ def stream_pages(
     session: Session, stream: str, within: Range, limits: DeadLetterLimits = DEAD_LETTER_LIMITS
 ) -> Iterator[list[Entry]]:
     """Yield the entries of the range. Raises ServerError."""
-    size = PageSize(limits)
-    first, last = within
-    while first <= last:
-        session.renew_login()
-        read = partial(_read_page, stream, first, last, size)
-        entries, received = run_with_smaller_pages(session, size, read)
-        if not entries:
-            return
-        yield entries
-        size.learn(len(entries), received, len(entries))
-        if entries[-1].id == MAX_ID:
-            return
-        first = entries[-1].id.next()
-
-
-def _read_page(stream: str, first: StreamId, last: StreamId, size: PageSize, server: Server) -> tuple[list[Entry], int]:
-    reply = request_page(server, stream, first, last, size.next(), size.limits.max_bytes)
-    [parsed] = parse_entries(reply, 1)
-    return [Entry(StreamId.parse(entry[0]), entry[1]) for entry in parsed], len(reply)  # type: ignore[index,arg-type]
+    for page in entry_pages(session, stream, *within, limits):
+        yield [Entry(StreamId.parse(entry_id), fields) for entry_id, fields in page]

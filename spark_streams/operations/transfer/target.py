@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_streams.base.ids import StreamId
+from spark_streams.connector.admin.streams import execute_packed, pack, require_plain
 from spark_streams.connector.errors import CopyTargetError, InvalidOptionError
 from spark_streams.connector.keys import is_product_key
-from spark_streams.connector.shards.settling import require_plain
-from spark_streams.connector.wire.connection.connection import ReplyError, pack
+from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.multi_exec import execute_packed
 from spark_streams.connector.wire.replies.replies import is_id_refusal, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import ends_in, read_stream_state
 from spark_streams.connector.wire.session import Session

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from spark_streams.base.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.base.numbers import parse_number
+from spark_streams.connector.admin.checkpoint import CheckpointLog
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import group_named
 from spark_streams.connector.wire.session import Session
-from spark_streams.operations.verify.checkpoint import Checkpoint
 from spark_streams.operations.verify.history import Acknowledged, Added, History, Place, Row
 from spark_streams.operations.verify.plan import BAD, Plan
 
@@ -31,7 +31,9 @@ _NEVER = 2**62  # batch of a row that no batch of the offset log contains
 class Observer(threading.Thread):
     """Looks again and again until `close`. added: the growing lists of the producers."""
 
-    def __init__(self, address: Address, plan: Plan, checkpoint: Checkpoint, added: Sequence[Sequence[Added]]) -> None:
+    def __init__(
+        self, address: Address, plan: Plan, checkpoint: CheckpointLog, added: Sequence[Sequence[Added]]
+    ) -> None:
         super().__init__(daemon=True)
         self._session = Session(address, "rstream verify", is_known=True)
         self._plan, self._checkpoint, self._added = plan, checkpoint, added

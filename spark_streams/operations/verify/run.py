@@ -17,12 +17,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from spark_streams.base.version import __version__
+from spark_streams.connector.admin.checkpoint import CheckpointLog
 from spark_streams.connector.errors import InvalidOptionError, QueryError, RStreamError, UnsupportedError
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.verify import server_side
 from spark_streams.operations.verify.checker import check
-from spark_streams.operations.verify.checkpoint import Checkpoint
 from spark_streams.operations.verify.driver import PATIENCE
 from spark_streams.operations.verify.history import Outcome
 from spark_streams.operations.verify.observer import Observer
@@ -59,7 +59,7 @@ def verify(plan: Plan, address: Address, login: Mapping[str, str], tell: Tell, a
     with contextlib.ExitStack() as closing:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="rstream-verify-")))
         if not plan.keeps:
-            closing.callback(_clean, address, plan.prefix, Checkpoint(folder / "checkpoint"), tell)
+            closing.callback(_clean, address, plan.prefix, CheckpointLog(folder / "checkpoint"), tell)
         if (relay := None if plan.spark_submit else _relay_to(address)) is not None:
             closing.enter_context(relay)
         run = _Run(plan, address, login, folder, relay, tell)
@@ -68,7 +68,7 @@ def verify(plan: Plan, address: Address, login: Mapping[str, str], tell: Tell, a
         return run.result(about)
 
 
-def _clean(address: Address, prefix: str, checkpoint: Checkpoint, tell: Tell) -> None:
+def _clean(address: Address, prefix: str, checkpoint: CheckpointLog, tell: Tell) -> None:
     """Delete the keys until none is left: a task of a killed driver may still write."""
     deleted = 0
     try:
@@ -108,7 +108,7 @@ class _Run:
         self, plan: Plan, address: Address, login: Mapping[str, str], folder: Path, relay: Relay | None, tell: Tell
     ) -> None:
         self._plan, self._address, self._folder, self._relay, self._tell = plan, address, folder, relay, tell
-        self._chance, self._checkpoint = plan.chance("disturbance"), Checkpoint(folder / "checkpoint")
+        self._chance, self._checkpoint = plan.chance("disturbance"), CheckpointLog(folder / "checkpoint")
         reached = reached_through(address, relay, plan.prefix)
         self._environment = {**login, "RSTREAM_URL": reached.url}
         self._feeds = [Feed(sender(reached), plan, number) for number in range(2)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from spark_streams.connector.admin.checkpoint import keys_of_query
+from spark_streams.connector.admin.streams import connect_to_node, master, sentinel_fail_over, topology_of
 from spark_streams.connector.errors import UnsupportedError
-from spark_streams.connector.keys import PREFIX, batch_kind_key, record_key, slot_of
+from spark_streams.connector.keys import PREFIX, slot_of
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.topology import sentinel
-from spark_streams.connector.wire.topology.topology import connect_to_node, topology_of
 from spark_streams.operations.doctor.asking import fetch_facts
 
 _SETTINGS = ("appendonly", "appendfsync", "save", "min-replicas-to-write")
@@ -38,7 +38,7 @@ def own_keys(server: Server, prefix: str) -> list[bytes]:
 
 def delete_own_keys(server: Server, prefix: str, query_id: str | None) -> int:
     """Delete these keys, and those that only have Spark's ID of the query in their name. Return how many existed."""
-    of_query = [] if query_id is None else [record_key(query_id).encode(), batch_kind_key(query_id).encode()]
+    of_query = [] if query_id is None else keys_of_query(query_id)
     return sum(server.execute_all([("DEL", key) for key in [*own_keys(server, prefix), *of_query]]))
 
 
@@ -57,14 +57,14 @@ def master_of(address: Address, key: str) -> str:
     if not (address.is_cluster or address.asks_sentinels):
         raise UnsupportedError("this is one server: nothing can take over")
     owners = topology_of(address).refresh().owners if address.is_cluster else ()
-    node = owners[slot_of(key.encode())] if owners else sentinel.master(address).node
+    node = owners[slot_of(key.encode())] if owners else master(address).node
     return "none" if node is None else f"{node[0]}:{node[1]}"
 
 
 def fail_over(address: Address, key: str) -> None:
     """Ask for another master of a key. Raises UnsupportedError, ServerReplyError."""
     if address.asks_sentinels:
-        sentinel.fail_over(address)
+        sentinel_fail_over(address)
         return
     view = topology_of(address).refresh()
     master = view.owners[slot_of(key.encode())]

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from spark_streams import dead_letters
 from spark_streams.cli import main
+from spark_streams.connector.admin import groups as group_snapshot
 from spark_streams.connector.errors import NotPermittedError
 from spark_streams.connector.keys import origins_key, retry_stream
 from spark_streams.connector.micro_batch import MicroBatchName
@@ -23,7 +24,7 @@ from spark_streams.connector.sink.send.chunk_writer import append
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.stream_names import PatternRead
 from spark_streams.connector.wire.connect import connect
-from spark_streams.operations.groups import group_snapshot, prune
+from spark_streams.operations.groups import prune
 from tests.connector.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.connector.source.limited_user import read_in_all_ways
 from tests.holding import OLD, hold

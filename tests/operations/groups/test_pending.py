@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import redis
 
+from spark_streams.connector.admin import groups as guard
 from spark_streams.connector.errors import ServerUnreachableError
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.wire.connection.connection import Connection
-from spark_streams.operations.groups import guard
 from tests.operations.groups.conftest import Rstream, RstreamJson
 
 G = ("--group", "g", "--even-active")

@@ -20,7 +20,7 @@ OLD = 1_700_000_000_000  # an entry's time, years ago
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer is silent after 50 ms, as after a minute."""
     monkeypatch.setattr(prune, "SHORTEST_MS", 1)
-    monkeypatch.setattr("spark_streams.operations.groups.group_snapshot.ACTIVE_MS", 1)
+    monkeypatch.setattr("spark_streams.connector.admin.groups.ACTIVE_MS", 1)
 
 
 def abandoned(client: redis.Redis, stream: str = "orders", group: str = "nb-1", pending: int = 2) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import redis
 
+from spark_streams.connector.admin import groups as guard
 from spark_streams.connector.errors import DataLossError, GroupMissingError, GroupSharedError
 from spark_streams.connector.source.group_client import lease_key
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadMaxRows
-from spark_streams.operations.groups import guard
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tests.remedies import carry_out
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import redis
 
+from spark_streams.connector.admin.checkpoint import CheckpointLog
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.operations.verify.checker import Report, check
-from spark_streams.operations.verify.checkpoint import Checkpoint
 from spark_streams.operations.verify.history import Added, Outcome
 from spark_streams.operations.verify.observer import Observer
 from spark_streams.operations.verify.plan import BAD, Plan
@@ -37,7 +37,7 @@ class Run:
         (folder / "commits").mkdir()
         (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(offset)}")
         added = [Added(STREAM, ("p", n), Outcome.OK, entry) for n, entry in enumerate(self.ids)]
-        self.observer = Observer(Address.parse(self._url), Plan("run", 1, 60, {}), Checkpoint(folder), [added])
+        self.observer = Observer(Address.parse(self._url), Plan("run", 1, 60, {}), CheckpointLog(folder), [added])
 
     def commit(self) -> None:
         (self._folder / "commits" / "0").touch()

@@ -11,8 +11,8 @@ from spark_streams.operations.commands.entry import parse_id
 from spark_streams.operations.commands.shared import milliseconds
 
 if TYPE_CHECKING:
+    from spark_streams.connector.admin.groups import GroupSnapshot
     from spark_streams.operations.commands.bounds import Only
-    from spark_streams.operations.groups.group_snapshot import GroupSnapshot
     from spark_streams.operations.groups.pending_selection import Choice
 
 F = TypeVar("F", bound=Callable[..., object])

@@ -49,9 +49,9 @@ def claim(
       rstream groups claim orders payments --group etl --from bob --to ann --yes
       rstream groups claim orders --group etl --released --to ann
     """
+    from spark_streams.connector.admin.groups import GroupSnapshot
     from spark_streams.operations.groups.claim import Claimed
     from spark_streams.operations.groups.claim import claim as hand_over
-    from spark_streams.operations.groups.group_snapshot import GroupSnapshot
 
     has_idle = selection["idle"] is not None
     if released and (source is not None or has_idle):
@@ -124,8 +124,8 @@ def ack(
       rstream groups ack orders --group etl --consumer bob --idle 1d
       rstream groups ack 'orders:*' --group etl --all --yes
     """
+    from spark_streams.connector.admin.groups import GroupSnapshot
     from spark_streams.operations.groups.acknowledge import Acknowledged, acknowledge, selected_consumers
-    from spark_streams.operations.groups.group_snapshot import GroupSnapshot
 
     has_idle = selection["idle"] is not None
     selecting = {name: value for name, value in selection.items() if not (everything and name == "last")}

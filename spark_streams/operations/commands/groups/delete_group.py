@@ -73,6 +73,7 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
 
 
 def _groups(server: Server, names: Sequence[str], options: ChangeOptions, report: ChangeReport[Deleted]) -> None:
+    from spark_streams.connector.admin.groups import count_waiting, find_group_keys, split_by_stream, waiting_lines
     from spark_streams.connector.wire.replies.xinfo import streams_with_group
     from spark_streams.operations.groups.delete import (
         delete_group,
@@ -80,12 +81,6 @@ def _groups(server: Server, names: Sequence[str], options: ChangeOptions, report
         plan_delete_group,
         plan_delete_leftovers,
         resume_lines,
-    )
-    from spark_streams.operations.groups.group_keys import (
-        count_waiting,
-        find_group_keys,
-        split_by_stream,
-        waiting_lines,
     )
 
     group = options.group
@@ -136,6 +131,7 @@ def _consumers(
     report: ChangeReport[Deleted],
 ) -> None:
     from spark_streams.base.ids import MAX_ID
+    from spark_streams.connector.admin.groups import GroupKey
     from spark_streams.operations.groups.delete import (
         delete_consumer,
         delete_leftovers,
@@ -145,7 +141,6 @@ def _consumers(
         plan_delete_leftovers,
         require_consumers,
     )
-    from spark_streams.operations.groups.group_keys import GroupKey
 
     group = options.group
     streams = [s for s in resolve_streams(server, names, group, options.exact) if options.only.has(s, group)]

@@ -18,8 +18,8 @@ from spark_streams.operations.commands.shared import json_option, print_json, pr
 from spark_streams.operations.commands.yes import change_line, yes_option
 
 if TYPE_CHECKING:
+    from spark_streams.connector.admin.groups import GroupSnapshot
     from spark_streams.connector.wire.connection.server import Server
-    from spark_streams.operations.groups.group_snapshot import GroupSnapshot
 
 REFUSED = 3  # exit code of a dry run of a change that would be refused
 Row = Sequence[object]
@@ -104,7 +104,7 @@ def load_groups(
 ) -> list[GroupSnapshot]:
     """Return the state of the group on each stream of the names. exact: as for resolve_streams; absent: see
     GroupSnapshot; only: the groups of a dry run, others are left out. Raises StreamStateError."""
-    from spark_streams.operations.groups.group_snapshot import fetch_group
+    from spark_streams.connector.admin.groups import fetch_group
 
     streams = resolve_streams(server, names, group, exact)
     require_existing(server, streams)
@@ -114,7 +114,7 @@ def load_groups(
 
 def server_time(server: Server) -> int:
     """Return the server's time in milliseconds since the epoch."""
-    from spark_streams.operations.groups.group_snapshot import fetch_time
+    from spark_streams.connector.admin.groups import fetch_time
 
     return fetch_time(server, time.time_ns() // 1_000_000)
 

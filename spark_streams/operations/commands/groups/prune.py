@@ -85,14 +85,9 @@ def prune(
       rstream groups prune --idle 1d --consumers --yes
     """
     from spark_streams.base.units import duration
+    from spark_streams.connector.admin.groups import count_waiting, find_group_keys, split_by_stream, waiting_lines
     from spark_streams.operations.groups import prune as pruning
     from spark_streams.operations.groups.delete import resume_lines
-    from spark_streams.operations.groups.group_keys import (
-        count_waiting,
-        find_group_keys,
-        split_by_stream,
-        waiting_lines,
-    )
 
     if idle < pruning.SHORTEST_MS:
         raise click.UsageError(

@@ -48,7 +48,7 @@ def release(
       rstream groups release orders --group etl --consumer bob --mode silent --yes
       rstream groups release orders --group etl --consumer bob --id 1795163834542-0 --mode fatal --yes
     """
-    from spark_streams.operations.groups.group_snapshot import GroupSnapshot
+    from spark_streams.connector.admin.groups import GroupSnapshot
     from spark_streams.operations.groups.release import Released
     from spark_streams.operations.groups.release import release as give_back
 

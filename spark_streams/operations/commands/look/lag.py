@@ -150,7 +150,7 @@ def _with_margins(
     server: Server, streams: Sequence[str | bytes], seen: Survey, over_ms: int
 ) -> tuple[Survey, dict[Key, Margin]]:
     """Return the last survey of those that are taken during this time, and the margin of each of its groups."""
-    from spark_streams.connector.lag.margin import MarginWindow, node_memories
+    from spark_streams.connector.admin.streams import MarginWindow, node_memories
     from spark_streams.connector.lag.survey import survey
     from spark_streams.operations.monitor.stream_sizes import stream_sizes
 

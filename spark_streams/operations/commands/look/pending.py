@@ -68,8 +68,8 @@ def pending(
 
 def _consumers(names: tuple[str, ...], group: str | None, consumer: str | None, url: str, as_json: bool) -> None:
     from spark_streams.base.units import duration
+    from spark_streams.connector.admin.groups import SHOWN
     from spark_streams.connector.lag.survey import survey
-    from spark_streams.connector.wire.replies.xinfo import SHOWN
 
     with connect(url) as server:
         snapshot = survey(server, named_streams(server, names, with_retry_streams=True), counted=1)
@@ -122,7 +122,7 @@ def _entries(
 ) -> None:
     from spark_streams.base.printable import name_text
     from spark_streams.base.units import duration
-    from spark_streams.connector.wire.replies.xinfo import FATAL, SHOWN
+    from spark_streams.connector.admin.groups import FATAL, SHOWN
 
     waited_for: tuple[str | int, ...] = () if idle is None else ("IDLE", idle)
     with connect(url) as server:

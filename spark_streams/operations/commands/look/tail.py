@@ -195,7 +195,7 @@ class _Screen:
     def __call__(self, entry: Seen | Pending) -> None:
         from spark_streams.base.printable import name_text
         from spark_streams.base.units import duration
-        from spark_streams.connector.wire.replies.xinfo import FATAL
+        from spark_streams.connector.admin.groups import FATAL
         from spark_streams.operations.monitor.group_preview import Pending
 
         click.echo("", nl=not self._first)

@@ -84,7 +84,7 @@ class ServerWatch:
     """Takes snapshots of a server repeatedly. It connects again if the connection breaks."""
 
     def __init__(self, url: str, names: tuple[str, ...], group: str | None, interval_ms: int) -> None:
-        from spark_streams.connector.wire.replies.replies import info
+        from spark_streams.connector.admin.streams import info
         from spark_streams.operations.monitor.rates import History
         from spark_streams.operations.monitor.terminal.board import Title
 

@@ -86,8 +86,8 @@ def where(
       rstream where orders 1795163834542-0 --checkpoint checkpoints/etl --table lake/orders
       rstream where orders 1795163834542-0 --archive lake/archive
     """
+    from spark_streams.connector.admin.checkpoint import read_checkpoint
     from spark_streams.connector.wire.session import Session
-    from spark_streams.operations.journey.batches import read_checkpoint
     from spark_streams.operations.journey.journey import Beside, journeys
     from spark_streams.operations.journey.tables import read_table
 

@@ -80,7 +80,7 @@ def rate_option(command: F) -> F:
 
 def rules_of(options: RuleOptions, rate: int | None = None) -> Rules:
     """Return the rules of these options. Raises click.UsageError, TransformError."""
-    from spark_streams.connector.deadletter.transform import load
+    from spark_streams.connector.admin.dead_letters import load
     from spark_streams.operations.transfer.entries import Rules, parse_fields
 
     try:

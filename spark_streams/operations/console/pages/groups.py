@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.base.ids import StreamId
+from spark_streams.connector.admin.groups import GroupSnapshot, fetch_group
 from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.operations.console.pages.pending import PendingEntry, fetch_pending
 from spark_streams.operations.console.pages.streams import shards_of
 from spark_streams.operations.console.request.parameters import Parameters
 from spark_streams.operations.console.site import Site, key_of
-from spark_streams.operations.groups.group_snapshot import GroupSnapshot, fetch_group
 from spark_streams.operations.monitor.rates import UNKNOWN
 
 _PENDING = 20  # entries on the page

@@ -13,6 +13,7 @@ from spark_streams.base.given_text import assignment
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId, age_ms
 from spark_streams.base.printable import name_text as name_as_text
 from spark_streams.base.times import duration, moment
+from spark_streams.connector.admin.groups import fetch_time
 from spark_streams.connector.deadletter.envelope import text
 from spark_streams.connector.errors import OptionError, StreamMissingError, StreamStateError
 from spark_streams.connector.keys import shards_key
@@ -31,7 +32,6 @@ from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.console.pages.pending import PendingEntry, fetch_pending
 from spark_streams.operations.console.request.parameters import Parameters
 from spark_streams.operations.console.site import Pages, Site, key_of
-from spark_streams.operations.groups.group_snapshot import fetch_time
 from spark_streams.operations.monitor.last_entries import Seen, existing
 
 _FIELDS = 8  # of an entry in a list

@@ -13,11 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_streams.base.ids import StreamId, is_time
+from spark_streams.connector.admin.dead_letters import (
+    DEAD_LETTER_LIMITS,
+    REASONS,
+    DeadLetterLimits,
+    KindCounts,
+    PageSize,
+    ReasonCounts,
+    read_page,
+)
 from spark_streams.connector.deadletter.envelope import raw
-from spark_streams.connector.deadletter.inspect.reason_counts import REASONS, ReasonCounts
-from spark_streams.connector.deadletter.kind_counts import KindCounts
-from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
-from spark_streams.connector.deadletter.page_reader import PageSize, read_page
 from spark_streams.connector.errors import NotPermittedError, RStreamError, ServerUnreachableError
 from spark_streams.connector.keys import read_retry_stream
 from spark_streams.connector.lag.survey import StreamSummary

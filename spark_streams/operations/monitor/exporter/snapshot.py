@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.base.printable import name_text
-from spark_streams.connector.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
-from spark_streams.connector.deadletter.retry.waiting_entries import WaitingEntries, waiting_entries, waiting_of
+from spark_streams.connector.admin.dead_letters import FIRST_LOOK, PageSize, pages_of
+from spark_streams.connector.admin.groups import WaitingEntries, waiting_entries, waiting_of
+from spark_streams.connector.admin.streams import MarginWindow, NodeMemory, node_memories
 from spark_streams.connector.errors import NotPermittedError, RStreamError, ServerError
-from spark_streams.connector.lag.margin import Margin, MarginWindow, NodeMemory, node_memories
+from spark_streams.connector.lag.margin import Margin
 from spark_streams.connector.lag.survey import GroupLag, StreamSummary, survey
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.operations.monitor.exporter.dead_letters import DeadLetters, Reason

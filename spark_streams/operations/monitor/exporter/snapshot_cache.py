@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from spark_streams.base.printable import name_text
+from spark_streams.connector.admin.streams import KeptConnection, MarginWindow
 from spark_streams.connector.errors import NotPermittedError, RStreamError
-from spark_streams.connector.lag.margin import MarginWindow
 from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connect import KeptConnection
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.scan import LONGEST_NAME
 from spark_streams.operations.monitor.exporter.dead_letters import SECONDS, DeadLetters

@@ -6,15 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from spark_streams.base.pattern import is_pattern
+from spark_streams.connector.admin.streams import names_and_patterns
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.scan import (
-    MOST_STREAMS,
-    Bounded,
-    bounded,
-    list_streams,
-    matching_streams,
-    names_and_patterns,
-)
+from spark_streams.connector.wire.replies.scan import MOST_STREAMS, Bounded, bounded, list_streams, matching_streams
 
 _SEARCH_INTERVAL = 10.0  # seconds between two searches for new streams, and ten times the duration of the last search
 

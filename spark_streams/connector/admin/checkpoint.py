@@ -1,0 +1,154 @@
+"""What a query's checkpoint says of its batches, and what its sink's ledger, its tables and an archive have of them.
+
+    metadata      {"id": …}, the query
+    offsets/7     v1, Spark's line, and a line for each source: the offset at which batch 7 ends
+    commits/7     exists: batch 7 is complete
+
+Spark keeps the last batches (spark.sql.streaming.minBatchesToRetain).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_streams.base.ids import StreamId
+from spark_streams.base.numbers import parse_number
+from spark_streams.connector.errors import InvalidOptionError, OffsetError
+from spark_streams.connector.keys import batch_kind_key, record_key
+from spark_streams.connector.micro_batch import ICEBERG_BATCH, ICEBERG_QUERY, partition_name
+from spark_streams.connector.sink.ledger.ledger import QueryRecord
+from spark_streams.connector.source.archive.files import KEYS, retrying
+from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.wire.connection.connection import ReplyError
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.jobs.parts.archiving import Archive
+
+__all__ = [
+    "ICEBERG_BATCH",
+    "ICEBERG_QUERY",
+    "KEYS",
+    "Archive",
+    "Batch",
+    "Checkpoint",
+    "CheckpointLog",
+    "Offset",
+    "QueryRecord",
+    "fetch_record",
+    "json_object",
+    "keys_of_query",
+    "last_batch",
+    "partition_name",
+    "read_checkpoint",
+    "retrying",
+]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch."""
+
+    number: int
+    at: int | None  # when it was planned, Unix ms
+    offsets: Sequence[Offset] | None  # of the sources of this product; None: not readable
+    is_committed: bool
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """query: its ID, "" if the folder does not name it; batches: in order."""
+
+    query: str
+    batches: Sequence[Batch]
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read a checkpoint folder of this machine. Raises InvalidOptionError."""
+    try:
+        numbers = {parse_number(file.name): file for file in (folder / "offsets").iterdir()}
+        commits = {file.name for file in (folder / "commits").glob("*")}
+        metadata = folder / "metadata"
+        named = json_object(metadata.read_text(encoding="utf-8")) if metadata.exists() else {}
+        batches = [
+            _batch(number, file.read_text(encoding="utf-8", errors="replace"), file.name in commits)
+            for number, file in sorted((n, file) for n, file in numbers.items() if n is not None)
+        ]
+    except OSError as error:
+        raise InvalidOptionError(
+            f"checkpoint {str(folder)!r} cannot be read: {error.strerror}. Name the folder of option "
+            "checkpointLocation, which has the folder offsets; copy it to this machine first if it is elsewhere"
+        ) from error
+    return Checkpoint(str(named.get("id", "")), batches)
+
+
+def _batch(number: int, text: str, is_committed: bool) -> Batch:
+    _, _, body = text.partition("\n")
+    parsed = [json_object(line) for line in body.split("\n")]
+    times = [value for one in parsed if isinstance(value := one.get("batchTimestampMs"), int)]
+    try:
+        offsets = [Offset.from_json(one) for one in parsed if {"format", "group", "streams"} <= one.keys()]
+    except OffsetError:
+        offsets = []
+    return Batch(number, times[0] if times else None, offsets or None, is_committed)
+
+
+def json_object(line: str) -> Mapping[str, object]:
+    """Return a JSON object of Spark's or Delta's log; an empty one for another line."""
+    with contextlib.suppress(ValueError):
+        value = json.loads(line)
+        if isinstance(value, dict):
+            return value
+    return {}
+
+
+class CheckpointLog:
+    """The logs of a query that runs. Spark deletes old files, so `ends` is read again and again meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ends: dict[int, dict[str, StreamId]] = {}
+
+    def logged(self) -> int:
+        """Return the last batch in the offset log; -1: none."""
+        return last_batch(self.folder / "offsets")
+
+    def committed(self) -> int:
+        """Return the last batch in the commit log; -1: none."""
+        return last_batch(self.folder / "commits")
+
+    def query_id(self) -> str | None:
+        """Return Spark's ID of the query; None before its first start."""
+        file = self.folder / "metadata"
+        return str(json.loads(file.read_text())["id"]) if file.exists() else None
+
+    def ends(self) -> dict[int, dict[str, StreamId]]:
+        """Return where each batch so far ends in each stream."""
+        for number in set(_batches(self.folder / "offsets")) - self._ends.keys():
+            with contextlib.suppress(FileNotFoundError):  # Spark has just deleted it
+                text = (self.folder / "offsets" / str(number)).read_text()
+                self._ends[number] = dict(Offset.from_json(json.loads(text.splitlines()[2])).positions)
+        return self._ends
+
+
+def last_batch(log: Path) -> int:
+    """Return the highest number among the file names of a log of Spark; -1: none."""
+    return max(_batches(log), default=-1)
+
+
+def _batches(log: Path) -> list[int]:
+    numbers = [parse_number(file.name) for file in log.iterdir()] if log.is_dir() else []
+    return [number for number in numbers if number is not None]
+
+
+def fetch_record(server: Server, query: str) -> QueryRecord | None:
+    """Return what the sink's ledger has of a query; None: it has another sink, or the user may not read the ledger."""
+    [reply] = server.pipeline([("HGETALL", record_key(query))])
+    return None if isinstance(reply, ReplyError) or not reply or not query else QueryRecord.read(reply)
+
+
+def keys_of_query(query: str) -> list[bytes]:
+    """Return the keys that only have Spark's ID of the query in their name."""
+    return [record_key(query).encode(), batch_kind_key(query).encode()]

@@ -1,0 +1,170 @@
+"""Dead letters for an operator: to list, to count, to send back and to delete them; pages of a stream's entries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from urllib.parse import unquote
+
+from spark_streams.base.ids import MAX_ID, StreamId
+from spark_streams.connector.deadletter.criteria import Criteria, explain_no_match, parse_criteria
+from spark_streams.connector.deadletter.envelope import text
+from spark_streams.connector.deadletter.field_changes import FieldChanges
+from spark_streams.connector.deadletter.inspect.export import as_json, as_line, fields_as_json, text_as_json
+from spark_streams.connector.deadletter.inspect.listing import (
+    count_by_kind,
+    dead_letter_streams,
+    each_dead_letter,
+    fetch_streams,
+)
+from spark_streams.connector.deadletter.inspect.reason_counts import REASONS, ReasonCounts
+from spark_streams.connector.deadletter.kind_counts import KindCounts
+from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
+from spark_streams.connector.deadletter.page import KIND, DeadLetterPage
+from spark_streams.connector.deadletter.page_reader import (
+    FIRST_LOOK,
+    Extent,
+    PageSize,
+    dead_letter_pages,
+    extent,
+    following,
+    pages_of,
+    read_page,
+    request_page,
+    run_with_smaller_pages,
+)
+from spark_streams.connector.deadletter.redrive.purge import purge
+from spark_streams.connector.deadletter.redrive.redrive import Redrive, Report
+from spark_streams.connector.deadletter.redrive.redrive_options import PARKED, Origin
+from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive.redrive_state import RedriveState, redrive_key
+from spark_streams.connector.deadletter.retry.returned_entry import attempts_in
+from spark_streams.connector.deadletter.retry.waiting_entries import delay_after
+from spark_streams.connector.deadletter.transform import (
+    DeadLetter,
+    Loaded,
+    StreamEntry,
+    call,
+    dead_letters_of,
+    encode_fields,
+    load,
+)
+from spark_streams.connector.keys import delays_key, origins_key
+from spark_streams.connector.running.progress_bar import showing_progress
+from spark_streams.connector.wire.connection.connection import Reply, ReplyError
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.entries.entry_page import parse_entries
+from spark_streams.connector.wire.entries.lines import Mask
+from spark_streams.connector.wire.session import Session
+
+__all__ = [
+    "DEAD_LETTER_LIMITS",
+    "FIRST_LOOK",
+    "KIND",
+    "REASONS",
+    "Criteria",
+    "DeadLetter",
+    "DeadLetterLimits",
+    "DeadLetterPage",
+    "Entry",
+    "Extent",
+    "FieldChanges",
+    "KindCounts",
+    "Loaded",
+    "Mask",
+    "Origin",
+    "PageSize",
+    "ReasonCounts",
+    "Redrive",
+    "RedriveOptions",
+    "Report",
+    "StreamEntry",
+    "as_json",
+    "as_line",
+    "attempts_in",
+    "call",
+    "count_by_kind",
+    "dead_letter_pages",
+    "dead_letter_streams",
+    "dead_letters_of",
+    "delay_after",
+    "each_dead_letter",
+    "encode_fields",
+    "entry_pages",
+    "explain_no_match",
+    "extent",
+    "fetch_delays",
+    "fetch_origins",
+    "fetch_streams",
+    "fields_as_json",
+    "following",
+    "is_redriven_now",
+    "load",
+    "pages_of",
+    "parse_criteria",
+    "purge",
+    "read_page",
+    "showing_progress",
+    "text_as_json",
+]
+
+
+Entry = tuple[bytes, Sequence[bytes]]  # ID; name, value, name, value …
+
+
+def entry_pages(
+    session: Session, stream: str, first: StreamId, last: StreamId, limits: DeadLetterLimits = DEAD_LETTER_LIMITS
+) -> Iterator[list[Entry]]:
+    """Yield the entries of a range, both IDs included, page by page: memory does not depend on its length. Raises
+    ServerError."""
+    size = PageSize(limits)
+    while first <= last:
+        session.renew_login()
+        read = partial(_read_entries, stream, first, last, size)
+        entries, received = run_with_smaller_pages(session, size, read)
+        if not entries:
+            return
+        yield entries
+        size.learn(len(entries), received, len(entries))
+        end = StreamId.parse(entries[-1][0])
+        if end == MAX_ID:
+            return
+        first = end.next()
+
+
+def _read_entries(
+    stream: str, first: StreamId, last: StreamId, size: PageSize, server: Server
+) -> tuple[list[Entry], int]:
+    reply = request_page(server, stream, first, last, size.next(), size.limits.max_bytes)
+    [parsed] = parse_entries(reply, 1)
+    return [(entry[0], entry[1]) for entry in parsed], len(reply)  # type: ignore[index,misc]
+
+
+def is_redriven_now(server: Server, stream: str) -> bool:
+    """Whether a redrive of the stream is writing entries just now."""
+    state = server.pipeline([("GET", redrive_key(stream))])[0]
+    running = RedriveState.parse(state) if isinstance(state, bytes) else None
+    return running is not None and bool(running.to)
+
+
+def fetch_delays(server: Server, stream: str, groups: Iterable[str]) -> Mapping[str, Reply]:
+    """Return the recorded retry delays of these groups, as `delay_after` reads them."""
+    names = sorted(groups)
+    return dict(zip(names, server.pipeline([("GET", delays_key(stream, name)) for name in names]), strict=True))
+
+
+def fetch_origins(server: Server, streams: Iterable[bytes]) -> Mapping[bytes, Collection[Origin] | None]:
+    """Return the recorded origins of each dead-letter stream, and of the one that it is the parking stream of; None if
+    the user may not read them."""
+    origins: dict[bytes, Collection[Origin] | None] = {}
+    for stream in sorted(streams):
+        names = dict.fromkeys([text(stream), text(stream).removesuffix(PARKED)])
+        replies = server.pipeline([("HKEYS", origins_key(name)) for name in names])
+        is_refused = any(isinstance(reply, ReplyError) for reply in replies)
+        origins[stream] = None if is_refused else {_origin(field) for reply in replies for field in reply}
+    return origins
+
+
+def _origin(field: bytes) -> Origin:
+    stream, _, group = field.decode("ascii", "replace").partition(" ")
+    return unquote(stream, errors="surrogateescape"), unquote(group, errors="surrogateescape")

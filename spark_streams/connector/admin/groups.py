@@ -1,0 +1,402 @@
+"""Groups: a snapshot of one, what it has to read, and one guarded change of it.
+
+A change of a group is only made while none of its queries is running:
+
+    WATCH the leases   GET the leases   → a query is running: refuse
+    MULTI   the change   EXEC           → a lease was taken or has expired meanwhile: try again
+
+A query takes its lease before it reads the state of its group. So it reads the changed state, or the change is refused.
+
+The keys that queries keep for a group beside a stream are those of queries whose consumers are in the group, and of a
+query with the default consumer. If the group does not exist any more, only the latter are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import unquote_to_bytes
+
+from spark_streams.base.ids import StreamId
+from spark_streams.base.pattern import escape
+from spark_streams.connector.deadletter.retry.waiting_entries import WaitingEntries, waiting_entries, waiting_of
+from spark_streams.connector.errors import GroupInUseError, StreamMissingError, StreamStateError
+from spark_streams.connector.keys import PREFIX, key_beside, key_of_query, keys_of_consumer, keys_of_group
+from spark_streams.connector.lag.groups import GroupView, StreamView, view_streams
+from spark_streams.connector.options.table import SOURCE
+from spark_streams.connector.options.values import MOST_DELAYS
+from spark_streams.connector.retention import (
+    GroupName,
+    Readers,
+    ReadingGroup,
+    Sweeper,
+    fetch_consumers,
+    fetch_readers,
+    holding,
+    is_idle,
+    knows_acked,
+    record_forgotten,
+)
+from spark_streams.connector.source.commit_mark import Mark, committed_key
+from spark_streams.connector.source.group.account import (
+    count_between,
+    count_missing,
+    count_read,
+    ids_between,
+    nth_from,
+    undelivered,
+)
+from spark_streams.connector.source.group.recovery import Start
+from spark_streams.connector.source.group_client import lease_key
+from spark_streams.connector.wire.connection.connection import Argument, Reply, ReplyError
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.lease import Processes, are_held, describe
+from spark_streams.connector.wire.replies.multi_exec import transact
+from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, is_not_permitted, milliseconds
+from spark_streams.connector.wire.replies.scan import hint_of_names, matching_streams, matching_strings
+from spark_streams.connector.wire.replies.xinfo import (
+    FATAL,
+    RELEASED_IDLE,
+    SHOWN,
+    ConsumerInfo,
+    GroupInfo,
+    StreamState,
+    all_groups_in,
+    consumers_in,
+    group_named,
+    read_stream_state,
+    released_in,
+)
+
+__all__ = [
+    "ACTIVE_MS",
+    "DEFAULT_QUERY",
+    "FATAL",
+    "RELEASED_IDLE",
+    "SHOWN",
+    "GroupKey",
+    "GroupName",
+    "GroupSnapshot",
+    "GroupView",
+    "Mark",
+    "Readers",
+    "ReadingGroup",
+    "Start",
+    "StreamView",
+    "Sweeper",
+    "WaitingEntries",
+    "change",
+    "count_between",
+    "count_missing",
+    "count_read",
+    "count_waiting",
+    "fetch_consumers",
+    "fetch_group",
+    "fetch_mark",
+    "fetch_marks_of_stream",
+    "fetch_readers",
+    "fetch_time",
+    "find_group_keys",
+    "find_read_without_trace",
+    "find_running",
+    "find_with_running_query",
+    "groups_of",
+    "hint_of_names",
+    "holding",
+    "ids_between",
+    "is_idle",
+    "knows_acked",
+    "milliseconds",
+    "nth_from",
+    "queries_among",
+    "record_forgotten",
+    "released_in",
+    "running_message",
+    "set_mark",
+    "split_by_stream",
+    "transact",
+    "undelivered",
+    "view_streams",
+    "waiting_entries",
+    "waiting_lines",
+    "waiting_of",
+]
+
+
+ACTIVE_MS = 60_000  # a consumer that has sent a command within this time may be running
+DEFAULT_QUERY = str(next(option.default for option in SOURCE if option.name == "consumer"))  # without option consumer
+
+
+def queries_among(consumers: Iterable[str], *others: str) -> list[str]:
+    """Return the possible query names of these consumers, and the others: bytes that are not text are not names."""
+    names = dict.fromkeys([*others, *consumers])
+    return [name for name in names if not any("\ud800" <= character <= "\udfff" for character in name)]
+
+
+@dataclass(frozen=True)
+class GroupSnapshot:
+    """State of a group. head: of the stream; info: of the group; marks: commit marks of its queries; holders: the
+    running queries, each with ` (process 1 on host)`; absent: queries that the operator has named, whose consumers may
+    be missing from the group."""
+
+    stream: str
+    group: str
+    head: StreamState
+    info: GroupInfo
+    consumers: tuple[ConsumerInfo, ...]
+    marks: Mapping[str, Mark]
+    holders: Mapping[str, str]
+    absent: tuple[str, ...] = ()
+
+    @property
+    def position(self) -> StreamId:
+        """The last ID that was delivered to the group."""
+        return self.info.last_delivered
+
+    @property
+    def shows_attempts(self) -> bool:
+        """Whether the idle times also count from a read that found nothing (Redis 7.2)."""
+        return all(consumer.counts_attempts for consumer in self.consumers)
+
+    @property
+    def released(self) -> bool:
+        """Whether released entries are pending (XNACK): more entries than the consumers hold."""
+        return self.info.pending > sum(consumer.pending for consumer in self.consumers)
+
+    @property
+    def queries(self) -> list[str]:
+        """All names that a query in the group may have: those of its consumers, the default, and `absent`."""
+        return queries_among([consumer.text for consumer in self.consumers], DEFAULT_QUERY, *self.absent)
+
+    def consumers_named(self, consumers: Collection[str] | None) -> list[ConsumerInfo]:
+        """Return the consumers with these names; all if None."""
+        return [consumer for consumer in self.consumers if consumers is None or consumer.text in consumers]
+
+    def in_use(self, consumers: Collection[str] | None, even_active: bool) -> list[str]:
+        """Return why these consumers (None: the whole group) must not be changed; empty if they may be."""
+        names = set(self.holders) if consumers is None else {*consumers} & {*self.holders}
+        why = [running_message(self.stream, self.group, name, self.holders[name]) for name in sorted(names)]
+        for consumer in [] if even_active else self.consumers_named(consumers):
+            # A query's lease shows whether it is running. For other clients, only the idle time is known.
+            if consumer.idle < ACTIVE_MS and consumer.text not in {*self.marks, *self.holders}:
+                why.append(
+                    f"consumer {consumer.text!r} of group {self.group!r} of stream {self.stream!r} was active "
+                    f"{consumer.idle / 1000:.1f} s ago, and may still be running. Stop it, or set --even-active"
+                )
+        return why
+
+
+def running_message(stream: str, group: str, query: str, holder: str) -> str:
+    """Return the message about a running query. holder: ` (process 1 on host)`, or empty."""
+    return (
+        f"a query is running as consumer {query!r} of group {group!r} of stream {stream!r}{holder}. Stop it first (if "
+        "it was killed on another machine, its lease ends after ten seconds)"
+    )
+
+
+def fetch_group(
+    server: Server, stream: str, group: str, processes: Processes | None = None, absent: Sequence[str] = ()
+) -> GroupSnapshot:
+    """Fetch the state of a group. absent: see GroupSnapshot. Raises StreamStateError if the stream or the group does
+    not exist, ServerError."""
+    head, groups, consumers = server.execute_all(
+        [("XINFO", "STREAM", stream), ("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, group)],
+        is_no_such_key,
+        is_no_group,
+    )
+    if is_no_such_key(head):
+        raise StreamMissingError(f"no stream {stream!r} at {server.address}; {hint_of_names(server, [stream])}")
+    state = read_stream_state(server, stream, head)
+    info = group_named(group, groups)
+    if info is None or is_no_group(consumers) or is_no_such_key(consumers):
+        raise StreamStateError(
+            f"no group {group!r} of stream {stream!r} at {server.address}. To list its groups: rstream groups {stream}"
+        )
+    infos = tuple(consumers_in(consumers))
+    snapshot = GroupSnapshot(stream, group, state, info, infos, {}, {}, tuple(absent))
+    marks, holders = _fetch_marks(server, stream, group, snapshot.queries, processes or Processes())
+    return replace(snapshot, marks=marks, holders=holders)
+
+
+def groups_of(server: Server, streams: Sequence[str]) -> list[tuple[str, bytes]]:
+    """Return each stream with each of its groups."""
+    replies = server.execute_all([("XINFO", "GROUPS", stream) for stream in streams])
+    groups = zip(streams, map(all_groups_in, replies), strict=True)
+    return [(stream, group.name) for stream, of_stream in groups for group in of_stream]
+
+
+def find_running(
+    server: Server, queries: Sequence[str], leases: Sequence[bytes | None], processes: Processes
+) -> dict[str, str]:
+    """Return the queries that are running by their leases, as far as this machine can tell, with their holders."""
+    held = are_held(server, leases, processes)
+    return {query: describe(value) for query, value, lives in zip(queries, leases, held, strict=True) if lives}
+
+
+def _fetch_marks(
+    server: Server, stream: str, group: str, names: Sequence[str], processes: Processes
+) -> tuple[dict[str, Mark], dict[str, str]]:
+    commands = [("GET", key_of(stream, group, name)) for key_of in (lease_key, committed_key) for name in names]
+    replies = server.execute_all(commands)
+    marks = {name: Mark.parse(value) for name, value in zip(names, replies[len(names) :], strict=True)}
+    known_marks = {name: mark for name, mark in marks.items() if mark is not None}
+    return known_marks, find_running(server, names, replies[: len(names)], processes)
+
+
+def fetch_time(server: Server, fallback: int) -> int:
+    """Return the server's time in milliseconds since the epoch; the fallback if the user may not read it."""
+    [reply] = server.execute_all([("TIME",)], is_not_permitted)
+    return fallback if is_not_permitted(reply) else milliseconds(reply)
+
+
+def change(
+    server: Server,
+    stream: str,
+    group: str,
+    queries: Sequence[str],
+    commands: Sequence[Sequence[Argument]],
+    processes: Processes | None = None,
+) -> list[Reply]:
+    """Run commands on keys of the stream's slot as one transaction, while none of these queries is running. Return
+    their replies. Raises GroupInUseError, and the named error of the first error reply."""
+    keys = [lease_key(stream, group, query) for query in queries]
+    while True:
+        watch: list[Sequence[Argument]] = [("WATCH", *keys)] if keys else []
+        leases = server.execute_all([*watch, *[("GET", key) for key in keys]])[len(watch) :]
+        held = find_running(server, queries, leases, processes or Processes())
+        if held:
+            server.execute("UNWATCH")
+            raise GroupInUseError(
+                "; ".join(running_message(stream, group, query, holder) for query, holder in held.items())
+            )
+        replies = transact(server, commands)
+        if replies is not None:
+            return replies
+
+
+# -- commit marks and leases of queries -------------------------------------------------------------------------------
+
+
+def fetch_mark(server: Server, stream: str, group: str, query: str) -> Mark | None:
+    """Return the commit mark of a query; None if it has none."""
+    return Mark.parse(server.execute("GET", committed_key(stream, group, query)))
+
+
+def set_mark(stream: str, group: str, query: str, mark: Mark) -> Sequence[Argument]:
+    """Return the command that sets the commit mark of a query."""
+    return "SET", committed_key(stream, group, query), str(mark)
+
+
+def fetch_marks_of_stream(
+    server: Server, stream: str | bytes
+) -> tuple[dict[bytes, tuple[tuple[str, Mark], ...]], bool]:
+    """Return (by group, consumer and commit mark of each query of this stream; whether the user may not read them)."""
+    prefix = key_beside(stream, "committed") + b":"
+    pattern = f"{escape(prefix.decode('utf-8', 'surrogateescape'))}*"
+    keys = matching_strings(server, pattern.encode("utf-8", "surrogateescape"))
+    marks: dict[bytes, tuple[tuple[str, Mark], ...]] = {}
+    refused = False
+    for key, value in zip(keys, server.pipeline([("GET", key) for key in keys]), strict=True):
+        mark = Mark.parse(value) if isinstance(value, bytes) else None
+        names = key.removeprefix(prefix).split(b":")  # those of a stream with the same hash tag have more parts
+        refused = refused or is_not_permitted(value)
+        if mark is not None and len(names) == 2:
+            group, consumer = map(unquote_to_bytes, names)
+            marks[group] = (*marks.get(group, ()), (consumer.decode("utf-8", "surrogateescape"), mark))
+    return marks, refused
+
+
+def find_read_without_trace(server: Server, groups: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return those of the groups, (stream, name) each, to which a query with noAck has committed: such a query leaves
+    no other trace."""
+    keys = matching_strings(server, f"{PREFIX}committed:*") if groups else []
+    values = server.execute_all([("GET", key) for key in keys])
+    marks = [(key, Mark.parse(value)) for key, value in zip(keys, values, strict=True)]
+    return _groups_of_keys([key for key, mark in marks if mark is not None and mark.no_ack], "committed", groups)
+
+
+def find_with_running_query(server: Server, groups: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return those of the groups, (stream, name) each, in which a query holds a lease."""
+    beside = tuple(key_beside(stream, "lease", group) + b":" for stream, group in groups)
+    found = matching_strings(server, f"{PREFIX}lease:*") if groups else []
+    leases = [key for key in found if key.startswith(beside)]
+    held = are_held(server, server.execute_all([("GET", key) for key in leases]), Processes())
+    return _groups_of_keys([key for key, is_held in zip(leases, held, strict=True) if is_held], "lease", groups)
+
+
+def _groups_of_keys(keys: Sequence[bytes], kind: str, groups: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return the groups that have one of these keys beside their stream."""
+    beside = {(stream, group): key_beside(stream, kind, group) + b":" for stream, group in groups}
+    return {group for group, beginning in beside.items() if any(key.startswith(beginning) for key in keys)}
+
+
+# -- keys of a group --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GroupKey:
+    """One key. kind: lease, committed …; consumer: empty for a key of the group as a whole; stream: the stream beside
+    which it is, empty if there is none."""
+
+    key: bytes
+    kind: str
+    consumer: str = ""
+    stream: str = ""
+
+
+def find_group_keys(server: Server, streams_of: Mapping[str, Iterable[str]]) -> dict[str, list[GroupKey]]:
+    """Return the keys of groups on these streams, and `begun`, unless other streams need it. Raises ServerError."""
+    pairs = [(group, stream) for group, streams in streams_of.items() for stream in streams]
+    commands = [("XINFO", "CONSUMERS", stream, group) for group, stream in pairs]
+    possible: dict[str, dict[bytes, GroupKey]] = {group: {} for group in streams_of}
+    replies = server.execute_all(commands, is_no_group, is_no_such_key)
+    for (group, stream), reply in zip(pairs, replies, strict=True):
+        consumers = [] if isinstance(reply, ReplyError) else [info.text for info in consumers_in(reply)]
+        of_group = [GroupKey(key, kind, stream=stream) for kind, key in keys_of_group(stream, group, MOST_DELAYS)]
+        for query in queries_among(consumers, DEFAULT_QUERY):
+            of_group += [GroupKey(key, kind, query, stream) for kind, key in keys_of_consumer(stream, group, query)]
+            of_group.append(GroupKey(key_of_query("begun", group, query), "begun", query))
+        possible[group] |= {group_key.key: group_key for group_key in of_group}
+    keys = [key for by_key in possible.values() for key in by_key]
+    existing = {key for key, n in zip(keys, server.execute_all([("EXISTS", key) for key in keys]), strict=True) if n}
+    return {
+        group: [
+            group_key
+            for group_key in by_key.values()
+            if group_key.key in existing
+            and not (group_key.kind == "begun" and _is_needed(server, group_key, group, streams_of[group]))
+        ]
+        for group, by_key in possible.items()
+    }
+
+
+def _is_needed(server: Server, begun: GroupKey, group: str, streams: Iterable[str]) -> bool:
+    """Whether a query over a pattern without a checkpoint yet has a first position on other streams of the pattern.
+    `begun` holds the pattern."""
+    pattern = server.execute("GET", begun.key) or b""
+    other_streams = matching_streams(server, pattern.decode("utf-8", "surrogateescape"), streams)
+    firsts = [("EXISTS", key_beside(stream, "first", group, begun.consumer)) for stream in other_streams]
+    return any(server.execute_all(firsts))
+
+
+def split_by_stream(group_keys: Sequence[GroupKey], streams: Sequence[str]) -> dict[str, list[GroupKey]]:
+    """Return the keys by stream; `begun` is listed for the last stream. Pure."""
+    by_stream = {stream: [group_key for group_key in group_keys if group_key.stream == stream] for stream in streams}
+    by_stream[streams[-1]] += [group_key for group_key in group_keys if group_key.kind == "begun"]
+    return by_stream
+
+
+def count_waiting(server: Server, group_keys: Iterable[GroupKey]) -> dict[bytes, int]:
+    """Return the keys that are streams with entries waiting for a retry, and the number of entries."""
+    streams = [group_key.key for group_key in group_keys if group_key.kind in ("retry", "returned")]
+    lengths = zip(streams, server.execute_all([("XLEN", key) for key in streams]), strict=True)
+    return {key: length for key, length in lengths if length}
+
+
+def waiting_lines(waiting: Mapping[bytes, int]) -> list[str]:
+    """Return a line for each stream with entries of a deleted group that wait for a retry or are returned. Pure."""
+    return [
+        f"{entries:,} entries of the group in {stream!r} wait for a retry, and are not deleted. A query with "
+        f"retryDelay and a group of the same name reads them. To show them: rstream dead list {stream}"
+        for stream, entries in ((key.decode("utf-8", "backslashreplace"), count) for key, count in waiting.items())
+    ]

@@ -1,0 +1,112 @@
+"""A server's address, nodes and rights, the names of its streams, and its sharded streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from spark_streams.connector.deadletter.inspect.recorded import fetch_recorded
+from spark_streams.connector.lag.margin import MarginWindow, NodeMemory, node_memories
+from spark_streams.connector.options.access_options import server_of
+from spark_streams.connector.options.table import IDENTITY
+from spark_streams.connector.options.values import null_values
+from spark_streams.connector.schemas.decode_process import Shown
+from spark_streams.connector.shards.names import Shard, may_be_in_shards
+from spark_streams.connector.shards.settling import (
+    delete_shards,
+    ensure_shards,
+    fetch_shard_sets,
+    require_plain,
+    retry_streams_of,
+)
+from spark_streams.connector.shards.survey import ShardSet, Survey, fetch_surveys, require_complete
+from spark_streams.connector.wire.address.address import IDENTITY_VARIABLES, Address, check_server
+from spark_streams.connector.wire.address.server_url import Node, redacted
+from spark_streams.connector.wire.blocked_read import BlockedRead
+from spark_streams.connector.wire.connect import KeptConnection
+from spark_streams.connector.wire.connection.connection import PageSizer, pack
+from spark_streams.connector.wire.connection.named_errors import missing_right, url_of_cluster
+from spark_streams.connector.wire.replies.multi_exec import execute_packed
+from spark_streams.connector.wire.replies.replies import info, pairs
+from spark_streams.connector.wire.replies.scan import missing, names_and_patterns
+from spark_streams.connector.wire.topology.sentinel import fail_over as sentinel_fail_over
+from spark_streams.connector.wire.topology.sentinel import master
+from spark_streams.connector.wire.topology.topology import SlotMap, connect_to_node, topology_of, unreachable_reason
+
+if TYPE_CHECKING:
+    from spark_streams.connector.schemas.decode_process import FieldDecoders
+
+__all__ = [
+    "IDENTITY",
+    "IDENTITY_VARIABLES",
+    "BlockedRead",
+    "KeptConnection",
+    "MarginWindow",
+    "Node",
+    "NodeMemory",
+    "PageSizer",
+    "Shard",
+    "ShardSet",
+    "Shown",
+    "SlotMap",
+    "Survey",
+    "connect_to_node",
+    "delete_shards",
+    "ensure_shards",
+    "execute_packed",
+    "fetch_recorded",
+    "fetch_shard_sets",
+    "fetch_surveys",
+    "field_decoders",
+    "info",
+    "master",
+    "may_be_in_shards",
+    "missing",
+    "missing_right",
+    "names_and_patterns",
+    "node_memories",
+    "null_values",
+    "pack",
+    "pairs",
+    "redacted",
+    "require_complete",
+    "require_plain",
+    "retry_streams_of",
+    "sentinel_fail_over",
+    "server_address",
+    "topology_of",
+    "unreachable_reason",
+    "url_of_cluster",
+]
+
+
+def server_address(url: str, options: Mapping[str, str], side: str) -> Address:
+    """Return the checked address of a server. options: its login, which an embedded server may do without. Raises
+    OptionError."""
+    if not options and side == "target server" and Address.parse(url).is_embedded:
+        address = Address.parse(url)  # the environment's login is for the other server
+        check_server(address)
+        return address
+    return server_of({"url": url, **options}, side)
+
+
+def field_decoders(
+    by_registry: Iterable[str],
+    by_file: Iterable[tuple[str, str]],
+    format: str,
+    registry: str,
+    login: tuple[str, str],
+    message: str,
+    framed: bool,
+    keeps_going: bool,
+) -> FieldDecoders:
+    """Return the decoders of fields. by_registry: their names; by_file: name and file of the schema; login: user and
+    password file of the registry, both empty for none; keeps_going: as FieldDecoders. Raises errors of the schemas."""
+    from spark_streams.connector.schemas.decode_process import FieldDecoders
+    from spark_streams.connector.schemas.payload_format import NO_LOGIN, form_of, login_of, valid_schema
+
+    access = login_of(login) if any(login) else NO_LOGIN
+    forms = {name.encode(): form_of(format, registry, "", "", access, None) for name in by_registry}
+    forms |= {name.encode(): form_of(format, "", file, message, NO_LOGIN, framed) for name, file in by_file}
+    with valid_schema(format, "correct it"):
+        return FieldDecoders(forms, keeps_going)
