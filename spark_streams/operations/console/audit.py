@@ -1,4 +1,4 @@
-"""The audit log: a line of JSON for each login, failed login and logout, and two for each change, at its begin and end.
+"""The audit log: two lines of JSON for each change, at its begin and end.
 
 The file can be read by its owner only. A change whose first line cannot be written does not begin.
 """
@@ -45,10 +45,6 @@ class Audit:
 
     def __init__(self, write: Callable[[str], None], mask: Mask) -> None:
         self._write, self._mask = write, mask
-
-    def access(self, event: str, user: str, address: str, **more: Json) -> None:
-        """Write the line of a login, a failed login, or a logout."""
-        self._add({"event": event, "user": user, "address": address, **more})
 
     def begin(self, change: Change) -> None:
         """Write the first line of a change: when, who, what."""

@@ -15,6 +15,7 @@ from urllib.parse import unquote_plus, urlsplit
 import pytest
 import redis
 from click.testing import CliRunner
+from spark_streams.operations.console.login.users import add_user
 
 from spark_streams import dead_letters
 from spark_streams.base.ids import StreamId
@@ -25,7 +26,6 @@ from spark_streams.connector.errors import NotPermittedError
 from spark_streams.connector.keys import retry_stream
 from spark_streams.operations.console.bounds import MASK
 from spark_streams.operations.console.change import Change, Outcome
-from spark_streams.operations.console.login.users import add_user
 from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.console.request.parameters import link
 from spark_streams.operations.console.routes import ENTRIES
@@ -267,7 +267,7 @@ def routes_of(walk: _Walk) -> set[str]:
 
 
 def log_in(console: Console, name: str) -> Browser:
-    browser = Browser(console.url)
+    browser = console.browser()
     assert browser.post("/login", {"name": name, "password": name}).status == 303
     return browser
 
@@ -319,7 +319,7 @@ def test_a_writer_who_is_masked(server: Server, shop: dict[str, str], tmp_path: 
         add_user(tmp_path / "users", "ann", "ann")
         words = (*words, "--users", str(tmp_path / "users"))
     with masking(server, tmp_path, *words) as console, server.client() as client:
-        browser = log_in(console, "ann") if words else Browser(console.url)
+        browser = log_in(console, "ann") if words else console.browser()
         assert walk(browser, shop).found() == []
         before = dict(client.xrange("orders:dead", shop["letter"], shop["letter"])[0][1])
         form = form_to(
@@ -349,7 +349,7 @@ def test_a_search_says_nothing_of_the_value(server: Server, shop: dict[str, str]
     """What names a masked field is refused; a search of all fields looks at masks."""
     guess = json.dumps({"n": 2, "card": SECRET, "inner": json.dumps({"card": SECRET})})
     with masking(server, tmp_path) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         for path in (
             link("/stream", name="orders", field="card", value="s"),
             link("/stream", name="orders", field="payload", value="s"),
