@@ -12,7 +12,6 @@ import click
 from click.core import ParameterSource
 
 from spark_streams.base.extras import command_for
-from spark_streams.connector.deadletter.envelope import text
 from spark_streams.connector.errors import ConfigError
 from spark_streams.operations.commands.decoding import decode_options
 from spark_streams.operations.commands.shared import (
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
 PORT = 9406
 
 
-def _names_of(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> frozenset[str]:
+def _names_of(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> frozenset[str] | None:
     names = [name for text in texts for name in text.split(",")]
     if "" in names:
-        raise click.BadParameter("a name is empty; write --mask card,email", context, option)
-    return frozenset(names)
+        raise click.BadParameter("a name is empty; write --show order,amount", context, option)
+    return frozenset(names) if texts else None
 
 
 def _header(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
@@ -92,15 +91,14 @@ def _group(context: click.Context, option: click.Parameter, value: str | None) -
 )
 @click.option("--audit", metavar="FILE", help="Append two lines for each change to FILE.  [default: standard error]")
 @click.option(
-    "--mask",
-    "masked",
+    "--show",
+    "shown",
     metavar="FIELD,...",
     multiple=True,
     callback=_names_of,
-    help="Show •••• for the values of these fields, also within JSON, to users with the role view; repeatable. "
-    "Without logins: to all.",
+    help="Show the values of these fields only; of all others, and of reasons and errors, their length. Repeatable.  "
+    "[default: show all]",
 )
-@click.option("--mask-all", is_flag=True, help="Mask the fields of --mask for users with the role write, too.")
 @click.option(
     "--every",
     "interval_ms",
@@ -124,8 +122,7 @@ def console(
     allowed_hosts: tuple[str, ...],
     logs: tuple[str, ...],
     audit: str | None,
-    masked: frozenset[str],
-    mask_all: bool,
+    shown: frozenset[str] | None,
     interval_ms: int,
     max_streams: int,
     url: str,
@@ -145,7 +142,7 @@ def console(
     Examples:
       rstream console
       rstream console --write --log /var/log/billing.jsonl
-      rstream console --write --mask card,email
+      rstream console --write --show order,amount
       rstream console --decode payload --registry https://registry.internal:8081
       rstream console --write --behind-proxy X-Forwarded-User --allowed-host ops.internal
     """
@@ -153,13 +150,11 @@ def console(
         raise click.UsageError("--write-group does nothing without --behind-proxy HEADER; set both")
     if socket_path and _is_set("port", "host"):
         raise click.UsageError("--socket is in the place of --host and --port; leave them out")
-    if mask_all and not masked:
-        raise click.UsageError("--mask-all does nothing without --mask FIELD,...; add it, or leave out --mask-all")
     try:
         from spark_streams.operations.console.access import Access, TrustedProxy, is_loopback
+        from spark_streams.operations.console.allow_list import AllowList
         from spark_streams.operations.console.app import create_app
         from spark_streams.operations.console.audit import open_audit
-        from spark_streams.operations.console.mask import Mask
         from spark_streams.operations.console.server import listen, listen_at, serve, site_of
     except ImportError as error:
         raise ConfigError(
@@ -184,12 +179,12 @@ def console(
         logs=tuple(Path(log) for log in logs),
         url="" if url == "embedded:" else str(address),
         decoders=decoders,
-        mask=Mask(masked, frozenset() if decoders is None else frozenset(map(text, decoders.fields)), mask_all),
+        allowed=AllowList(shown),
     )
     app = create_app(site, {host.strip("[]"), "localhost", "127.0.0.1", "::1", *allowed_hosts})
     listener = listen(host, port) if socket_path is None else listen_at(socket_path)
-    shown = f"[{host.strip('[]')}]" if ":" in host else host
-    where = f"http://{shown}:{listener.getsockname()[1]}/" if socket_path is None else "http://localhost/"
+    name = f"[{host.strip('[]')}]" if ":" in host else host
+    where = f"http://{name}:{listener.getsockname()[1]}/" if socket_path is None else "http://localhost/"
     if write and access.proxy is None:
         where += f"open?token={access.keys.link}"
     at = f"{where} by the unix socket {socket_path}" if socket_path else where

@@ -28,7 +28,6 @@ LONG_TEXT = 5_000  # characters of a text that a command prints
 USER_CHARACTERS = 320  # of a user whom a proxy names: an e-mail address, or a subject with its issuer
 EDITABLE = 20_000  # characters of a value that a form can change
 EDITABLE_FIELDS = 500  # of an entry
-MASK = "••••"  # stands for a value that a person may not see: it has neither its length nor its beginning
 NEW_FIELDS = 20  # of an entry, in a form
 EDITABLE_BYTES = 768 << 10  # of all values that one form can change, as a browser encodes them
 _SHORT, _TEXT = 64, 2_048

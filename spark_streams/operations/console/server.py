@@ -18,11 +18,11 @@ from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.schemas.shown import FieldDecoders
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.operations.console.access import Access
+from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.audit import Audit
 from spark_streams.operations.console.bounds import HEAD_BYTES
 from spark_streams.operations.console.changes import Changes
 from spark_streams.operations.console.live import Live
-from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.console.request.connections import Connection
 from spark_streams.operations.console.site import Site
 from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
@@ -46,16 +46,16 @@ def site_of(
     logs: tuple[Path, ...] = (),
     url: str = "",
     decoders: FieldDecoders | None = None,
-    mask: Mask | None = None,
+    allowed: AllowList | None = None,
 ) -> Site:
     """Return the console of a server. environment: of the commands that it runs; audit: receives the lines of each
     change; tell: a line for each problem; the others are as the options of `rstream console`."""
     # A snapshot is never reused: Live asks for the next one when its time has come.
     snapshots = SnapshotCache(address, StreamFilter(streams, max_streams), 0, _SNAPSHOT_SECONDS, tell)
     live = Live(snapshots, interval)
-    hidden = mask or Mask()
-    changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, Audit(audit, hidden), live.refresh)
-    return Site(address, live, changes, access or Access(), logs, url, decoders, hidden)
+    shown = allowed or AllowList()
+    changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, Audit(audit, shown), live.refresh)
+    return Site(address, live, changes, access or Access(), logs, url, decoders, shown)
 
 
 class _Server(uvicorn.Server):

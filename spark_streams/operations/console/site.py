@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,12 +27,12 @@ from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.operations.console.access import Access
 from spark_streams.operations.console.actions import with_options
+from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.bounds import EVENTS
 from spark_streams.operations.console.cells import Decoded, cell
 from spark_streams.operations.console.change import Outcome
 from spark_streams.operations.console.changes import Changes
 from spark_streams.operations.console.live import Live, View
-from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.console.rendering import environment
 
 T = TypeVar("T")
@@ -80,17 +81,18 @@ class Site:
     logs: tuple[Path, ...] = ()  # of queries
     url: str = ""  # as commands name the server, empty if they need no name
     decoders: FieldDecoders | None = None  # of fields that are shown decoded
-    mask: Mask = field(default_factory=Mask)
+    allowed: AllowList = field(default_factory=AllowList)
     open_pages: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, EVENTS))
     templates: Environment = field(default_factory=environment)
 
-    def mask_of(self, request: Request) -> Mask:
-        return self.mask
+    async def view(self) -> View:
+        """Return what is known of the server, without hidden reasons of dead letters."""
+        view, shown = await self.live.view(), self.allowed.envelope_value
+        return replace(view, reasons=tuple(replace(one, reason=shown("reason", one.reason)) for one in view.reasons))
 
-    async def view(self, request: Request) -> View:
-        """Return what is known of the server, as this session sees it."""
-        view, mask = await self.live.view(), self.mask_of(request)
-        return replace(view, reasons=tuple(replace(one, reason=mask.text(one.reason)) for one in view.reasons))
+    def reason_filter(self, reason: str) -> str:
+        """Return the filter for a reason of dead letters; empty if reasons are hidden."""
+        return glob.escape(reason) if self.allowed.shows("dl.reason") else ""
 
     async def read(self, function: Callable[[Server], T]) -> T:
         """Call the function with a connection to the server, in a thread. Raises RStreamError."""
@@ -101,25 +103,23 @@ class Site:
 
         return await asyncio.to_thread(call)
 
-    def decoded(self, pairs: Sequence[tuple[bytes, bytes]], mask: Mask) -> list[Decoded | None]:
-        """Return the decoded values of fields, None for each field that is not decoded. pairs: not masked. A registry
-        may be asked, so this is for `read`."""
+    def decoded(self, pairs: Sequence[tuple[bytes, bytes]]) -> list[Decoded | None]:
+        """Return the decoded values of fields, None for each field that is not decoded, or whose values are hidden. A
+        registry may be asked, so this is for `read`."""
         if self.decoders is None:
             return [None] * len(pairs)
 
         def shown(name: bytes, one: Shown | None) -> Decoded | None:
-            if one is None:
+            if one is None or not self.allowed.shows(text(name)):
                 return None
-            # The page says "not decoded" before each reason.
-            value, reason = (mask.decoded(text(name), part) for part in (text(one.text), one.reason))
-            return Decoded(cell(raw(value)), reason.removeprefix("not decoded: "))
+            return Decoded(cell(raw(text(one.text))), one.reason.removeprefix("not decoded: "))  # as the page says
 
         return [shown(name, one) for (name, _), one in zip(pairs, self.decoders.page(pairs), strict=True)]
 
     async def dry_run(self, request: Request, arguments: Sequence[str]) -> Outcome:
         """Return how a command ends that changes nothing. It ends if the browser goes."""
         outcome = await self.while_there(request, self.changes.dry_run(arguments))
-        return self.mask_of(request).outcome(outcome)
+        return self.allowed.outcome(arguments, outcome)
 
     async def page(self, request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
         """Return a page."""
@@ -127,7 +127,7 @@ class Site:
             site=self,
             path=request.scope["path"],
             visitor=request.scope["visitor"],
-            view=await self.view(request),
+            view=await self.view(),
             version=__version__,
             **values,
         )

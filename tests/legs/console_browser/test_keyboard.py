@@ -1,8 +1,9 @@
-"""With the keyboard only, narrow and wide: search by JSON, export, follow an entry, add it again, see masked values and
+"""With the keyboard only, narrow and wide: search by JSON, export, follow an entry, add it again, see hidden values and
 local times."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from spark_streams.operations.console.bounds import MASK
 from tests.legs.console_browser.conftest import OpenPage, StartConsole, screenshots
 from tests.legs.console_browser.test_pages import check
 from tests.legs.console_browser.watched_page import Display, WatchedPage, address
@@ -96,33 +96,33 @@ def test_search_download_and_add_again(console: Console, open_page: OpenPage, di
 
 
 @WIDTHS
-def test_masked_values(
+def test_hidden_values(
     normal: tuple[Server, NormalData], open_page: OpenPage, start_console: StartConsole, display: Display
 ) -> None:
-    """A masked value is text, and its neighbours are edited."""
-    console = start_console(normal[0].url, "--write", "--mask", "customer")
+    """A hidden value is text, and its neighbours are edited."""
+    console = start_console(normal[0].url, "--write", "--show", "order,amount")
     page = open_page(console, address("/stream", name=STREAM), display)
-    assert page.page.get_by_text(MASK).count() == 50
-    check(page, "mask-stream")
+    assert page.page.get_by_text(re.compile(r"^hidden \(\d+ bytes\)$")).count() == 50
+    check(page, "hidden-stream")
     type_into(page, "Field", "customer")
     type_into(page, "contains", "ann")
     page.page.keyboard.press("Enter")
-    page.page.get_by_text("are masked for you").wait_for()
+    page.page.get_by_text("hidden in this console").wait_for()
     page.expect("answer 403")
     page.expect("Failed to load resource")
-    check(page, "mask-refused")
+    check(page, "hidden-refused")
     page.open("/dead/stream", name=DEAD)
-    check(page, "mask-letters")
+    check(page, "hidden-letters")
     page.page.locator("td.id a").first.focus()
     page.page.keyboard.press("Enter")
     page.page.wait_for_url("**/dead/letter?*")
     page.page.get_by_text("cannot be edited here").wait_for()
-    check(page, "mask-letter")
+    check(page, "hidden-letter")
     type_into(page, "Value of amount", "12.50")
     tab_to(page, "button", "Preview sending back…")
     page.page.keyboard.press("Enter")
     page.page.wait_for_url("**/plan")
-    check(page, "mask-plan")
+    check(page, "hidden-plan")
     assert "dörte" not in page.page.content()
 
 

@@ -12,9 +12,9 @@ from spark_streams.connector.errors import OptionError
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.console import entry_search
+from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.entry_search import FieldFilter, read_entries
 from spark_streams.operations.console.json_filter import JsonFilter
-from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.console.request.parameters import link
 from tests.operations.console.process import running_console
 from tests.operations.console.test_pages import client, entry_ids
@@ -98,7 +98,7 @@ def test_a_search_ends_within_one_entry(monkeypatch: pytest.MonkeyPatch, server:
     client.xadd("s", {"v": b'{"a": 1}'}, id="2-0")
     fields = FieldFilter(json=JsonFilter.parse("$.a = 1"))
     with connect(Address.parse(server.url)) as connection:
-        page = read_entries(connection, ["s"], Mask(), fields=fields)
+        page = read_entries(connection, ["s"], AllowList(), fields=fields)
         assert (page.entries, page.searched, page.too_slow) == ((), 1, 1)
         assert page.next == StreamId(1, 0)
 

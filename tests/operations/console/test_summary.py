@@ -8,9 +8,9 @@ import pytest
 
 from spark_streams.connector.operator_commands import shell_line
 from spark_streams.operations.console.actions import ACTIONS
+from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.audit import Audit
 from spark_streams.operations.console.change import Change, Outcome
-from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.console.summary import summarize
 
 
@@ -90,7 +90,7 @@ def test_an_audit_line_has_one_line_for_any_name() -> None:
     from datetime import UTC, datetime
 
     lines: list[str] = []
-    audit = Audit(lines.append, Mask())
+    audit = Audit(lines.append, AllowList())
     change = Change(1, "a\n\udcff;ř", ["groups", "seek", "a\nb\x1b", "--yes"], datetime.now(UTC))
     audit.begin(change)
     change.outcome = Outcome(0, {"streams": [{"entries": 2}, {"entries": 3}]}, "")

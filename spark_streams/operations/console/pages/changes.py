@@ -30,13 +30,13 @@ async def plan(site: Site, request: Request) -> Response:
     """Run the dry run of a change, and show it with the button that makes the change."""
     parameters = await Parameters.of_form(request, FORM_BYTES)
     action = _action(parameters.get("action"))
-    options, mask = _options(action, parameters), site.mask_of(request)
-    mask.require_open([*options.get("field", ()), *options.get("set", ())])
+    options, allowed = _options(action, parameters), site.allowed
+    allowed.require_shown(options)
     if wanted := parameters.get(_LETTER):
         stream = parameters.get("names")
-        letter = await site.read(lambda server: fetch_letter(site.address, stream, wanted, mask))
-        assigned, removed = changes_of(letter.pairs, parameters)
-        mask.require_open(assigned)
+        letter = await site.read(lambda server: fetch_letter(site.address, stream, wanted, allowed))
+        assigned, removed = changes_of(letter.pairs, parameters, allowed)
+        allowed.require_shown({"set": assigned})
         options |= {"set": assigned, "unset": removed, "id": [wanted]}
     if "fields" in action.positional:
         options |= await _fields(site, request, parameters)
@@ -50,7 +50,7 @@ async def _plan(site: Site, request: Request, action: Action, options: dict[str,
     real = with_options(_arguments(action, without(options, bounds), False), *bounds)
     require_short(real)
     visitor: Visitor = request.scope["visitor"]
-    mask = site.mask_of(request)
+    allowed = site.allowed
     can_make = visitor.can_write and not outcome.code and not is_empty(outcome.output)
     return await site.page(
         request,
@@ -59,7 +59,7 @@ async def _plan(site: Site, request: Request, action: Action, options: dict[str,
         action=action,
         outcome=outcome,
         summary=summarize(" ".join(action.command), outcome.output, is_done=False),
-        command=site.command(mask.words(real)),
+        command=site.command(allowed.words(real)),
         arguments=json.dumps(real),
         token=site.access.keys.plan_token(visitor.user, real) if can_make else None,
         back=back,
@@ -89,7 +89,7 @@ async def change(site: Site, request: Request) -> Response:
     listed = None if number is None else site.changes.get(number)
     if listed is None:
         raise StreamStateError("this change is no longer in the list; the audit log holds it")
-    listed = site.mask_of(request).change(listed)
+    listed = site.allowed.change(listed)
     return await site.page(
         request,
         "change.html",
@@ -102,8 +102,8 @@ async def change(site: Site, request: Request) -> Response:
 
 async def changes(site: Site, request: Request) -> Response:
     """Return the list of the last changes."""
-    mask = site.mask_of(request)
-    rows = [(change, site.command(mask.words(change.arguments))) for change in site.changes.last]
+    allowed = site.allowed
+    rows = [(change, site.command(allowed.words(change.arguments))) for change in site.changes.last]
     return await site.page(request, "changes.html", title="Changes", rows=rows)
 
 
@@ -114,10 +114,10 @@ async def _fields(site: Site, request: Request, parameters: Parameters) -> dict[
         raise OptionError("the form does not name one stream; open the stream's page, and then Add an entry")
     pairs: Pairs = ()
     if again:
-        view, mask = await site.view(request), site.mask_of(request)
-        entry = await site.read(lambda server: fetch_entry(server, names[0], again, view, mask))
+        view, allowed = await site.view(), site.allowed
+        entry = await site.read(lambda server: fetch_entry(server, names[0], again, view, allowed))
         pairs = [(text(field), text(value)) for field, value in entry.pairs]
-    assigned, removed = changes_of(pairs, parameters)
+    assigned, removed = changes_of(pairs, parameters, site.allowed)
     if not pairs and not assigned:
         raise OptionError("the entry has no field; go back and write the name of one")
     return {"fields": assigned, "unset": removed}
