@@ -15,7 +15,7 @@ from tools.servers.server import Server
 # What the extras bring, as far as a command could use it.
 PACKAGES = (
     *("pyspark", "py4j", "numpy", "pyarrow", "pandas", "prometheus_client", "jinja2", "starlette", "uvicorn", "h11"),
-    *("fastavro", "jsonschema", "referencing", "re2", "deltalake", "pyiceberg", "openlineage", "authlib", "xxhash"),
+    *("fastavro", "jsonschema", "referencing", "re2", "deltalake", "pyiceberg", "openlineage", "xxhash"),
 )
 # Command lines by the extra that they need.
 LINES = {

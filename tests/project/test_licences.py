@@ -17,7 +17,7 @@ from tools.licences import REFUSED, UNKNOWN, licence_of, packages
 
 ROOT = Path(__file__).resolve().parents[2]
 # Extras whose packages are in the environment of the tests. The workflow release looks at each extra alone.
-EXTRAS = ("cluster", "spark", "console", "oidc", "schemas", "lineage", "monitor")
+EXTRAS = ("cluster", "spark", "console", "schemas", "lineage", "monitor")
 
 
 def said(**fields: str) -> metadata.PackageMetadata:
@@ -68,7 +68,7 @@ def brought_by(extras: tuple[str, ...]) -> set[str]:
 def test_none_of_what_pip_installs_is_copyleft() -> None:
     found = packages(map(metadata.distribution, brought_by(EXTRAS)))
     names = {one.name.lower() for one in found}
-    assert {"redis", "pyarrow", "pyspark", "py4j", "starlette", "authlib", "fastavro", "certifi"} <= names
+    assert {"redis", "pyarrow", "pyspark", "py4j", "starlette", "fastavro", "certifi"} <= names
     assert {one.name: one.licence for one in found if one.licence in REFUSED} == {}
     assert {one.name for one in found if one.licence == "MPL-2.0"} == {"certifi"}
     known = {"Apache-2.0", "MIT", "BSD", "ISC", "PSF-2.0", "MPL-2.0"}  # as docs/guide/review.md says

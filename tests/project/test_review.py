@@ -16,7 +16,6 @@ from spark_streams.connector.wire.address.redis_py import _tls
 from spark_streams.engine.server.listeners import _tls_context
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.store.node_limits import NodeLimits
-from spark_streams.operations.console.request.connections import tls_context
 from tests.certificates import certificates
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +23,7 @@ PACKAGE = ROOT / "spark_streams"
 PAGE = (ROOT / "docs" / "guide" / "review.md").read_text(encoding="utf-8")
 CLIENTS = (
     *("urllib.request", "http.client", "httpx", "httpx2", "requests", "aiohttp", "smtplib", "ftplib", "xmlrpc"),
-    *("websockets", "urllib3", "authlib", "openlineage.client.transport"),
+    *("websockets", "urllib3", "openlineage.client.transport"),
 )
 
 
@@ -43,7 +42,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
 
 @pytest.mark.in_turn
 def test_the_modules_that_open_a_connection_are_known() -> None:
-    """HTTP: the registry, the collector, the identity provider. Else a socket of Redis, or of this machine's engine."""
+    """HTTP: the registry, the collector. Else a socket of Redis, or of this machine's engine."""
     by_http, by_socket = set(), set()
     for name, tree in trees():
         if any(one == client or one.startswith(f"{client}.") for one in imported(tree) for client in CLIENTS):
@@ -54,7 +53,6 @@ def test_the_modules_that_open_a_connection_are_known() -> None:
     assert by_http == {
         "connector/schemas/registry.py",
         "connector/watch/lineage/lineage.py",
-        "operations/console/login/oidc.py",
     }
     assert by_socket == {
         "connector/wire/address/redis_py.py",  # your servers
@@ -62,6 +60,7 @@ def test_the_modules_that_open_a_connection_are_known() -> None:
         "engine/launch/engine_process.py",  # the engine's socket file
         "engine/server/listeners.py",  # whether another engine has that file
         "engine/server/connection_set.py",  # a method of the engine
+        "operations/console/server.py",  # whether another console has the file of --socket
     }
 
 
@@ -77,8 +76,7 @@ def test_hashes_that_protect_something_are_those_that_the_page_names() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "hashlib":
                 used.setdefault(node.attr, set()).add(name)
-    assert used.keys() == {"sha256", "sha1", "md5", "blake2b", "scrypt"}
-    assert used["scrypt"] == {"operations/console/login/users.py"}
+    assert used.keys() == {"sha256", "sha1", "md5", "blake2b"}
     for kind in ("sha1", "md5"):
         for name in used[kind]:
             text = (PACKAGE / name).read_text(encoding="utf-8")
@@ -95,8 +93,8 @@ def test_tls_before_1_2_is_refused_everywhere(tmp_path: Path) -> None:
     config.fill("tls-key-file", key)
     pool = redis.ConnectionPool.from_url("rediss://127.0.0.1", **_tls("rediss://127.0.0.1"))
     assert vars(pool.make_connection())["ssl_min_version"] == ssl.TLSVersion.TLSv1_2
-    contexts = [client_context(), tls_context(certificate, key), _tls_context(config)]
-    assert [one.minimum_version for one in contexts] == [ssl.TLSVersion.TLSv1_2] * 3
+    contexts = [client_context(), _tls_context(config)]
+    assert [one.minimum_version for one in contexts] == [ssl.TLSVersion.TLSv1_2] * 2
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:tests|docs)/[\w/]+\.py)`", PAGE))))

@@ -35,8 +35,7 @@ from spark_streams.connector.deadletter.page_reader import (
 )
 from spark_streams.connector.deadletter.redrive.purge import purge
 from spark_streams.connector.deadletter.redrive.redrive import Redrive, Report
-from spark_streams.connector.deadletter.redrive.redrive_options import PARKED, Origin
-from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive.redrive_options import PARKED, Origin, RedriveOptions
 from spark_streams.connector.deadletter.redrive.redrive_state import RedriveState, redrive_key
 from spark_streams.connector.deadletter.retry.returned_entry import attempts_in
 from spark_streams.connector.deadletter.retry.waiting_entries import delay_after

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from spark_streams.base.extras import command_for
-from spark_streams.connector.deadletter.envelope import text
 from spark_streams.connector.errors import ConfigError
 from spark_streams.operations.commands.decoding import decode_options
 from spark_streams.operations.commands.shared import (
@@ -26,80 +26,79 @@ from spark_streams.operations.commands.shared import (
 
 if TYPE_CHECKING:
     from spark_streams.connector.schemas.decode_process import FieldDecoders
-    from spark_streams.operations.console.login.oidc import Oidc
 
 PORT = 9406
 
 
-def _names_of(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> frozenset[str]:
+def _names_of(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> frozenset[str] | None:
     names = [name for text in texts for name in text.split(",")]
     if "" in names:
-        raise click.BadParameter("a name is empty; write --mask card,email", context, option)
-    return frozenset(names)
+        raise click.BadParameter("a name is empty; write --show order,amount", context, option)
+    return frozenset(names) if texts else None
+
+
+def _header(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not re.fullmatch("[A-Za-z0-9][A-Za-z0-9-]*", value):
+        raise click.BadParameter(f"{value!r} is not the name of a header; write X-Forwarded-User", context, option)
+    return value
+
+
+def _group(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, str] | None:
+    if value is None:
+        return None
+    header, _, group = value.partition("=")
+    if not group.strip() or "," in group:
+        raise click.BadParameter(f"{value!r} is not HEADER=GROUP; write X-Forwarded-Groups=operators", context, option)
+    return _header(context, option, header) or "", group.strip()
 
 
 @click.command(short_help="Show streams, groups and dead letters in a browser.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
 @port_option(PORT)
 @click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on. An address that other machines reach needs a login, and TLS or --behind-proxy.",
+    "--host", default="127.0.0.1", show_default=True, help="Address of this machine to listen on: a loopback address."
 )
-@click.option("--write", is_flag=True, help="Allow changes. Without --write the console only shows them.")
 @click.option(
-    "--users",
-    "users_file",
+    "--socket",
+    "socket_path",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Require a login. FILE has the users, with hashes of their passwords; --add-user writes it.",
+    help="Listen on this unix socket in place of a port. Only its owner can open it.",
 )
 @click.option(
-    "--add-user",
-    metavar="NAME",
-    help="Ask for a password, add NAME and its hash to the file of --users, and end. Without --users: print the line.",
+    "--write",
+    is_flag=True,
+    help="Allow changes: to the browser that opens the printed link, or to users of --behind-proxy.",
 )
 @click.option(
-    "--role",
-    type=click.Choice(("view", "write")),
-    default="write",
-    show_default=True,
-    help="Role of the user of --add-user: view makes no changes.",
+    "--behind-proxy",
+    "user_header",
+    metavar="HEADER",
+    callback=_header,
+    help="A proxy on this machine logs users in, and names them in this header. Other requests are refused.",
 )
 @click.option(
-    "--oidc",
-    "oidc_file",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="Let users log in by an OpenID Connect provider. FILE (TOML) names it, and the roles of its groups.",
+    "--write-group",
+    metavar="HEADER=GROUP",
+    callback=_group,
+    help="Only users of this group make changes. The proxy names a user's groups in HEADER, separated by commas.",
 )
 @click.option(
     "--allowed-host", "allowed_hosts", metavar="NAME", multiple=True, help="Name by which browsers call it; repeatable."
 )
-@click.option("--tls-certificate", type=click.Path(dir_okay=False), help="Serve HTTPS with this certificate (PEM).")
-@click.option("--tls-key", type=click.Path(dir_okay=False), help="Private key of the certificate (PEM).")
-@click.option(
-    "--behind-proxy",
-    is_flag=True,
-    help="A proxy serves HTTPS, and only the proxy reaches the console. It appends to X-Forwarded-For and keeps Host.",
-)
 @click.option(
     "--log", "logs", metavar="FILE", multiple=True, help="Log of spark_streams.watch, for the page Queries; repeatable."
 )
+@click.option("--audit", metavar="FILE", help="Append two lines for each change to FILE.  [default: standard error]")
 @click.option(
-    "--audit", metavar="FILE", help="Append a line for each login and change to FILE.  [default: standard error]"
-)
-@click.option(
-    "--mask",
-    "masked",
+    "--show",
+    "shown",
     metavar="FIELD,...",
     multiple=True,
     callback=_names_of,
-    help="Show •••• for the values of these fields, also within JSON, to users with the role view; repeatable. "
-    "Without logins: to all.",
+    help="Show the values of these fields only; of all others, and of reasons and errors, their length. Repeatable.  "
+    "[default: show all]",
 )
-@click.option("--mask-all", is_flag=True, help="Mask the fields of --mask for users with the role write, too.")
 @click.option(
     "--every",
     "interval_ms",
@@ -116,19 +115,14 @@ def console(
     names: tuple[str, ...],
     port: int,
     host: str,
+    socket_path: str | None,
     write: bool,
-    users_file: str | None,
-    add_user: str | None,
-    role: str,
-    oidc_file: str | None,
+    user_header: str | None,
+    write_group: tuple[str, str] | None,
     allowed_hosts: tuple[str, ...],
-    tls_certificate: str | None,
-    tls_key: str | None,
-    behind_proxy: bool,
     logs: tuple[str, ...],
     audit: str | None,
-    masked: frozenset[str],
-    mask_all: bool,
+    shown: frozenset[str] | None,
     interval_ms: int,
     max_streams: int,
     url: str,
@@ -148,41 +142,31 @@ def console(
     Examples:
       rstream console
       rstream console --write --log /var/log/billing.jsonl
-      rstream console --users users.txt --add-user ann
-      rstream console --write --oidc oidc.toml
-      rstream console --write --users users.txt --mask card,email
+      rstream console --write --show order,amount
       rstream console --decode payload --registry https://registry.internal:8081
-      rstream console --host 0.0.0.0 --allowed-host ops.internal --users users.txt --behind-proxy
+      rstream console --write --behind-proxy X-Forwarded-User --allowed-host ops.internal
     """
-    from spark_streams.operations.console.access import is_loopback
-    from spark_streams.operations.console.login.users import Users
-
-    if add_user is not None:
-        _add_user(add_user, users_file, role)
-        return
-    if users_file is None and oidc_file is None and not is_loopback(host):
-        raise click.UsageError(f"--host {host} is reached from other machines, so it needs --users FILE or --oidc FILE")
-    if (tls_certificate is None) != (tls_key is None):
-        raise click.UsageError("--tls-certificate and --tls-key belong together; set both")
-    if tls_certificate is None and not behind_proxy and not is_loopback(host):
-        raise click.UsageError(
-            f"--host {host} is reached from other machines, and without TLS passwords and pages are readable on the "
-            "network; set --tls-certificate and --tls-key, or --behind-proxy if a proxy serves HTTPS"
-        )
-    if mask_all and not masked:
-        raise click.UsageError("--mask-all does nothing without --mask FIELD,...; add it, or leave out --mask-all")
+    if write_group and not user_header:
+        raise click.UsageError("--write-group does nothing without --behind-proxy HEADER; set both")
+    if socket_path and _is_set("port", "host"):
+        raise click.UsageError("--socket is in the place of --host and --port; leave them out")
     try:
+        from spark_streams.operations.console.access import Access, TrustedProxy, is_loopback
+        from spark_streams.operations.console.allow_list import AllowList
         from spark_streams.operations.console.app import create_app
         from spark_streams.operations.console.audit import open_audit
-        from spark_streams.operations.console.mask import Mask
-        from spark_streams.operations.console.server import serve, site_of
+        from spark_streams.operations.console.server import listen, listen_at, serve, site_of
     except ImportError as error:
         raise ConfigError(
             f"rstream console needs the extra console ({error.name} is missing): {command_for('console')}"
         ) from None
+    if not is_loopback(host):
+        raise click.UsageError(
+            f"--host {host} is reached from other machines, and the console has no users of its own. Let a proxy log "
+            "them in: leave out --host, and set --behind-proxy HEADER"
+        )
     address = address_of(url)
-    is_https = tls_certificate is not None or behind_proxy
-    users = Users() if users_file is None else Users.read(users_file)
+    access = Access(write, None if user_header is None else TrustedProxy(user_header, *(write_group or ())))
     site = site_of(
         address,
         {**os.environ, **login_environment(url)},
@@ -191,42 +175,23 @@ def console(
         streams=names,
         max_streams=max_streams,
         interval=interval_ms / 1000,
-        users=users,
-        is_writable=write,
-        is_https=is_https,
-        has_proxy=behind_proxy,
+        access=access,
         logs=tuple(Path(log) for log in logs),
         url="" if url == "embedded:" else str(address),
         decoders=decoders,
-        mask=Mask(masked, frozenset() if decoders is None else frozenset(map(text, decoders.fields)), mask_all),
-        oidc=None if oidc_file is None else _oidc_of(oidc_file, is_https),
+        allowed=AllowList(shown),
     )
     app = create_app(site, {host.strip("[]"), "localhost", "127.0.0.1", "::1", *allowed_hosts})
-    serve(app, host, port, tls_certificate, tls_key, lambda where: say(f"console of {address} at {where}", err=True))
+    listener = listen(host, port) if socket_path is None else listen_at(socket_path)
+    name = f"[{host.strip('[]')}]" if ":" in host else host
+    where = f"http://{name}:{listener.getsockname()[1]}/" if socket_path is None else "http://localhost/"
+    if write and access.proxy is None:
+        where += f"open?token={access.keys.link}"
+    at = f"{where} by the unix socket {socket_path}" if socket_path else where
+    serve(app, listener, lambda: say(f"console of {address} at {at}", err=True))
 
 
-def _oidc_of(path: str, is_https: bool) -> Oidc:
-    """Return the provider of a file. Raises ConfigError."""
-    try:
-        from spark_streams.operations.console.login.oidc import Oidc, Provider
-    except ImportError as error:
-        raise ConfigError(f"--oidc needs the extra oidc ({error.name} is missing): {command_for('oidc')}") from None
-    return Oidc(Provider.read(path), is_https)
-
-
-def _add_user(name: str, users_file: str | None, role: str) -> None:
-    """Write the user to the file, or print the line. The password is typed twice, or is the first line of input."""
-    from spark_streams.operations.console.login.users import add_user, check_name, user_line
-
-    check_name(name)
-    if sys.stdin.isatty():
-        password = click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
-    else:
-        password = sys.stdin.readline().rstrip("\r\n")
-    if not password:
-        raise click.UsageError("the password is empty; type one, or write it to standard input")
-    if users_file is None:
-        click.echo(user_line(name, password, role))
-        return
-    add_user(Path(users_file), name, password, role)
-    say(f"{users_file} has user {name}; a console that runs reads the file again when it is restarted", err=True)
+def _is_set(*options: str) -> bool:
+    """Whether one of these options is on the command line."""
+    sources = map(click.get_current_context().get_parameter_source, options)
+    return any(source is ParameterSource.COMMANDLINE for source in sources)

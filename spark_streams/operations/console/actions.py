@@ -125,8 +125,6 @@ ACTIONS = {
     ),
     "purge": Action("Delete dead letters", ("dead", "purge"), _LETTERS, is_destructive=True),
 }
-# Its file comes from a browser (request/uploads.py), and no form names it.
-IMPORT = Action("Import", ("import",), (), positional=("file", "names"))
 
 
 def with_options(arguments: Sequence[str], *options: str) -> list[str]:

@@ -21,8 +21,8 @@ from spark_streams.connector.errors import (
     TakenError,
     UnsupportedError,
 )
-from spark_streams.operations.console.request.guard import Guard
-from spark_streams.operations.console.routes import log_in_first, routes
+from spark_streams.operations.console.access import RequestGuard
+from spark_streams.operations.console.routes import routes
 from spark_streams.operations.console.site import Site
 
 # The status of an answer for each kind of error; any other: 400.
@@ -48,7 +48,6 @@ def create_app(site: Site, hosts: Collection[str]) -> ASGIApp:
             await asyncio.gather(task, return_exceptions=True)
             await site.changes.close()
             site.live.close()
-            site.passwords.shutdown(cancel_futures=True)
 
     async def error_page(request: Request, error: Exception) -> Response:
         assert isinstance(error, RStreamError)
@@ -58,8 +57,6 @@ def create_app(site: Site, hosts: Collection[str]) -> ASGIApp:
     async def refused(request: Request, error: Exception) -> Response:
         """Answer a path that no page has, a method that a page does not have, and a form that is too large."""
         assert isinstance(error, HTTPException)
-        if request.scope["session"] is None and error.status_code in (404, 405):
-            return log_in_first(request)
         is_missing = error.status_code in (404, 405)
         named = StreamStateError("the console has no such page") if is_missing else UnsupportedError(error.detail)
         return await site.page(request, "error.html", error.status_code, title="This did not work", error=named)
@@ -69,4 +66,4 @@ def create_app(site: Site, hosts: Collection[str]) -> ASGIApp:
     )
     pages.router.redirect_slashes = False  # the address would be made of the header Host
     # Around Starlette, so that its own answer to an unexpected error has the headers, too.
-    return Guard(pages, site.signer, site.needs_login, hosts, site.is_https, site.has_proxy)
+    return RequestGuard(pages, site.access, hosts)

@@ -1,4 +1,4 @@
-"""The audit log: a line of JSON for each login, failed login and logout, and two for each change, at its begin and end.
+"""The audit log: two lines of JSON for each change, at its begin and end.
 
 The file can be read by its owner only. A change whose first line cannot be written does not begin.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 from spark_streams.base.printable import json_text
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import ConfigError
+from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.change import Change
-from spark_streams.operations.console.mask import Mask
 
 # Of a command's JSON output.
 _COUNTS = ("added", "sent", "entries", "moved", "parked", "deleted", "read_again", "skipped", "pending")
@@ -40,23 +40,19 @@ def open_audit(path: Path) -> Callable[[str], None]:
 
 
 class Audit:
-    """write: receives each line; mask: of values, whoever makes a change. Each method raises ConfigError if the line
+    """write: receives each line; allowed: values that a line may have. Each method raises ConfigError if the line
     cannot be written."""
 
-    def __init__(self, write: Callable[[str], None], mask: Mask) -> None:
-        self._write, self._mask = write, mask
-
-    def access(self, event: str, user: str, address: str, **more: Json) -> None:
-        """Write the line of a login, a failed login, or a logout."""
-        self._add({"event": event, "user": user, "address": address, **more})
+    def __init__(self, write: Callable[[str], None], allowed: AllowList) -> None:
+        self._write, self._allowed = write, allowed
 
     def begin(self, change: Change) -> None:
         """Write the first line of a change: when, who, what."""
-        self._add({"event": "change begins", **_named(self._mask.change(change))})
+        self._add({"event": "change begins", **_named(self._allowed.change(change))})
 
     def end(self, change: Change) -> None:
         """Write the last line of a change: its exit code, and how many entries it has changed."""
-        change = self._mask.change(change)
+        change = self._allowed.change(change)
         outcome = change.outcome
         line = {"event": "change ends", **_named(change), "exit_code": None if outcome is None else outcome.code}
         if outcome is not None and isinstance(outcome.output, dict):

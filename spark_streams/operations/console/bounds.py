@@ -9,19 +9,13 @@ from typing import NamedTuple
 
 # A connection.
 CONNECTIONS = 200  # at once
-REQUEST_SECONDS = 20.0  # for the TLS handshake, and for a whole request from its first byte to its last
+REQUEST_SECONDS = 20.0  # for a whole request from its first byte to its last
 RESPONSE_SECONDS = 60.0  # for which a browser may leave a page unread
 HEAD_BYTES = 32 << 10  # of a request's first line and headers
-
-# Streams of events: each page that is open has one, and each takes a connection.
-EVENTS_PER_LOGIN = 20
-EVENTS_PER_ADDRESS = 60
+EVENTS = 150  # streams of events at once: each page that is open has one, and each takes a connection
 
 # A form.
 FORM_BYTES = 1 << 20
-LOGIN_BYTES = 16 << 10
-IMPORT_BYTES = 16 << 20  # of a file with entries: it arrives within REQUEST_SECONDS
-UPLOADS = 20  # such files at once
 FIELDS = 2_000  # of a form or an address, with those that are within a field
 
 # Work.
@@ -31,10 +25,9 @@ COMMAND_BYTES = 96 << 10  # of all words: Linux takes 128 kB in one, and a form 
 
 NAME_BYTES = 1_024  # of the name of a stream, a group or a consumer
 LONG_TEXT = 5_000  # characters of a text that a command prints
-USER_CHARACTERS = 100
+USER_CHARACTERS = 320  # of a user whom a proxy names: an e-mail address, or a subject with its issuer
 EDITABLE = 20_000  # characters of a value that a form can change
 EDITABLE_FIELDS = 500  # of an entry
-MASK = "••••"  # stands for a value that a person may not see: it has neither its length nor its beginning
 NEW_FIELDS = 20  # of an entry, in a form
 EDITABLE_BYTES = 768 << 10  # of all values that one form can change, as a browser encodes them
 _SHORT, _TEXT = 64, 2_048
@@ -100,9 +93,7 @@ PARAMETERS = {
     "remove.": Bound(_SHORT),
     # The change that a dry run has shown.
     "arguments": Bound(6 * COMMAND_BYTES),
-    "token": Bound(_TEXT),
-    # Log in.
-    "password": Bound(_TEXT),
+    "token": Bound(_TEXT),  # also of the link
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_streams.operations.console.bounds import EDITABLE, MASK
+from spark_streams.operations.console.bounds import EDITABLE
 
 LONG = 1_000  # characters of a value on an entry's own page
 SHORT = 120  # characters of a value in a list
@@ -41,5 +41,5 @@ def cell(value: bytes, length: int = LONG) -> Cell:
 
 
 def is_editable(value: str) -> bool:
-    """Whether a browser's form returns this value unchanged, and the value has no mask, which it would write."""
-    return MASK not in value and len(value) <= EDITABLE and all(line.isprintable() for line in value.split("\n"))
+    """Whether a browser's form returns this value unchanged."""
+    return len(value) <= EDITABLE and all(line.isprintable() for line in value.split("\n"))

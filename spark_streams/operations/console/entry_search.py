@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.wire.connection.connection import PageSizer, ReplyError
 from spark_streams.connector.wire.connection.server import Server
+from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.json_filter import LONGEST, JsonFilter
-from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.monitor.last_entries import Seen, entries_of
 
 PAGE = 50  # entries
@@ -75,15 +75,14 @@ class EntryPage:
 def read_entries(
     server: Server,
     streams: Sequence[str | bytes],
-    mask: Mask,
+    allowed: AllowList,
     end: StreamId = MAX_ID,
     begin: StreamId = MIN_ID,
     fields: FieldFilter | None = None,
     limit: int = PAGE,
 ) -> EntryPage:
-    """Return up to `limit` masked entries from `end` back to `begin`, of all these streams together. streams: one
-    stream, or all shards of one. A search finds nothing in what is masked. Raises WrongKeyTypeError,
-    NotPermittedError, ServerError."""
+    """Return up to `limit` entries from `end` back to `begin`, of all these streams together, without hidden values.
+    streams: one stream, or all shards of one. Raises WrongKeyTypeError, NotPermittedError, ServerError."""
     sizer = PageSizer(_FIRST, _LARGEST, _REPLY_BYTES, growth=5)
     matching: list[Seen] = []
     deadline, searched, taken, too_long, too_slow, no_json = time.monotonic() + _SEARCH_SECONDS, 0, 0, 0, 0, 0
@@ -92,7 +91,7 @@ def read_entries(
         count = max(1, sizer.size if fields else min(sizer.size, limit - len(matching) + 1))
         entries, lower, received = _read_back(server, streams, upper, begin, count)
         sizer.learn(len(entries), received)
-        for entry in map(mask.entry, entries):
+        for entry in map(allowed.entry, entries):
             size = sum(len(name) + len(value) for name, value in entry.pairs)
             is_full = len(matching) == limit or (matching and taken + size > _PAGE_BYTES)
             if is_full or (searched and time.monotonic() > deadline):

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from spark_streams.base.given_text import assignment
 from spark_streams.connector.deadletter.envelope import raw
 from spark_streams.connector.errors import OptionError
+from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.bounds import EDITABLE_BYTES, EDITABLE_FIELDS
 from spark_streams.operations.console.cells import SHORT, Cell, cell, is_editable
 from spark_streams.operations.console.request.parameters import Parameters, encoded_size
@@ -34,24 +35,26 @@ class Field:
         return min(8, max(1 + text.count("\n"), 1 + len(text) // 60))
 
 
-def fields_of(pairs: Pairs) -> list[Field]:
-    """Return the first fields of an entry for a form. It cannot change a field whose name occurs twice, nor what
-    would make the form too large."""
+def fields_of(pairs: Pairs, allowed: AllowList) -> list[Field]:
+    """Return the first fields of an entry for a form. It cannot change a field whose values are hidden or whose name
+    occurs twice, nor what would make the form too large. pairs: without hidden values."""
     occurring = Counter(name for name, _ in pairs)
     fields, rest = [], EDITABLE_BYTES
     for number, (name, value) in enumerate(pairs[:EDITABLE_FIELDS]):
         size = encoded_size(value)
-        can_change = size <= rest and is_editable(value) and is_editable(name) and occurring[name] == 1
+        can_change = (
+            size <= rest and allowed.shows(name) and is_editable(value) and is_editable(name) and occurring[name] == 1
+        )
         rest -= size if can_change else 0
         fields.append(Field(number, cell(raw(name), SHORT), cell(raw(value)), name, value if can_change else None))
     return fields
 
 
-def changes_of(pairs: Pairs, parameters: Parameters) -> tuple[list[str], list[str]]:
+def changes_of(pairs: Pairs, parameters: Parameters, allowed: AllowList) -> tuple[list[str], list[str]]:
     """Return what a form has changed in these fields: (NAME=VALUE of each one that is changed or added, names of
     removed ones). Raises OptionError for a new value without a name."""
     assigned, removed = [], []
-    for field in fields_of(pairs):
+    for field in fields_of(pairs, allowed):
         if field.text is None:
             continue
         if parameters.get(f"remove.{field.number}"):

@@ -5,7 +5,6 @@ Other clients choose the names of streams and the reasons of dead letters, so ev
 
 from __future__ import annotations
 
-import glob
 import time
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,7 +14,7 @@ from spark_streams.base.times import from_milliseconds, moment
 from spark_streams.base.units import count, counted, duration, rate, size
 from spark_streams.connector.counters import with_heading
 from spark_streams.connector.lag.margin import Margin
-from spark_streams.operations.console.bounds import LONG_TEXT, MASK, NAME_BYTES
+from spark_streams.operations.console.bounds import LONG_TEXT, NAME_BYTES
 from spark_streams.operations.console.charts.charts import drawing, sparkline
 from spark_streams.operations.console.json_filter import LONGEST
 from spark_streams.operations.console.request.parameters import fixed, link
@@ -43,7 +42,6 @@ def environment() -> Environment:
         LONG_TEXT=LONG_TEXT,
         LONGEST=LONGEST,
         link=link,
-        reason_filter=_reason_filter,
         fixed=fixed,
         counters=with_heading,
         counter_heads=_counter_heads,
@@ -59,11 +57,6 @@ def _counter_heads() -> list[str]:
 
 def _idle(ms: int | None) -> str:
     return "–" if ms is None else duration(ms)
-
-
-def _reason_filter(reason: str) -> str:
-    """Return the filter for a reason; empty if a mask stands for it."""
-    return "" if reason == MASK else glob.escape(reason)
 
 
 def _margin(margin: Margin | None) -> str:

@@ -1,4 +1,4 @@
-"""The routes of the console. Each is registered with what it needs, and none is open by itself."""
+"""The routes of the console. Each is registered with what it needs, and none is reached without a visitor."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
+from spark_streams.connector.errors import NotPermittedError
+from spark_streams.operations.console.access import Visitor
 from spark_streams.operations.console.pages import (
     changes,
     dead_letters,
@@ -18,7 +20,7 @@ from spark_streams.operations.console.pages import (
     export,
     files,
     groups,
-    login,
+    opening,
     overview,
     queries,
     streams,
@@ -30,10 +32,10 @@ Page = Callable[[Site, Request], Awaitable[Response]]
 
 
 class Needs(Enum):
-    """What a request needs to reach a page."""
+    """What a visitor needs to reach a page."""
 
-    SESSION = 1
-    NOTHING = 2
+    READ = 1
+    CHANGE = 2
 
 
 class Entry(NamedTuple):
@@ -42,7 +44,7 @@ class Entry(NamedTuple):
     path: str
     page: Page
     method: str = "GET"
-    needs: Needs = Needs.SESSION
+    needs: Needs = Needs.READ
 
 
 ENTRIES = (
@@ -60,17 +62,12 @@ ENTRIES = (
     Entry("/queries", queries.queries),
     Entry("/doctor", doctor.doctor),
     Entry("/plan", changes.plan, "POST"),
-    Entry("/import", changes.import_file, "POST"),
     Entry("/changes", changes.changes),
-    Entry("/changes", changes.make, "POST"),
+    Entry("/changes", changes.make, "POST", Needs.CHANGE),
     Entry("/changes/{number}", changes.change),
     Entry("/events", events.events),
-    Entry("/logout", login.logout, "POST"),
-    Entry("/login", login.show, needs=Needs.NOTHING),
-    Entry("/login", login.login, "POST", Needs.NOTHING),
-    Entry("/oidc/login", login.at_provider, needs=Needs.NOTHING),
-    Entry("/oidc", login.from_provider, needs=Needs.NOTHING),
-    Entry("/static/{name}", files.static, needs=Needs.NOTHING),
+    Entry("/open", opening.open_link),
+    Entry("/static/{name}", files.static),
 )
 
 
@@ -81,15 +78,9 @@ def routes(site: Site) -> list[Route]:
 
 def _endpoint(site: Site, entry: Entry) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        if entry.needs is not Needs.NOTHING and request.scope["session"] is None:
-            return log_in_first(request)
+        visitor: Visitor = request.scope["visitor"]
+        if entry.needs is Needs.CHANGE and not visitor.can_write:
+            raise NotPermittedError(visitor.why_not)
         return await entry.page(site, request)
 
     return endpoint
-
-
-def log_in_first(request: Request) -> Response:
-    """Return the answer to a request without a session: a browser that opens a page goes to the page Log in."""
-    if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
-        return RedirectResponse("/login", 303)
-    return PlainTextResponse("Log in first.\n", 401)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -17,23 +17,19 @@ from starlette.types import ASGIApp
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.schemas.decode_process import FieldDecoders
 from spark_streams.connector.wire.address.address import Address
-from spark_streams.operations.console.access import Signer
+from spark_streams.operations.console.access import Access
+from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.audit import Audit
 from spark_streams.operations.console.bounds import HEAD_BYTES
 from spark_streams.operations.console.changes import Changes
 from spark_streams.operations.console.live import Live
-from spark_streams.operations.console.login.users import Users
-from spark_streams.operations.console.mask import Mask
-from spark_streams.operations.console.request.connections import Connection, tls_context
+from spark_streams.operations.console.request.connections import Connection
 from spark_streams.operations.console.site import Site
 from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
 from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
 
-if TYPE_CHECKING:
-    from spark_streams.operations.console.login.oidc import Oidc
-
 _SNAPSHOT_SECONDS = 60.0  # that a snapshot may take
-_BACKLOG = 64  # connections that are accepted at once: each TLS connection begins with a buffer of 256 kB
+_BACKLOG = 64  # connections that are accepted at once
 _END_SECONDS = 2  # after which open connections are cut at the end
 
 
@@ -46,27 +42,20 @@ def site_of(
     streams: Sequence[str] = (),
     max_streams: int = 10_000,
     interval: float = 2.0,
-    users: Users | None = None,
-    is_writable: bool = False,
-    is_https: bool = False,
-    has_proxy: bool = False,
+    access: Access | None = None,
     logs: tuple[Path, ...] = (),
     url: str = "",
     decoders: FieldDecoders | None = None,
-    oidc: Oidc | None = None,
-    mask: Mask | None = None,
+    allowed: AllowList | None = None,
 ) -> Site:
-    """Return the console of a server. environment: of the commands that it runs; audit: receives a line for each
-    login and change; tell: a line for each problem; the others are as the options of `rstream console`."""
+    """Return the console of a server. environment: of the commands that it runs; audit: receives the lines of each
+    change; tell: a line for each problem; the others are as the options of `rstream console`."""
     # A snapshot is never reused: Live asks for the next one when its time has come.
     snapshots = SnapshotCache(address, StreamFilter(streams, max_streams), 0, _SNAPSHOT_SECONDS, tell)
     live = Live(snapshots, interval)
-    hidden = mask or Mask()
-    log = Audit(audit, hidden)
-    changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, log, live.refresh)
-    who = users or Users()
-    site = Site(address, live, changes, log, Signer(), who, is_writable, is_https, has_proxy, logs, url)
-    return replace(site, decoders=decoders, oidc=oidc, mask=hidden)
+    shown = allowed or AllowList()
+    changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, Audit(audit, shown), live.refresh)
+    return Site(address, live, changes, access or Access(), logs, url, decoders, shown)
 
 
 class _Server(uvicorn.Server):
@@ -90,32 +79,64 @@ class _Server(uvicorn.Server):
         yield
 
 
-def serve(
-    app: ASGIApp, host: str, port: int, certificate: str | None, key: str | None, begun: Callable[[str], None]
-) -> None:
-    """Serve the application until a signal. certificate, key: PEM files, for HTTPS; begun: receives the address of the
-    console when it listens. Raises ConfigError."""
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket at a port of this machine. Raises ConfigError."""
     bare = host.strip("[]")
     try:
-        family = socket.AF_INET6 if ":" in bare else socket.AF_INET
-        listener = socket.create_server((bare, port), family=family)
+        return socket.create_server((bare, port), family=socket.AF_INET6 if ":" in bare else socket.AF_INET)
     except OSError as error:
         raise ConfigError(f"the console cannot listen on {host}:{port}: {error.strerror}; use --port") from error
+
+
+def listen_at(path: str) -> socket.socket:
+    """Return a unix socket that only this user can open, in the place of one that a killed console has left. Raises
+    ConfigError."""
+    listener = socket.socket(socket.AF_UNIX)
+    mask = os.umask(0o177)
+    try:
+        if _is_left(path):
+            os.unlink(path)
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"the console cannot listen on {path}: {error.strerror}; set another --socket") from error
+    finally:
+        os.umask(mask)
+    return listener
+
+
+def _is_left(path: str) -> bool:
+    """Whether this is a socket at which nobody listens."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return stat.S_ISSOCK(os.stat(path).st_mode)
+        except FileNotFoundError:
+            return False
+    return False
+
+
+def serve(app: ASGIApp, listener: socket.socket, begun: Callable[[], None]) -> None:
+    """Serve the application until a signal. begun: called when the console listens."""
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        loop="asyncio",
+        backlog=_BACKLOG,
+        h11_max_incomplete_event_size=HEAD_BYTES,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_END_SECONDS,
+    )
+    file = listener.getsockname() if listener.family == socket.AF_UNIX else None
     with listener:
-        tls = tls_context(certificate, key) if certificate and key else None
-        config = uvicorn.Config(
-            app,
-            http=type("Connection", (Connection,), {"tls": tls}),
-            ws="none",
-            loop="asyncio",
-            backlog=_BACKLOG,
-            h11_max_incomplete_event_size=HEAD_BYTES,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=_END_SECONDS,
-        )
-        shown = f"[{bare}]" if ":" in bare else bare
-        where = f"{'https' if tls else 'http'}://{shown}:{listener.getsockname()[1]}/"
-        _Server(config, lambda: begun(where)).run([listener])
+        try:
+            _Server(config, begun).run([listener])
+        finally:
+            if file is not None:
+                os.unlink(file)

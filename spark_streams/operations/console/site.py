@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from jinja2 import Environment
 from starlette.exceptions import HTTPException
@@ -24,22 +24,15 @@ from spark_streams.connector.schemas.decode_process import FieldDecoders, Shown
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.operations.console.access import Session, Signer
+from spark_streams.operations.console.access import Access
 from spark_streams.operations.console.actions import with_options
-from spark_streams.operations.console.audit import Audit
+from spark_streams.operations.console.allow_list import AllowList
+from spark_streams.operations.console.bounds import EVENTS
 from spark_streams.operations.console.cells import Decoded, cell
 from spark_streams.operations.console.change import Outcome
 from spark_streams.operations.console.changes import Changes
 from spark_streams.operations.console.live import Live, View
-from spark_streams.operations.console.login.attempts import LoginAttempts
-from spark_streams.operations.console.login.users import Users
-from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.console.rendering import environment
-from spark_streams.operations.console.request.uploads import Uploads
-from spark_streams.operations.console.request.watchers import Watchers
-
-if TYPE_CHECKING:
-    from spark_streams.operations.console.login.oidc import Oidc  # the extra oidc has what it imports
 
 T = TypeVar("T")
 PER_PAGE = 100  # rows of a table
@@ -78,45 +71,27 @@ async def _wait_until_gone(request: Request) -> None:
 
 @dataclass(frozen=True)
 class Site:
-    """The console. is_writable: whether it makes changes; is_https: whether browsers call it by HTTPS; has_proxy:
-    whether all requests come through a proxy; logs: of queries; url: as commands name the server, empty if they need
-    no name; passwords: threads that check passwords; mask: of values that not all see."""
+    """The console of one server."""
 
     address: Address
     live: Live
     changes: Changes
-    audit: Audit
-    signer: Signer
-    users: Users
-    is_writable: bool
-    is_https: bool = False
-    has_proxy: bool = False
-    logs: tuple[Path, ...] = ()
-    url: str = ""
-    attempts: LoginAttempts = field(default_factory=LoginAttempts)
-    watchers: Watchers = field(default_factory=Watchers)
-    passwords: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 2))
+    access: Access
+    logs: tuple[Path, ...] = ()  # of queries
+    url: str = ""  # as commands name the server, empty if they need no name
+    decoders: FieldDecoders | None = None  # of fields that are shown decoded
+    allowed: AllowList = field(default_factory=AllowList)
+    open_pages: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, EVENTS))
     templates: Environment = field(default_factory=environment)
-    decoders: FieldDecoders | None = None
-    oidc: Oidc | None = None
-    uploads: Uploads = field(default_factory=Uploads)
-    mask: Mask = field(default_factory=Mask)
 
-    def mask_of(self, request: Request) -> Mask:
-        """Return the mask for the user of this session. Without logins, nobody has a role, and so all have the mask."""
-        session: Session | None = request.scope.get("session")
-        sees_all = self.needs_login and not self.mask.of_writers and session is not None and session.can_write
-        return Mask() if sees_all else self.mask
+    async def view(self) -> View:
+        """Return what is known of the server, without hidden reasons of dead letters."""
+        view, shown = await self.live.view(), self.allowed.envelope_value
+        return replace(view, reasons=tuple(replace(one, reason=shown("reason", one.reason)) for one in view.reasons))
 
-    async def view(self, request: Request) -> View:
-        """Return what is known of the server, as this session sees it."""
-        view, mask = await self.live.view(), self.mask_of(request)
-        return replace(view, reasons=tuple(replace(one, reason=mask.text(one.reason)) for one in view.reasons))
-
-    @property
-    def needs_login(self) -> bool:
-        """Whether only users who log in have a session."""
-        return bool(self.users) or self.oidc is not None
+    def reason_filter(self, reason: str) -> str:
+        """Return the filter for a reason of dead letters; empty if reasons are hidden."""
+        return glob.escape(reason) if self.allowed.shows("dl.reason") else ""
 
     async def read(self, function: Callable[[Server], T]) -> T:
         """Call the function with a connection to the server, in a thread. Raises RStreamError."""
@@ -127,36 +102,31 @@ class Site:
 
         return await asyncio.to_thread(call)
 
-    def decoded(self, pairs: Sequence[tuple[bytes, bytes]], mask: Mask) -> list[Decoded | None]:
-        """Return the decoded values of fields, None for each field that is not decoded. pairs: not masked. A registry
-        may be asked, so this is for `read`."""
+    def decoded(self, pairs: Sequence[tuple[bytes, bytes]]) -> list[Decoded | None]:
+        """Return the decoded values of fields, None for each field that is not decoded, or whose values are hidden. A
+        registry may be asked, so this is for `read`."""
         if self.decoders is None:
             return [None] * len(pairs)
 
         def shown(name: bytes, one: Shown | None) -> Decoded | None:
-            if one is None:
+            if one is None or not self.allowed.shows(text(name)):
                 return None
-            # The page says "not decoded" before each reason.
-            value, reason = (mask.decoded(text(name), part) for part in (text(one.text), one.reason))
-            return Decoded(cell(raw(value)), reason.removeprefix("not decoded: "))
+            return Decoded(cell(raw(text(one.text))), one.reason.removeprefix("not decoded: "))  # as the page says
 
         return [shown(name, one) for (name, _), one in zip(pairs, self.decoders.page(pairs), strict=True)]
 
     async def dry_run(self, request: Request, arguments: Sequence[str]) -> Outcome:
         """Return how a command ends that changes nothing. It ends if the browser goes."""
         outcome = await self.while_there(request, self.changes.dry_run(arguments))
-        return self.mask_of(request).outcome(replace(outcome, error=self.uploads.shown(outcome.error)))
+        return self.allowed.outcome(arguments, outcome)
 
     async def page(self, request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
         """Return a page."""
-        session: Session | None = request.scope.get("session")
-        view = await self.view(request) if session is not None else None
         markup = self.templates.get_template(template).render(
             site=self,
             path=request.scope["path"],
-            session=session,
-            can_write=self.is_writable and session is not None and session.can_write,
-            view=view,
+            visitor=request.scope["visitor"],
+            view=await self.view(),
             version=__version__,
             **values,
         )
@@ -185,5 +155,4 @@ class Site:
 
     def command(self, arguments: Sequence[str]) -> str:
         """Return a command of `rstream` as a line for a shell, for this console's server."""
-        line = shell_line(with_options(arguments, "--url", self.url) if self.url else arguments)
-        return self.uploads.shown(line)
+        return shell_line(with_options(arguments, "--url", self.url) if self.url else arguments)

@@ -147,9 +147,6 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Json], bool], str]] = {
     "groups ack": _entries("Would acknowledge", "Acknowledged"),
     "groups prune": _prune,
     "add": _add,
-    "import": lambda values, is_done: (
-        f"{'Added' if is_done else 'Would add'} {counted(values.get('sent', 0), 'entry', 'entries')}."
-    ),
     "dead redrive": _redrive,
     "dead purge": _purge,
 }

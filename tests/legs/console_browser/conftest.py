@@ -58,7 +58,7 @@ def browser() -> Iterator[Browser]:
 def start_console() -> Iterator[StartConsole]:
     """Start a console: `start_console(url, "--write")`."""
     with ExitStack() as stack:
-        yield lambda url, *arguments: stack.enter_context(running_console(url, *arguments))
+        yield lambda url, *arguments, **how: stack.enter_context(running_console(url, *arguments, **how))
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
             console: Console, path: str = "/", display: Display = DISPLAYS[0], has_policy: bool = True
         ) -> WatchedPage:
             context = browser.new_context(**display.context(), bypass_csp=not has_policy)
+            context.add_cookies([{"name": n, "value": v, "url": console.url} for n, v in console.cookies.items()])
             stack.callback(context.close)
             page = WatchedPage(context.new_page(), console.url, screenshots(), str(display))
             stack.callback(page.close)

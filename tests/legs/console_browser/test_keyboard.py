@@ -1,10 +1,9 @@
-"""With the keyboard only, narrow and wide: search by JSON, export, follow an entry, add it again, import, see masked
-values and local times, and log in by OIDC."""
+"""With the keyboard only, narrow and wide: search by JSON, export, follow an entry, add it again, see hidden values and
+local times."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,14 +11,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from spark_streams.operations.console.bounds import IMPORT_BYTES, MASK
 from tests.legs.console_browser.conftest import OpenPage, StartConsole, screenshots
 from tests.legs.console_browser.test_pages import check
 from tests.legs.console_browser.watched_page import Display, WatchedPage, address
 from tests.operations.console.normal import DEAD, STREAM, NormalData
 from tests.operations.console.process import Console
-from tests.operations.console.provider import Provider, running_provider
-from tests.operations.console.test_oidc import write_settings
 from tools.servers.server import Server
 
 if TYPE_CHECKING:
@@ -99,114 +95,35 @@ def test_search_download_and_add_again(console: Console, open_page: OpenPage, di
     check(page, "keyboard-added")
 
 
-@pytest.fixture(scope="module")
-def provider() -> Iterator[Provider]:
-    with running_provider() as provider:
-        yield provider
-
-
 @WIDTHS
-def test_log_in_by_oidc(
-    normal: tuple[Server, NormalData],
-    open_page: OpenPage,
-    start_console: StartConsole,
-    provider: Provider,
-    tmp_path: Path,
-    display: Display,
-) -> None:
-    settings = write_settings(tmp_path / "oidc.toml", provider.issuer)
-    page = open_page(start_console(normal[0].url, "--write", "--oidc", str(settings)), "/", display)
-    assert page.page.url.endswith("/login")
-    check(page, "oidc-login")
-    provider.claims = {"groups": ["other"]}
-    tab_to(page, "link", f"Log in by {provider.issuer.removeprefix('http://')}")
-    page.page.keyboard.press("Enter")
-    page.page.get_by_role("alert").get_by_text("none of the groups").wait_for()
-    page.expect("answer 403")
-    page.expect("Failed to load resource")
-    page.expect("request to localhost")
-    check(page, "oidc-denied")
-    provider.claims = {"groups": ["staff"]}
-    tab_to(page, "link", f"Log in by {provider.issuer.removeprefix('http://')}")
-    page.page.keyboard.press("Enter")
-    page.page.wait_for_url(page.url + "/")  # a cookie that is SameSite=Strict has come with it
-    user = f"oidc:ann (sub u1 at {provider.issuer})"
-    page.page.get_by_text(f"{user} has the role view").wait_for()
-    page.expect("request to localhost")
-    check(page, "oidc-overview")
-    tab_to(page, "button", f"Log out {user}")
-    page.page.keyboard.press("Enter")
-    page.page.wait_for_url("**/login")
-    page.open("/streams")
-    assert page.page.url.endswith("/login")
-
-
-@WIDTHS
-def test_masked_values(
+def test_hidden_values(
     normal: tuple[Server, NormalData], open_page: OpenPage, start_console: StartConsole, display: Display
 ) -> None:
-    """A masked value is text, and its neighbours are edited."""
-    console = start_console(normal[0].url, "--write", "--mask", "customer")
+    """A hidden value is text, and its neighbours are edited."""
+    console = start_console(normal[0].url, "--write", "--show", "order,amount")
     page = open_page(console, address("/stream", name=STREAM), display)
-    assert page.page.get_by_text(MASK).count() == 50
-    check(page, "mask-stream")
+    assert page.page.get_by_text(re.compile(r"^hidden \(\d+ bytes\)$")).count() == 50
+    check(page, "hidden-stream")
     type_into(page, "Field", "customer")
     type_into(page, "contains", "ann")
     page.page.keyboard.press("Enter")
-    page.page.get_by_text("are masked for you").wait_for()
+    page.page.get_by_text("hidden in this console").wait_for()
     page.expect("answer 403")
     page.expect("Failed to load resource")
-    check(page, "mask-refused")
+    check(page, "hidden-refused")
     page.open("/dead/stream", name=DEAD)
-    check(page, "mask-letters")
+    check(page, "hidden-letters")
     page.page.locator("td.id a").first.focus()
     page.page.keyboard.press("Enter")
     page.page.wait_for_url("**/dead/letter?*")
     page.page.get_by_text("cannot be edited here").wait_for()
-    check(page, "mask-letter")
+    check(page, "hidden-letter")
     type_into(page, "Value of amount", "12.50")
     tab_to(page, "button", "Preview sending back…")
     page.page.keyboard.press("Enter")
     page.page.wait_for_url("**/plan")
-    check(page, "mask-plan")
+    check(page, "hidden-plan")
     assert "dörte" not in page.page.content()
-
-
-@WIDTHS
-def test_import(console: Console, open_page: OpenPage, tmp_path: Path, display: Display) -> None:
-    """The same file again adds nothing; one that is too large is refused by a page."""
-    at_ms = 4_000_000_000_000  # later than all entries of the stream
-    lines = [
-        f'{{"id":"{at_ms + n}-0","fields":{{"order":"9{n:05d}","customer":"zoë","amount":"1.50"}}}}\n' for n in range(7)
-    ]
-    (tmp_path / "orders.jsonl").write_text("".join(lines))
-    (tmp_path / "large.jsonl").write_bytes(b"x" * (IMPORT_BYTES + 1))
-    page = open_page(console, address("/stream", name="audit:log"), display)
-
-    page.page.on("filechooser", lambda _: None)  # from now on, the browser asks the test and opens no dialog
-
-    def preview(name: str) -> None:
-        tab_to(page, "button", "File of rstream export")
-        with page.page.expect_file_chooser() as chooser:
-            page.page.keyboard.press("Space")
-        chooser.value.set_files(tmp_path / name)
-        tab_to(page, "button", "Preview import…")
-        page.page.keyboard.press("Enter")
-
-    check(page, "import-stream")
-    preview("large.jsonl")
-    page.page.get_by_text("larger than 16 MB").wait_for()
-    page.expect("answer 413")
-    page.expect("Failed to load resource")
-    check(page, "import-too-large")
-    page.open("/stream", name="audit:log")
-    preview("orders.jsonl")
-    page.page.get_by_text(re.compile("Would add [07] entries")).wait_for()
-    check(page, "import-plan")
-    tab_to(page, "button", "Import")
-    page.page.keyboard.press("Enter")
-    page.page.get_by_text("Done").wait_for()
-    check(page, "import-done")
 
 
 @WIDTHS

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from spark_streams.operations.console.login.users import add_user
 from tests.holding import hold
 from tests.legs.console_browser.conftest import DISPLAYS, OpenPage, StartConsole
 from tests.legs.console_browser.watched_page import Display, WatchedPage, address
@@ -175,31 +173,21 @@ def test_an_error(console: Console, open_page: OpenPage, name: str, path: str, s
 
 
 @DISPLAY
-def test_a_login(
-    normal: tuple[Server, NormalData],
-    open_page: OpenPage,
-    start_console: StartConsole,
-    tmp_path: Path,
-    display: Display,
+def test_the_link(
+    normal: tuple[Server, NormalData], open_page: OpenPage, start_console: StartConsole, display: Display
 ) -> None:
-    users = tmp_path / "users.txt"
-    add_user(users, "ann", "correct horse")
-    page = open_page(start_console(normal[0].url, "--users", str(users)), "/", display)
-    assert page.page.url.endswith("/login")
-    check(page, "login")
-    page.page.get_by_label("Name").fill("ann")
-    page.page.get_by_label("Password").fill("wrong")
-    page.page.get_by_role("button", name="Log in").click()
-    page.page.get_by_text("The name or the password is wrong.").wait_for()
-    page.expect("answer 403")
-    page.expect("Failed to load resource")
-    check(page, "login-refused")
-    page.page.get_by_label("Name").fill("ann")
-    page.page.get_by_label("Password").fill("correct horse")
-    page.page.keyboard.press("Enter")
-    page.page.wait_for_url(page.url + "/")
+    console = start_console(normal[0].url, "--write", opens_link=False)
+    page = open_page(console, "/", display)
+    page.page.get_by_text("has not opened the link").wait_for()
     check(page, "overview-read-only")
-    page.page.get_by_role("button", name="Log out").click()
-    page.page.wait_for_url("**/login")
-    page.open("/streams")
-    assert page.page.url.endswith("/login")
+    page.page.goto(console.url + console.link)
+    page.page.wait_for_url(page.url + "/")
+    page.page.get_by_role("heading", name="Groups").wait_for()
+    assert page.page.get_by_text("has not opened the link").count() == 0
+    check(page, "overview-opened")
+    stranger = open_page(console, "/", display)
+    stranger.page.goto(console.url + console.link)
+    stranger.page.get_by_text("or it was opened before").wait_for()
+    stranger.expect("answer 403")
+    stranger.expect("Failed to load resource")
+    check(stranger, "link-used")

@@ -36,7 +36,6 @@ ALONE = (
     "monitor",
     "lineage",
     "console",
-    "oidc",
     "connect",
     "delta",
     "iceberg",
@@ -162,15 +161,6 @@ def test_lineage(fresh: Fresh) -> None:
 @pytest.mark.extras
 def test_console(fresh: Fresh) -> None:
     assert "Streams at" in fresh("console").use("console")
-
-
-@pytest.mark.extras
-def test_oidc(fresh: Fresh, tmp_path: Path) -> None:
-    """(The page Log in names the provider, which is away.)"""
-    settings = tmp_path / "oidc.toml"
-    settings.write_text('issuer = "http://127.0.0.1:9"\nclient_id = "c"\nclaim = "groups"\nview = ["staff"]\n')
-    settings.chmod(0o600)
-    assert "Log in by 127.0.0.1:9" in fresh("oidc").use("console", RSTREAM_CONSOLE=f"--oidc {settings}")
 
 
 @pytest.mark.extras

@@ -29,7 +29,6 @@ from tests.connector.sink.writing import batch_of, close, frame, numbers, option
 from tests.connector.source.limited_user import read_in_all_ways
 from tests.holding import OLD, hold
 from tests.legs.identity.documented_rights import as_user, besides, documented, rights
-from tests.operations.console.browser import Browser
 from tests.operations.console.process import running_console
 from tools.driving import ALL, add, drain, forget_all, reader
 from tools.sending import before_sending
@@ -210,7 +209,7 @@ def test_the_exporter(filled: Server) -> None:
 @pytest.mark.in_turn
 def test_the_console_needs_the_rights_of_the_exporter(filled: Server) -> None:
     with running_console(as_user(filled, *rights("exporter")).url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         for path in ("/", "/streams", "/stream?name=s", "/group?stream=s&group=g", "/dead", "/dead/stream?name=dead"):
             page = browser.get(path)
             assert (page.status, "lacks rights" in page.text) == (200, False), path

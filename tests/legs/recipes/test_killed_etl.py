@@ -22,7 +22,6 @@ from tests.connector.schemas.conftest import registry
 from tests.connector.schemas.registry_server import RegistryServer
 from tests.jobs.work import PATIENCE, Running, Work
 from tests.legs.recipes.tables import Pyiceberg
-from tests.operations.console.browser import Browser
 from tests.operations.console.process import running_console
 from tools.day_seed import first_seed
 from tools.servers.server import Server
@@ -169,7 +168,7 @@ def test_a_killed_etl_writes_each_decoded_row_once(server: Server, registry: Reg
     assert list(fields) == words_of(UNKNOWN) == dict(entries_in(server, "orders"))[ids[UNKNOWN]]
     assert (envelope["reason"], envelope["id"]) == ("decode: unknown-schema", ids[UNKNOWN].decode())
     with running_console(server.url, "--decode", "payload", "--registry", registry.url) as console:
-        page = Browser(console.url).get(link("/dead/letter", name="orders:dead", id=letter_id.decode())).text
+        page = console.browser().get(link("/dead/letter", name="orders:dead", id=letter_id.decode())).text
     assert "decode: unknown-schema" in page
     assert f"0x{words_of(UNKNOWN)[1].hex()}" in page
     assert "not decoded: unknown-schema" in page

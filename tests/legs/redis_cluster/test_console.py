@@ -9,7 +9,7 @@ from spark_streams.connector.shards.settling import ensure_shards
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from tests.connector.deadletter.making import fill
-from tests.operations.console.browser import Browser, form_to, wait_for_change
+from tests.operations.console.browser import form_to, wait_for_change
 from tests.operations.console.process import running_console
 from tools.servers.cluster import RedisCluster
 
@@ -26,7 +26,7 @@ def test_pages_and_changes(cluster: RedisCluster) -> None:
         server.execute("XGROUP", "CREATE", "orders", "etl", "$")
     fill(cluster.server, 30, into="orders:dead")
     with running_console(cluster.url, "--write") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         overview = browser.get("/").text
         assert "3 groups" not in overview
         assert overview.count('href="/stream?name=clicks"') == 1

@@ -11,26 +11,32 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from spark_streams.operations.console.login.users import add_user
+from tests.operations.console.browser import Browser
 from tools.stopping import stop
 
 ROOT = Path(__file__).resolve().parents[3]
 _RSTREAM = "from spark_streams.cli import main; main(prog_name='rstream')"
-_READY = re.compile(r"https?://127\.0\.0\.1:\d+")
+_READY = re.compile(r"(http://(?:127\.0\.0\.1:\d+|localhost))(/\S*)")
 
 
 @dataclass(frozen=True)
 class Console:
-    """url: without a slash at its end."""
+    """A console that runs."""
 
-    url: str
+    url: str  # without a slash at its end
+    link: str  # the path that it has printed: with --write it has the one-time token
     process: subprocess.Popen[bytes]
     file: IO[bytes]
+    cookies: dict[str, str] = field(default_factory=dict)  # of the browser that has opened the link
+
+    def browser(self) -> Browser:
+        """Return a browser that has opened the link."""
+        return Browser(self.url, dict(self.cookies))
 
     @property
     def host(self) -> str:
@@ -63,30 +69,31 @@ class Console:
         return os.pread(self.file.fileno(), size, 0).decode()
 
 
-def write_users(path: Path, **passwords: str) -> Path:
-    """Write the file of users as `--add-user` does."""
-    for name, password in passwords.items():
-        add_user(path, name, password)
-    return path
-
-
 @contextlib.contextmanager
-def running_console(server_url: str, *arguments: str, seconds: float = 60.0, before: str = "") -> Iterator[Console]:
-    """Start `rstream console` for a server on a free port, and stop it as Ctrl-C does. It must end with exit code 0.
-    before: Python that runs first."""
+def running_console(
+    server_url: str, *arguments: str, seconds: float = 60.0, before: str = "", opens_link: bool = True
+) -> Iterator[Console]:
+    """Start `rstream console` for a server on a free port, open its link, and stop it as Ctrl-C does. It must end with
+    exit code 0. before: Python that runs first."""
+    place = [] if "--socket" in arguments else ["--port", "0"]
     with tempfile.TemporaryFile() as file:
         process = subprocess.Popen(
-            [sys.executable, "-c", before + _RSTREAM, "console", "--port", "0", "--url", server_url, *arguments],
+            [sys.executable, "-c", before + _RSTREAM, "console", *place, "--url", server_url, *arguments],
             env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=file, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        console = Console("", process, file)
+        console = Console("", "", process, file)
         try:
             deadline = time.monotonic() + seconds
             while (ready := _READY.search(console.output().rpartition(" at ")[2])) is None:
                 assert process.poll() is None, console.output()
                 assert time.monotonic() < deadline, f"no console after {seconds} s: {console.output()}"
                 time.sleep(0.02)
-            yield Console(ready[0], process, file)
+            console = Console(ready[1], ready[2], process, file)
+            if "token=" in console.link and opens_link and place:
+                browser = Browser(console.url)
+                assert browser.get(console.link).status == 200
+                console.cookies.update(browser.cookies)
+            yield console
         finally:
             stop(process, 20)
         assert process.returncode == 0, console.output()

@@ -47,7 +47,7 @@ def test_an_entry_is_added_after_its_dry_run(server: Server, client: redis.Redis
     client.xadd("orders", {"customer": "ann", "amount": "1"}, id="5-0")
     audit = tmp_path / "audit"
     with running_console(server.url, "--write", "--audit", str(audit)) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         assert "/add?name=orders" in browser.get(link("/stream", name="orders")).text
         page = browser.get("/add?name=orders").text
         assert [value for name, value in form_to(page, "/plan") if name == "new.name"] == [
@@ -79,7 +79,7 @@ def test_an_entry_is_added_after_its_dry_run(server: Server, client: redis.Redis
 def test_an_entry_is_added_again_with_changes_and_its_other_bytes(server: Server, client: redis.Redis) -> None:
     client.execute_command("XADD", "s", "5-0", *[word for pair in ODD.items() for word in pair], "twice", 1, "twice", 2)
     with running_console(server.url, "--write") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         assert "/add?name=s&amp;again=5-0" in browser.get(link("/entry", name="s", id="5-0")).text
         page = browser.get(link("/add", name="s", again="5-0")).text
         assert page.count("cannot be edited here") == 4
@@ -104,7 +104,7 @@ def test_an_entry_is_added_again_with_changes_and_its_other_bytes(server: Server
 def test_without_write_an_entry_is_only_checked(server: Server, client: redis.Redis) -> None:
     client.xadd("s", {"n": 1}, id="5-0")
     with running_console(server.url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         planned = browser.post("/plan", filled(browser.get("/add?name=s").text, ("n", "2"))).text
         assert "Would add this entry" in planned
         assert "This console is read-only" in planned
@@ -149,7 +149,7 @@ def test_the_command_checks_and_adds_again(server: Server, client: redis.Redis) 
 def test_what_does_not_exist_is_named(server: Server, client: redis.Redis, path: str) -> None:
     client.xadd("s", {"n": 1}, id="5-0")
     with running_console(server.url) as console:
-        assert Browser(console.url).get(path).status == 404
-        assert Browser(console.url).get("/add?name=s&again=x").status == 400
-        [(_, fixed)] = [p for p in form_to(Browser(console.url).get("/add?name=s").text, "/plan") if p[0] == "fixed"]
+        assert console.browser().get(path).status == 404
+        assert console.browser().get("/add?name=s&again=x").status == 400
+        [(_, fixed)] = [p for p in form_to(console.browser().get("/add?name=s").text, "/plan") if p[0] == "fixed"]
         assert dict(parse_qsl(fixed))["names"] == "s"

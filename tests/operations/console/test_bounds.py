@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 from urllib.parse import quote, unquote_plus
 
 import pytest
@@ -19,8 +18,8 @@ from spark_streams.operations.console.bounds import COMMAND_BYTES, FIELDS, FORM_
 from spark_streams.operations.console.changes import require_short
 from spark_streams.operations.console.pages.dead_letters import FILTERS, RANGES
 from spark_streams.operations.console.request.parameters import Parameters, _unquoted, fixed
-from tests.operations.console.browser import Browser, form_to, replaced, wait_for_change
-from tests.operations.console.process import ROOT, running_console, write_users
+from tests.operations.console.browser import form_to, replaced, wait_for_change
+from tests.operations.console.process import ROOT, running_console
 from tools.servers.server import Server
 
 pytestmark = pytest.mark.in_turn
@@ -89,7 +88,7 @@ def test_long_texts_are_decoded_in_pieces() -> None:
 
 def test_a_long_name_costs_nothing(server: Server) -> None:
     with running_console(server.url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         browser.get("/")
         before, began = console.peak(), time.monotonic()
         for path in (
@@ -115,7 +114,7 @@ def test_streams_and_shards_outside_the_snapshot_are_found(server: Server) -> No
         client.execute_command("XADD", "z", "1-1", "n", "1")
         client.set("text", "x")
     with running_console(server.url, "--max-streams", "1") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         assert browser.get("/stream?name=z").status == browser.get("/entry?name=z&id=1-1").status == 200
         assert browser.get("/stream?name=none").status == 404
         assert browser.get("/stream?name=text").status in (400, 404, 502)
@@ -142,7 +141,7 @@ def test_names_that_are_too_long_are_counted_and_not_shown(server: Server) -> No
             "d", {"n": 1, "dl.stream": LONG * 20, "dl.id": "1-1", "dl.previous": f"{LONG}/1-1"}, id="9999999999999-1"
         )
     with running_console(server.url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         for path in (
             "/",
             "/streams",
@@ -160,15 +159,7 @@ def test_names_that_are_too_long_are_counted_and_not_shown(server: Server) -> No
         assert len(page.text) < 30_000
 
 
-def test_large_forms_are_refused(server: Server, tmp_path: Path) -> None:
-    users = write_users(tmp_path / "users", ann="geheim")
-    with running_console(server.url, "--users", str(users)) as console:
-        before = console.peak()
-        for body in ("a=b&" * 1_000_000, "fixed=" + "a%26" * 900_000):
-            assert Browser(console.url)._send("POST", "/login", body, {"origin": console.url}).status == 413
-        many = "fixed=" + "a%26" * 4_000
-        assert Browser(console.url)._send("POST", "/login", many, {"origin": console.url}).status == 400
-        assert console.peak() - before < 20
+def test_large_forms_are_refused(server: Server) -> None:
     with running_console(server.url) as console:
         before = console.peak()
         for body, status in (
@@ -178,7 +169,7 @@ def test_large_forms_are_refused(server: Server, tmp_path: Path) -> None:
             ("fixed=" + "%41" * 340_000, 400),
             ("x" * (FORM_BYTES + 1), 413),
         ):
-            assert Browser(console.url)._send("POST", "/plan", body, {"origin": console.url}).status == status
+            assert console.browser()._send("POST", "/plan", body, {"origin": console.url}).status == status
         chunked = f"POST /plan HTTP/1.1\r\nHost: {console.host}\r\nTransfer-Encoding: chunked\r\n\r\n"
         with console.connect(chunked.encode()) as connection:
             part = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
@@ -192,7 +183,7 @@ def test_patterns_are_bounded(server: Server) -> None:
     with server.client() as client:
         client.xadd("d", {"n": 1, "dl.stream": "s", "dl.id": "1-0", "dl.reason": "a" * 20_000, "dl.group": "g"})
     with running_console(server.url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         browser.get("/")
         for pattern in ("[", "*a", "?*", "[a-b", "[!"):
             for name in ("reason", "stream", "stage", "error"):
@@ -208,7 +199,7 @@ def test_a_dead_letter_with_very_many_or_large_fields_has_a_page_and_a_form(serv
         many = write_dead_letter(client, "d", [(f"field{n}", "v" * 20) for n in range(100_000)])
         large = write_dead_letter(client, "d", [(f"field{n}", "é" * 19_999) for n in range(600)])
     with running_console(server.url, "--write") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         browser.get("/")
         for letter in (many, large):
             began = time.monotonic()
@@ -230,7 +221,7 @@ def test_a_change_that_is_too_long_for_a_command_is_named(server: Server) -> Non
     with server.client() as client:
         letter = write_dead_letter(client, "d", [(f"f{n}", "v") for n in range(40)])
     with running_console(server.url, "--write") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         page = browser.get(f"/dead/letter?name=d&id={letter}")
         fields = form_to(page.text, "/plan", action="redrive")
         for changed in ({f"value.{n}": "é" * 19_999 for n in range(4)}, {"new.name": "x", "new.value": "y" * 140_000}):

@@ -10,7 +10,6 @@ import pytest
 from spark_streams.operations.console.request.parameters import link
 from tests.connector.schemas.avro_values import FIRST, encoded, record
 from tests.connector.schemas.test_shown import add_dead_letter
-from tests.operations.console.browser import Browser
 from tests.operations.console.process import running_console
 from tools.servers.server import Server
 
@@ -25,7 +24,7 @@ def test_an_entry_and_a_dead_letter_show_the_decoded_value(server: Server, tmp_p
         letter = add_dead_letter(client, payload)
     shown = "{&#34;customer&#34;:&#34;&lt;script&gt;ann&lt;/script&gt;\\u202e&#34;,&#34;amount&#34;:7}"
     with running_console(server.url, "--schema", f"payload={tmp_path}/order.avsc") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         page = browser.get(link("/entry", name="s", id=good)).text
         assert shown in page
         assert page.count("decoded:") == 1
@@ -42,7 +41,7 @@ def test_a_value_that_ends_a_process_ends_no_console(server: Server, tmp_path: P
     with server.client() as client:
         deep, good = (client.xadd("s", {"payload": b"\x02" * depth + b"\0"}).decode() for depth in (20_000, 1))
     with running_console(server.url, "--schema", f"payload={tmp_path}/node.avsc") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         for _ in range(2):
             assert "not decoded: " in browser.get(link("/entry", name="s", id=deep)).text
             assert "{&#34;next&#34;:{&#34;next&#34;:null}}" in browser.get(link("/entry", name="s", id=good)).text

@@ -33,7 +33,7 @@ def test_what_a_page_shows_is_downloaded(server: Server, client: redis.Redis, tm
     for n in range(120):
         client.execute_command("XADD", name, f"{n + 1}-0", "n", n, b"raw\xff", b"\xfe\x00", "json", f'{{"n": {n}}}')
     with running_console(server.url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         page = browser.get(link("/stream", name=name)).text
         client.xadd(name, {"n": "later"}, id="500-0")
         answer = download(browser, page)
@@ -62,6 +62,6 @@ def test_what_a_page_shows_is_downloaded(server: Server, client: redis.Redis, tm
 def test_shards_are_downloaded_in_the_order_of_their_ids(server: Server, client: redis.Redis) -> None:
     write_normal(client)
     with running_console(server.url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         page = browser.get(link("/stream", name="clicks")).text
         assert re.findall('"id":"([0-9-]+)"', download(browser, page).text) == entry_ids(page)[::-1]

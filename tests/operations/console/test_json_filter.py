@@ -12,11 +12,10 @@ from spark_streams.connector.errors import OptionError
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.console import entry_search
+from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.entry_search import FieldFilter, read_entries
 from spark_streams.operations.console.json_filter import JsonFilter
-from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.console.request.parameters import link
-from tests.operations.console.browser import Browser
 from tests.operations.console.process import running_console
 from tests.operations.console.test_pages import client, entry_ids
 from tools.servers.server import Server
@@ -99,7 +98,7 @@ def test_a_search_ends_within_one_entry(monkeypatch: pytest.MonkeyPatch, server:
     client.xadd("s", {"v": b'{"a": 1}'}, id="2-0")
     fields = FieldFilter(json=JsonFilter.parse("$.a = 1"))
     with connect(Address.parse(server.url)) as connection:
-        page = read_entries(connection, ["s"], Mask(), fields=fields)
+        page = read_entries(connection, ["s"], AllowList(), fields=fields)
         assert (page.entries, page.searched, page.too_slow) == ((), 1, 1)
         assert page.next == StreamId(1, 0)
 
@@ -109,7 +108,7 @@ def test_a_path_of_many_steps_is_a_wrong_search(server: Server, client: redis.Re
     """The proof of concept: 1,010 steps were a recursion that Python ended, and the answer was 500."""
     client.xadd("s", {"payload": b"[" * 900 + b"1" + b"]" * 900})
     with running_console(server.url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         for steps in ("[*]" * 600, "[0]" * 600):
             wrong = browser.get(link("/stream", name="s", where=f"${steps} = 1"))
             assert wrong.status == 400
@@ -125,7 +124,7 @@ def test_the_page_of_a_stream_searches_values(server: Server, client: redis.Redi
     )
     client.xadd("s", {"payload": b"\xff", "other": '{"amount": 500}'}, id="4-0")
     with running_console(server.url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
 
         def found(**search: str) -> list[str]:
             return entry_ids(browser.get(link("/stream", name="s", **search)).text)

@@ -62,7 +62,7 @@ def test_pages_of_usual_data(server: Server, client: redis.Redis, tmp_path: Path
     data = write_normal(client, tmp_path)
     assert data.log is not None
     with running_console(server.url, "--log", str(data.log)) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         overview = browser.get("/").text
         for text in ("billing", "sessions", "of 5 streams", f"{LETTERS}", "no amount", "rstream top"):
             assert text in overview, text
@@ -113,13 +113,13 @@ def test_a_group_that_nobody_uses_says_what_it_holds(server: Server, client: red
     for name in shards_of("clicks", 2):
         hold(client, name)
     with running_console(server.url, before=SOON) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         stream, shards = (browser.get(link("/stream", name=name)).text for name in ("s", "clicks"))
         group = browser.get(link("/group", stream="s", group="slow")).text
     said = [re.findall(r"holds (\d+) entries, about ([0-9.]+ k?B), idle ", page) for page in (stream, shards, group)]
     assert [[entries for entries, _ in one] for one in said] == [["8", "9"], ["16", "18"], ["8"]]
     with running_console(server.url) as console:
-        assert "holds" not in Browser(console.url).get(link("/stream", name="s")).text, "not before a day has passed"
+        assert "holds" not in console.browser().get(link("/stream", name="s")).text, "not before a day has passed"
 
 
 def test_the_next_page_begins_at_the_next_entry(server: Server, client: redis.Redis) -> None:
@@ -129,7 +129,7 @@ def test_the_next_page_begins_at_the_next_entry(server: Server, client: redis.Re
         client.xadd("s", {"n": 1}, id=entry)
         client.xadd("d", {"n": 1, "dl.stream": "s", "dl.id": "1-0", "dl.reason": "r", "dl.group": "g"}, id=entry)
     with running_console(server.url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
 
         def pages(address: str, pattern: str) -> list[str]:
             seen: list[str] = []
@@ -146,7 +146,7 @@ def test_the_next_page_begins_at_the_next_entry(server: Server, client: redis.Re
 def test_entries_are_found_by_id_time_and_field(server: Server, client: redis.Redis) -> None:
     write_normal(client)
     with running_console(server.url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
 
         def matching(**search: str) -> list[str]:
             page = browser.get(link("/stream", name=STREAM, **search))
@@ -171,7 +171,7 @@ def test_a_dead_letter_is_corrected_and_sent_back(server: Server, client: redis.
     data = write_normal(client)
     letter = data.letters["no amount"][3]
     with running_console(server.url, "--write") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         page = browser.get(link("/dead/letter", name=DEAD, id=letter)).text
         assert "ValueError" in page
         fields = form_to(page, "/plan", action="redrive")
@@ -203,7 +203,7 @@ def test_a_change_has_the_bounds_of_its_dry_run(server: Server, client: redis.Re
     """A dead letter and a destination that come between the dry run and the change are not part of it."""
     fill(server, 3, into="late:dead")
     with running_console(server.url, "--write") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         planned = browser.post("/plan", {"action": action, "names": "late:dead"})
         fill(server, 1, first=9, into="late:dead")
         fill(server, 1, first=9, into="late:dead", stream="elsewhere")
@@ -223,7 +223,7 @@ def test_a_change_of_two_streams_has_the_last_entry_of_each(server: Server, clie
         client.xgroup_create(stream, "g", "0")
         client.xreadgroup("g", "bob", {stream: ">"}, count=5)
     with running_console(server.url, "--write") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         words = [("names", stream) for stream in streams]
         planned = browser.post("/plan", [("action", "ack"), *words, ("group", "g"), ("all", "1"), ("even-active", "1")])
         for stream in streams:
@@ -240,7 +240,7 @@ def _values(fields: list[tuple[str, str]]) -> list[str]:
 def test_selections_are_sent_back_or_deleted(server: Server, client: redis.Redis) -> None:
     data = write_normal(client)
     with running_console(server.url, "--write") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
 
         def change(number: int, *chosen: tuple[str, str], **filters: str) -> str:
             page = browser.get(link("/dead/stream", name=DEAD, **filters)).text
@@ -271,7 +271,7 @@ def test_a_redrive_shows_its_progress_and_goes_on_after_a_restart(
         browser.post("/changes", form_to(planned.text, "/changes"))
 
     with running_console(server.url, "--write", "--audit", str(audit)) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         begin(browser, "100")
         seen = set()
         while len(seen) < 3:
@@ -283,7 +283,7 @@ def test_a_redrive_shows_its_progress_and_goes_on_after_a_restart(
     remaining = client.xlen(DEAD)
     assert 0 < remaining < LETTERS
     with running_console(server.url, "--write") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         begin(browser, "")
         assert "Done" in wait_for_change(browser, 1)
     marks = [fields[b"dl.redriven"] for _, fields in client.xrange(STREAM) if b"dl.redriven" in fields]
@@ -296,7 +296,7 @@ def test_every_change_of_a_group(server: Server, client: redis.Redis) -> None:
     pending = client.xpending(STREAM, GROUP)["pending"]
     done = 0
     with running_console(server.url, "--write") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         page = browser.get(link("/group", stream=STREAM, group=GROUP)).text
 
         def change(action: str, **values: str) -> None:
@@ -328,7 +328,7 @@ def test_every_change_of_a_group(server: Server, client: redis.Redis) -> None:
 def test_hostile_data_is_text_on_every_page(server: Server, client: redis.Redis) -> None:
     data = write_hostile(client)
     with running_console(server.url, "--write", seconds=120) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         paths = ["/", "/streams", "/streams?own=1", "/dead", "/queries", "/doctor", "/changes"]
         for stream in data.streams:
             paths.append("/stream?" + urlencode({"name": stream}))
@@ -379,7 +379,7 @@ def test_hostile_names_reach_commands_as_they_are(server: Server, client: redis.
         client.xadd(name, {"n": 1}, id="1-0")
         client.xgroup_create(name, name, id="$")
     with running_console(server.url, "--write") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         for number, name in enumerate(names, start=1):
             planned = browser.post("/plan", {"action": "seek", "names": name, "group": name, "to": "earliest"})
             assert planned.status == 200, planned.text
@@ -398,7 +398,7 @@ def test_a_server_that_is_away_is_shown_and_answers_again(tmp_path: Path) -> Non
         with server.client() as client:
             client.xadd("s", {"n": 1})
     with running_console(url, "--every", "200ms") as console:
-        page = Browser(console.url).get("/")
+        page = console.browser().get("/")
         assert page.status == 200
         assert "has not answered" in page.text
 
@@ -410,7 +410,7 @@ def test_many_streams_are_paged(server: Server, client: redis.Redis) -> None:
         pipe.xgroup_create(f"stream:{number:04d}", "g", id="0")
     pipe.execute()
     with running_console(server.url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         assert "Page 1 of 20, 2,000 rows" in browser.get("/").text
         last = browser.get("/streams?page=20").text
         assert "stream:1999" in last
@@ -426,7 +426,7 @@ def test_margins_are_words_in_all_tables(server: Server, client: redis.Redis) ->
     client.xgroup_create("s", "behind", id="0")
     client.xgroup_create("s", "done", id="$")
     with running_console(server.url, "--every", "1h") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
 
         def rows(path: str) -> dict[str, list[str]]:
             table = browser.get(path).text.partition("</thead>")[2].partition("</table>")[0]

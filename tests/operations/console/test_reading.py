@@ -15,11 +15,11 @@ from spark_streams.connector.shards.names import shards_of
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.console import entry_search
+from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.cells import Cell, cell, is_editable
 from spark_streams.operations.console.charts.history import POINTS, LagHistory
 from spark_streams.operations.console.entry_search import FieldFilter, read_entries
 from spark_streams.operations.console.live import Live
-from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.console.merged_shards import merge_shards, stream_of
 from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
 from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
@@ -33,7 +33,7 @@ def pages(server: Server, streams: list[str], fields: FieldFilter | None = None,
     with connect(Address.parse(server.url)) as connection:
         end: StreamId | None = MAX_ID
         while end is not None:
-            page = read_entries(connection, streams, Mask(), end, MIN_ID, fields, limit)
+            page = read_entries(connection, streams, AllowList(), end, MIN_ID, fields, limit)
             yield [str(entry.id) for entry in page.entries]
             end = page.next
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
-import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -14,15 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.operations.console.access import COOKIE, LOCAL, Session, Signer, host_of, is_loopback
-from tests.certificates import certificates
+from spark_streams.operations.console.access import LOCAL, Keys, host_of, is_loopback
 from tests.operations.console.browser import Browser, form_to, wait_for_change
-from tests.operations.console.process import running_console, write_users
+from tests.operations.console.process import running_console
 from tools.servers.server import Server
 
 pytestmark = pytest.mark.in_turn
-
-PASSWORDS = {"ann": "geheim:1", "bob": "pass word"}
 
 
 def seek(browser: Browser, to: str = "earliest") -> list[tuple[str, str]]:
@@ -57,24 +52,20 @@ def filled_redis(redis_server: Server) -> Server:
     return with_group(redis_server)
 
 
-def test_only_this_machine_reaches_it_unless_there_are_users() -> None:
-    result = CliRunner().invoke(main, ["console", "--host", "0.0.0.0", "--port", "0"])
-    assert result.exit_code == 2
-    assert "needs --users" in result.output
+def test_only_this_machine_reaches_it() -> None:
     for host in ("0.0.0.0", "::", "10.0.0.1", "ops.internal"):
-        result = CliRunner().invoke(main, ["console", "--host", host, "--users", "users", "--port", "0"])
-        assert (result.exit_code, "--tls-certificate" in result.output) == (2, True)
-        assert "--behind-proxy" in result.output
+        result = CliRunner().invoke(main, ["console", "--host", host, "--port", "0"])
+        assert (result.exit_code, "--behind-proxy" in result.output) == (2, True)
     assert [is_loopback(host) for host in ("127.0.0.1", "::1", "[::1]", "localhost", "127.9.9.9")] == [True] * 5
     assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.1", "example.org", "", "::", "localhost.example.org")))
 
 
 def test_without_write_it_shows_a_change_and_makes_none(filled: Server) -> None:
     with running_console(filled.url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         planned = browser.post("/plan", {"action": "seek", "names": "s", "group": "g", "to": "earliest"})
-        assert "This console is read-only" in planned.text
-        assert "rstream groups seek s --group g --yes --to 0-0" in planned.text
+        assert "this console is read-only; start it with --write" in planned.text
+        assert "rstream groups seek s --group g --to earliest --yes --only s g 0-0" in planned.text
         assert 'action="/changes"' not in planned.text
         made = browser.post("/changes", {"arguments": json.dumps(["groups", "seek"]), "token": "1|x"})
         assert made.status == 403
@@ -82,22 +73,19 @@ def test_without_write_it_shows_a_change_and_makes_none(filled: Server) -> None:
     assert position(filled) == b"1-0"
 
 
-def test_a_change_needs_the_dry_run_of_this_session(filled: Server) -> None:
+def test_a_change_needs_its_dry_run(filled: Server) -> None:
     with running_console(filled.url, "--write") as console:
-        ann, bob = Browser(console.url), Browser(console.url)
-        ann.get("/")
-        bob.get("/")
+        ann = console.browser()
         fields = dict(seek(ann))
         other = {**fields, "arguments": fields["arguments"].replace("0-0", "9-9")}
         assert other != fields
-        for browser, sent in (
-            (bob, fields),  # another session
-            (ann, other),  # another command
-            (ann, {**fields, "token": ""}),
-            (ann, {**fields, "token": "9" * 11 + fields["token"][10:]}),  # a later end
-            (ann, {**fields, "arguments": "no JSON"}),
+        for sent in (
+            other,  # another command
+            {**fields, "token": ""},
+            {**fields, "token": "9" * 11 + fields["token"][10:]},  # a later end
+            {**fields, "arguments": "no JSON"},
         ):
-            refused = browser.post("/changes", sent)
+            refused = ann.post("/changes", sent)
             assert (refused.status, "has no dry run" in refused.text) == (403, True)
         assert position(filled) == b"1-0"
         assert ann.post("/changes", fields).status == 303
@@ -111,7 +99,7 @@ def test_a_refused_dry_run_has_no_button(filled: Server) -> None:
         client.xadd("s", {"n": 2})
         client.xreadgroup("g", "bob", {"s": ">"})  # a consumer that was active just now
     with running_console(filled.url, "--write") as console:
-        planned = Browser(console.url).post("/plan", {"action": "seek", "names": "s", "group": "g", "to": "earliest"})
+        planned = console.browser().post("/plan", {"action": "seek", "names": "s", "group": "g", "to": "earliest"})
         assert "This change would be refused now" in planned.text
         assert "was active" in planned.text
         assert 'action="/changes"' not in planned.text
@@ -119,7 +107,7 @@ def test_a_refused_dry_run_has_no_button(filled: Server) -> None:
 
 def test_a_page_of_another_site_changes_nothing(filled: Server) -> None:
     with running_console(filled.url, "--write") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         fields = seek(browser)
         for headers in ({"origin": "http://evil.invalid"}, {"origin": "null"}):
             assert browser.post("/changes", fields, **headers).status == 403
@@ -127,15 +115,12 @@ def test_a_page_of_another_site_changes_nothing(filled: Server) -> None:
         # A name of another site that resolves to this machine.
         for name in ("evil.invalid", "evil.invalid:80", "127.0.0.1.evil.invalid", "", "[::2]"):
             assert browser.get("/", host=name).status == 421
-        cookie = Browser(console.url).get("/").headers["set-cookie"]
-        assert "HttpOnly" in cookie
-        assert "SameSite=Strict" in cookie
     assert position(filled) == b"1-0"
 
 
 def test_a_request_of_another_site_gets_a_page_only_if_it_opens_it(filled: Server) -> None:
     with running_console(filled.url) as console:
-        browser = Browser(console.url)
+        browser = console.browser()
 
         def status(site: str, mode: str, path: str = "/doctor", **more: str) -> int:
             return browser.get(path, sec_fetch_site=site, sec_fetch_mode=mode, **more).status
@@ -152,23 +137,9 @@ def test_a_request_of_another_site_gets_a_page_only_if_it_opens_it(filled: Serve
         assert browser.get("/", origin="http://evil.invalid").status == 403
 
 
-def test_behind_a_proxy(filled: Server, tmp_path: Path) -> None:
-    users, audit = write_users(tmp_path / "users", ann="geheim"), tmp_path / "audit"
-    arguments = ("--users", str(users), "--audit", str(audit), "--allowed-host", "ops.internal")
-    for is_behind, address in ((True, "10.1.2.3"), (False, "127.0.0.1")):
-        with running_console(filled.url, *arguments, *(["--behind-proxy"] if is_behind else [])) as console:
-            browser = Browser(console.url)
-            answer = browser.post(
-                "/login", {"name": "ann", "password": "geheim"}, host="ops.internal",
-                origin="https://ops.internal", x_forwarded_for="1.1.1.1, 10.1.2.3",
-            )  # fmt: skip
-            assert (answer.status, "; Secure" in answer.headers["set-cookie"]) == (303, is_behind)
-        assert json.loads(audit.read_text().splitlines()[-1])["address"] == address
-
-
 def test_every_answer_forbids_scripts_of_others_and_frames(filled: Server) -> None:
     with running_console(filled.url, "--allowed-host", "ops.internal") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         assert browser.get("/", host="ops.internal:1").status == 200
         for path in ("/", "/streams", "/static/console.js", "/no-such-page", "/stream?name=missing", "/changes/9"):
             headers = browser.get(path).headers
@@ -183,36 +154,13 @@ def test_every_answer_forbids_scripts_of_others_and_frames(filled: Server) -> No
         assert browser.get("/static/..%2f..%2fcli.py").status == 404
 
 
-def test_users_log_in(filled: Server, tmp_path: Path) -> None:
-    users = write_users(tmp_path / "users", **PASSWORDS)
-    with running_console(filled.url, "--write", "--users", str(users), "--host", "127.0.0.1") as console:
-        browser = Browser(console.url)
-        assert (browser.get("/").status, browser.get("/").headers["location"]) == (303, "/login")
-        assert browser.get("/events", accept="text/event-stream").status == 401
-        assert browser.post("/plan", {"action": "seek"}).status == 401
-        for name, password in (("ann", "pass word"), ("eve", "geheim:1")):
-            assert browser.post("/login", {"name": name, "password": password}).status == 403
-        assert not browser.cookies
-        assert browser.post("/login", {"name": "ann", "password": "geheim:1"}).status == 303
-        assert "Log out ann" in browser.get("/").text
-        name = f"{COOKIE}_{console.port}"
-        ours = browser.cookies[name]
-        for forged in (ours.replace("ann", "bob"), ours[:-1], "ann|x|9999999999|", "x"):
-            assert Browser(console.url, {name: forged}).get("/").status == 303
-        assert browser.post("/logout", {}).status == 303
-        assert browser.get("/").status == 303
-        stolen = Browser(console.url, {name: ours})  # the cookie that the browser had before
-        assert stolen.get("/").status == 303
-        assert stolen.post("/plan", {"action": "seek"}).status == 401
-
-
 def test_rights_that_the_user_lacks_are_shown(filled_redis: Server) -> None:
     with filled_redis.client() as client:
         client.execute_command("ACL", "SETUSER", "support", "on", ">geheim", "~*", "+@all", "-memory", "-xpending")
     url = filled_redis.url.replace("://", "://support:geheim@")
     try:
         with running_console(url) as console:
-            page = Browser(console.url).get("/").text
+            page = console.browser().get("/").text
             assert "lacks rights" in page
             assert "+xpending" in page
             assert "geheim" not in page + console.output()
@@ -226,7 +174,7 @@ def test_passwords_are_neither_on_a_page_nor_on_a_command_line(filled_redis: Ser
         client.execute_command("ACL", "SETUSER", "support", "on", ">sehr-geheim", "~*", "+@all")
     try:
         with running_console(filled_redis.url.replace("://", "://support:sehr-geheim@"), "--write") as console:
-            browser = Browser(console.url)
+            browser = console.browser()
             planned = browser.post("/plan", {"action": "seek", "names": "s", "group": "g", "to": "earliest"})
             browser.post("/changes", form_to(planned.text, "/changes"))
             page = wait_for_change(browser, 1)
@@ -237,29 +185,19 @@ def test_passwords_are_neither_on_a_page_nor_on_a_command_line(filled_redis: Ser
             client.execute_command("ACL", "DELUSER", "support")
 
 
-def test_cookies_and_tokens_end() -> None:
+def test_tokens_of_changes_end() -> None:
     now = 1000.0
-    signer = Signer(lambda: now)
-    cookie = signer.new_cookie(LOCAL)
-    session = signer.session(cookie)
-    assert session is not None
-    token = signer.plan_token(session, ["groups", "seek"])
-    assert not signer.use_plan(token, session, ["groups", "delete"])
-    assert not signer.use_plan(token, Session(LOCAL, "other"), ["groups", "seek"])
-    assert not signer.use_plan(token, session, ["groupsseek"])
-    assert signer.use_plan(token, session, ["groups", "seek"])
-    assert not signer.use_plan(token, session, ["groups", "seek"]), "a token makes one change"
-    token = signer.plan_token(session, ["groups", "seek"])
+    keys = Keys(lambda: now)
+    token = keys.plan_token(LOCAL, ["groups", "seek"])
+    assert not keys.use_plan(token, LOCAL, ["groups", "delete"])
+    assert not keys.use_plan(token, "ann", ["groups", "seek"])
+    assert not keys.use_plan(token, LOCAL, ["groupsseek"])
+    assert not Keys(lambda: now).use_plan(token, LOCAL, ["groups", "seek"]), "of another process"
+    assert keys.use_plan(token, LOCAL, ["groups", "seek"])
+    assert not keys.use_plan(token, LOCAL, ["groups", "seek"]), "a token makes one change"
+    token = keys.plan_token(LOCAL, ["groups", "seek"])
     now += 601
-    assert not signer.use_plan(token, session, ["groups", "seek"])
-    assert signer.session(cookie) is not None
-    other = signer.session(signer.new_cookie(LOCAL))
-    assert other is not None
-    signer.end(other)
-    assert (signer.is_open(other), signer.is_open(session)) == (False, True)
-    now += 12 * 3600
-    assert signer.session(cookie) is None
-    assert Signer(lambda: 1000.0).session(cookie) is None  # of another process
+    assert not keys.use_plan(token, LOCAL, ["groups", "seek"])
 
 
 def test_host_names() -> None:
@@ -287,42 +225,15 @@ def test_a_port_in_use_and_a_missing_file_are_named(filled: Server, tmp_path: Pa
     with running_console(filled.url) as console:
         port = console.url.rpartition(":")[2]
         assert f"cannot listen on 127.0.0.1:{port}" in _failing("--port", port)
-    assert "users cannot be read" in _failing("--users", str(tmp_path / "none"))
+    assert "cannot listen on" in _failing("--socket", str(tmp_path / "none" / "socket"), at=())
+    assert "in the place of --host and --port" in _failing("--socket", str(tmp_path / "socket"))
     assert "cannot be written" in _failing("--audit", str(tmp_path))
-    assert "belong together" in _failing("--tls-key", "k.pem")
 
 
-def _failing(*arguments: str) -> str:
-    result = CliRunner().invoke(main, ["console", "--port", "0", *arguments])
+def _failing(*arguments: str, at: tuple[str, ...] = ("--port", "0")) -> str:
+    result = CliRunner().invoke(main, ["console", *at, *arguments])
     assert result.exit_code in (1, 2), result.output
     return result.output
-
-
-def test_https(filled: Server, tmp_path: Path) -> None:
-    folder = certificates(tmp_path)
-    certificate, key = folder / "server.pem", folder / "server.key"
-    with running_console(filled.url, "--tls-certificate", str(certificate), "--tls-key", str(key)) as console:
-        assert console.url.startswith("https://")
-        code = (
-            "import ssl, sys, urllib.request as u; c = ssl.create_default_context(cafile=sys.argv[1]); "
-            "print(u.urlopen(sys.argv[2], context=c).headers['set-cookie'])"
-        )
-        cookie = subprocess.check_output([sys.executable, "-c", code, str(folder / "ca.pem"), console.url], text=True)
-        assert "; Secure" in cookie
-        settings = ssl.create_default_context(cafile=str(folder / "ca.pem"))
-        settings.maximum_version = ssl.TLSVersion.TLSv1_2
-        with settings.wrap_socket(console.connect(), server_hostname="127.0.0.1") as connection:
-            name, version, _ = connection.cipher() or ("", "", 0)
-        assert version == "TLSv1.2"
-        assert "GCM" in name or "CHACHA20" in name
-        settings.set_ciphers("ALL:@SECLEVEL=0")
-        settings.set_ciphers(":".join(c["name"] for c in settings.get_ciphers() if c["name"][-3:] == "SHA"))
-        with (
-            pytest.raises(ssl.SSLError, match=r"handshake|UNEXPECTED_EOF"),
-            settings.wrap_socket(console.connect(), server_hostname="127.0.0.1"),
-        ):
-            pass
-    assert "cannot be used" in _failing("--tls-certificate", str(key), "--tls-key", str(key))
 
 
 def test_the_extra_is_named_if_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

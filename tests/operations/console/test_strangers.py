@@ -6,7 +6,6 @@ import contextlib
 import os
 import resource
 import socket
-import ssl
 import threading
 import time
 from collections import Counter
@@ -16,11 +15,9 @@ from pathlib import Path
 import pytest
 
 from spark_streams.operations.console import bounds
-from spark_streams.operations.console.bounds import CONNECTIONS, DRY_RUNS
+from spark_streams.operations.console.bounds import CONNECTIONS, DRY_RUNS, EVENTS
 from spark_streams.operations.console.request import connections
-from tests.certificates import certificates
-from tests.operations.console.browser import Browser
-from tests.operations.console.process import Console, running_console, write_users
+from tests.operations.console.process import Console, running_console
 from tools.servers.server import Server
 from tools.waiting import until
 
@@ -31,7 +28,7 @@ SHORT = 4.0  # seconds for a request, in consoles whose limit a test waits for
 UNFINISHED = {
     "nothing": b"",
     "head": b"GET / HTTP/1.1\r\nHost: localhost\r\n",
-    "body": b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\n" + b"x" * 8_000,
+    "body": b"POST /plan HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\n" + b"x" * 8_000,
 }
 
 
@@ -67,33 +64,14 @@ def test_the_times_of_connections_are_long_enough_for_people() -> None:
 
 
 @pytest.mark.parametrize("data", UNFINISHED.values(), ids=UNFINISHED)
-def test_connections_are_bounded_and_shut_out_nobody(data: bytes, engine_server: Server, tmp_path: Path) -> None:
-    users = write_users(tmp_path / "users", ann="geheim")
-    started = running_console(engine_server.url, "--users", str(users), before=of_short_requests())
+def test_connections_are_bounded_and_shut_out_nobody(data: bytes, engine_server: Server) -> None:
+    started = running_console(engine_server.url, before=of_short_requests())
     with started as console, contextlib.ExitStack() as stack:
         before, usual = console.peak(), descriptors(console)
         flood(stack, console, data)
-        assert Browser(console.url).get("/login").status == 200
-        assert Browser(console.url).post("/login", {"name": "ann", "password": "geheim"}).status == 303
+        assert console.browser().get("/").status == 200
         assert descriptors(console) - usual <= CONNECTIONS + 5
-        assert console.peak() - before < 80  # 32 MB for the password
-        until(lambda: descriptors(console) - usual <= 2, "the connections stay", SHORT + 10)
-
-
-def test_connections_without_a_handshake_are_bounded(engine_server: Server, tmp_path: Path) -> None:
-    folder = certificates(tmp_path)
-    arguments = ("--tls-certificate", str(folder / "server.pem"), "--tls-key", str(folder / "server.key"))
-    started = running_console(engine_server.url, *arguments, before=of_short_requests())
-    with started as console, contextlib.ExitStack() as stack:
-        before, usual = console.peak(), descriptors(console)
-        flood(stack, console, b"")
-        flood(stack, console, b"GET / HTTP/1.1\r\n\r\n")
-        settings = ssl.create_default_context(cafile=str(folder / "ca.pem"))
-        with settings.wrap_socket(console.connect(), server_hostname="127.0.0.1") as connection:
-            connection.sendall(f"GET / HTTP/1.1\r\nHost: {console.host}\r\nConnection: close\r\n\r\n".encode())
-            assert b" 200 OK" in connection.recv(4096)
-        assert descriptors(console) - usual <= CONNECTIONS + 5
-        assert console.peak() - before < 120  # asyncio has 256 kB for each TLS connection
+        assert console.peak() - before < 50
         until(lambda: descriptors(console) - usual <= 2, "the connections stay", SHORT + 10)
 
 
@@ -127,6 +105,21 @@ def test_a_browser_that_stays_keeps_its_connections(engine_server: Server) -> No
             assert events.recv(1 << 20)
 
 
+def test_many_open_pages_leave_connections_for_others(engine_server: Server) -> None:
+    with running_console(engine_server.url) as console, contextlib.ExitStack() as stack:
+        request = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        answers = [stack.enter_context(console.connect(request)).recv(12) for _ in range(EVENTS + 20)]
+        assert Counter(answers) == {b"HTTP/1.1 200": EVENTS, b"HTTP/1.1 429": 20}
+        assert console.browser().get("/streams").status == 200
+        stack.close()
+        with contextlib.ExitStack() as later:
+
+            def watch() -> bool:
+                return later.enter_context(console.connect(request)).recv(12) == b"HTTP/1.1 200"
+
+            until(watch, "the streams have not ended")
+
+
 def most_children(console: Console, work: Callable[[], None]) -> int:
     """Return how many processes the console had at most while this ran."""
     most, has_ended = 0, threading.Event()
@@ -151,7 +144,7 @@ def test_few_dry_runs_run_at_once(server: Server) -> None:
         statuses: Counter[int] = Counter()
 
         def ask(number: int) -> None:
-            browser = Browser(console.url)
+            browser = console.browser()
             seek = {"action": "seek", "names": "s", "group": "g", "to": "earliest"}
             answer = browser.get("/doctor") if number % 2 else browser.post("/plan", seek)
             statuses[answer.status] += 1
@@ -165,21 +158,21 @@ def test_few_dry_runs_run_at_once(server: Server) -> None:
 
         assert most_children(console, ask_many) <= DRY_RUNS
         assert statuses.keys() == {200, 503}
-        assert Browser(console.url).get("/doctor").status == 200  # the places are free again
+        assert console.browser().get("/doctor").status == 200  # the places are free again
 
 
 def test_a_dry_run_ends_with_its_browser(engine_server: Server) -> None:
     seek = b"action=seek&names=s&group=g&to=earliest"
     post = b"POST /plan HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(seek), seek)
     with running_console(engine_server.url) as console:
-        Browser(console.url).get("/")
+        console.browser().get("/")
         for request in (b"GET /doctor HTTP/1.1\r\nHost: localhost\r\n\r\n", post):
             with console.connect(request):
                 until(lambda: console.children() == 1, "no dry run begins")
             gone = time.monotonic()
             until(lambda: console.children() == 0, "the dry run goes on")
             assert time.monotonic() - gone < 0.5  # a dry run takes longer
-        assert Browser(console.url).get("/doctor").status == 200
+        assert console.browser().get("/doctor").status == 200
 
 
 def test_a_page_that_nobody_reads_is_dropped(

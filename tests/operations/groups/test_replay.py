@@ -11,7 +11,7 @@ from spark_streams.connector.admin import groups as guard
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.operations.console.request.parameters import link
-from tests.operations.console.browser import Browser, form_to, replaced, wait_for_change
+from tests.operations.console.browser import form_to, replaced, wait_for_change
 from tests.operations.console.process import running_console
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tools.driving import ALL, NEVER_AHEAD, add, drain, pending_count, read, reader, stop_all
@@ -79,7 +79,7 @@ def test_the_query_reads_the_part_again_and_then_what_is_new(
 @pytest.mark.in_turn
 def test_the_console_replays_too(server: Server, query: Stopped) -> None:
     with running_console(server.url, "--write") as console:
-        browser = Browser(console.url)
+        browser = console.browser()
         page = browser.get(link("/group", stream="s", group="g")).text
         fields = replaced(form_to(page, "/plan", action="replay"), **{"from": query.ids[10], "to": query.ids[14]})
         planned = browser.post("/plan", fields)

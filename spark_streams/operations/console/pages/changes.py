@@ -11,15 +11,15 @@ from starlette.responses import RedirectResponse, Response
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.deadletter.envelope import text
 from spark_streams.connector.errors import NotPermittedError, OptionError, StreamStateError, UnsupportedError
-from spark_streams.operations.console.access import Session
-from spark_streams.operations.console.actions import ACTIONS, IMPORT, Action, bounds_of, is_empty, with_options, without
+from spark_streams.operations.console.access import Visitor
+from spark_streams.operations.console.actions import ACTIONS, Action, bounds_of, is_empty, with_options, without
 from spark_streams.operations.console.bounds import FORM_BYTES
 from spark_streams.operations.console.change import Change
 from spark_streams.operations.console.changes import require_short
 from spark_streams.operations.console.form_fields import Pairs, changes_of
 from spark_streams.operations.console.pages.dead_letters import fetch_letter
 from spark_streams.operations.console.pages.streams import fetch_entry
-from spark_streams.operations.console.request.parameters import Parameters, link
+from spark_streams.operations.console.request.parameters import Parameters
 from spark_streams.operations.console.site import Site
 from spark_streams.operations.console.summary import Summary, summarize
 
@@ -30,25 +30,17 @@ async def plan(site: Site, request: Request) -> Response:
     """Run the dry run of a change, and show it with the button that makes the change."""
     parameters = await Parameters.of_form(request, FORM_BYTES)
     action = _action(parameters.get("action"))
-    options, mask = _options(action, parameters), site.mask_of(request)
-    mask.require_open([*options.get("field", ()), *options.get("set", ())])
+    options, allowed = _options(action, parameters), site.allowed
+    allowed.require_shown(options)
     if wanted := parameters.get(_LETTER):
         stream = parameters.get("names")
-        letter = await site.read(lambda server: fetch_letter(site.address, stream, wanted, mask))
-        assigned, removed = changes_of(letter.pairs, parameters)
-        mask.require_open(assigned)
+        letter = await site.read(lambda server: fetch_letter(site.address, stream, wanted, allowed))
+        assigned, removed = changes_of(letter.pairs, parameters, allowed)
+        allowed.require_shown({"set": assigned})
         options |= {"set": assigned, "unset": removed, "id": [wanted]}
     if "fields" in action.positional:
         options |= await _fields(site, request, parameters)
     return await _plan(site, request, action, options, parameters.get("back"))
-
-
-async def import_file(site: Site, request: Request) -> Response:
-    """Show the dry run of an import of the file that a form has."""
-    _require_writer(site, request)
-    name = Parameters.of_query(request).get("name")
-    file = await site.uploads.receive(request)
-    return await _plan(site, request, IMPORT, {"file": [str(file)], "names": [name]}, link("/stream", name=name))
 
 
 async def _plan(site: Site, request: Request, action: Action, options: dict[str, Sequence[str]], back: str) -> Response:
@@ -57,8 +49,9 @@ async def _plan(site: Site, request: Request, action: Action, options: dict[str,
     bounds = bounds_of(outcome.output)
     real = with_options(_arguments(action, without(options, bounds), False), *bounds)
     require_short(real)
-    session, mask = request.scope["session"], site.mask_of(request)
-    can_make = site.is_writable and session.can_write and not outcome.code and not is_empty(outcome.output)
+    visitor: Visitor = request.scope["visitor"]
+    allowed = site.allowed
+    can_make = visitor.can_write and not outcome.code and not is_empty(outcome.output)
     return await site.page(
         request,
         "plan.html",
@@ -66,27 +59,27 @@ async def _plan(site: Site, request: Request, action: Action, options: dict[str,
         action=action,
         outcome=outcome,
         summary=summarize(" ".join(action.command), outcome.output, is_done=False),
-        command=site.command(mask.words(real)),
+        command=site.command(allowed.words(real)),
         arguments=json.dumps(real),
-        token=site.signer.plan_token(session, real) if can_make else None,
+        token=site.access.keys.plan_token(visitor.user, real) if can_make else None,
         back=back,
     )
 
 
 async def make(site: Site, request: Request) -> Response:
-    """Begin a change whose dry run this session has seen."""
-    session = _require_writer(site, request)
+    """Begin a change whose dry run this user has seen."""
+    user = request.scope["visitor"].user
     parameters = await Parameters.of_form(request, FORM_BYTES)
     try:
         arguments = json.loads(parameters.get("arguments"))
     except (ValueError, RecursionError):
         arguments = None
     is_command = isinstance(arguments, list) and all(isinstance(word, str) for word in arguments)
-    if not is_command or not site.signer.use_plan(parameters.get("token"), session, arguments):
+    if not is_command or not site.access.keys.use_plan(parameters.get("token"), user, arguments):
         raise NotPermittedError(
             "this change has no dry run of the last ten minutes, or was made already; open its page and check it again"
         )
-    change = site.changes.start(session.user, arguments)
+    change = site.changes.start(user, arguments)
     return RedirectResponse(f"/changes/{change.number}", 303)
 
 
@@ -96,7 +89,7 @@ async def change(site: Site, request: Request) -> Response:
     listed = None if number is None else site.changes.get(number)
     if listed is None:
         raise StreamStateError("this change is no longer in the list; the audit log holds it")
-    listed = site.mask_of(request).change(listed)
+    listed = site.allowed.change(listed)
     return await site.page(
         request,
         "change.html",
@@ -109,19 +102,9 @@ async def change(site: Site, request: Request) -> Response:
 
 async def changes(site: Site, request: Request) -> Response:
     """Return the list of the last changes."""
-    mask = site.mask_of(request)
-    rows = [(change, site.command(mask.words(change.arguments))) for change in site.changes.last]
+    allowed = site.allowed
+    rows = [(change, site.command(allowed.words(change.arguments))) for change in site.changes.last]
     return await site.page(request, "changes.html", title="Changes", rows=rows)
-
-
-def _require_writer(site: Site, request: Request) -> Session:
-    """Return the session. Raises NotPermittedError if it makes no changes."""
-    session: Session = request.scope["session"]
-    if not site.is_writable:
-        raise NotPermittedError("this console is read-only; start it with --write to make changes")
-    if not session.can_write:
-        raise NotPermittedError(f"{session.user} has the role view, which makes no changes; ask for the role write")
-    return session
 
 
 async def _fields(site: Site, request: Request, parameters: Parameters) -> dict[str, Sequence[str]]:
@@ -131,10 +114,10 @@ async def _fields(site: Site, request: Request, parameters: Parameters) -> dict[
         raise OptionError("the form does not name one stream; open the stream's page, and then Add an entry")
     pairs: Pairs = ()
     if again:
-        view, mask = await site.view(request), site.mask_of(request)
-        entry = await site.read(lambda server: fetch_entry(server, names[0], again, view, mask))
+        view, allowed = await site.view(), site.allowed
+        entry = await site.read(lambda server: fetch_entry(server, names[0], again, view, allowed))
         pairs = [(text(field), text(value)) for field, value in entry.pairs]
-    assigned, removed = changes_of(pairs, parameters)
+    assigned, removed = changes_of(pairs, parameters, site.allowed)
     if not pairs and not assigned:
         raise OptionError("the entry has no field; go back and write the name of one")
     return {"fields": assigned, "unset": removed}
@@ -142,7 +125,7 @@ async def _fields(site: Site, request: Request, parameters: Parameters) -> dict[
 
 def _summary(change: Change) -> Summary:
     """Return the summary of a change that has ended."""
-    action = next(action for action in (*ACTIONS.values(), IMPORT) if action.has_made(change.arguments))
+    action = next(action for action in ACTIONS.values() if action.has_made(change.arguments))
     output = None if change.outcome is None else change.outcome.output
     return summarize(" ".join(action.command), output, is_done=True)
 

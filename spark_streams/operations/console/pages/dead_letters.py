@@ -18,10 +18,10 @@ from spark_streams.connector.keys import read_retry_stream
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.session import Session
+from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.bounds import EDITABLE_FIELDS
 from spark_streams.operations.console.cells import SHORT, Cell, Decoded, cell
 from spark_streams.operations.console.form_fields import fields_of
-from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.console.request.parameters import Parameters
 from spark_streams.operations.console.short_names import is_short
 from spark_streams.operations.console.site import Site, key_of
@@ -36,7 +36,7 @@ RANGES = {"older": "older", "newer": "newer", "first-id": "first", "last-id": "l
 
 async def dead_letter_streams(site: Site, request: Request) -> Response:
     """Return the list of the streams that hold dead letters, and of the entries that wait for a retry."""
-    view = await site.view(request)
+    view = await site.view()
     streams = [
         (stream, [reason for reason in view.reasons if reason.stream == stream.stream])
         for stream in view.survey.streams
@@ -58,9 +58,10 @@ class LetterPage:
 
 
 def find_letters(
-    address: Address, stream: str | bytes, criteria: Criteria, mask: Mask, limit: int = PAGE
+    address: Address, stream: str | bytes, criteria: Criteria, allowed: AllowList, limit: int = PAGE
 ) -> LetterPage:
-    """Return the first matching dead letters, masked; fewer if the search takes too long. Raises ServerError."""
+    """Return the first matching dead letters without hidden values; fewer if the search takes too long. Raises
+    ServerError."""
     letters: list[DeadLetter] = []
     searched, deadline = 0, time.monotonic() + _SECONDS
     with Session(address) as session:
@@ -68,7 +69,7 @@ def find_letters(
         for page, rows in dead_letter_pages(session, stream, within):
             searched += page.count
             rest = limit - len(letters)
-            letters += map(mask.letter, dead_letters_of(page, rows[:rest]))
+            letters += map(allowed.letter, dead_letters_of(page, rows[:rest]))
             if len(rows) > rest:
                 return LetterPage(tuple(letters), searched, following(letters[-1].id.encode()))
             if time.monotonic() > deadline or len(letters) == limit:
@@ -78,9 +79,9 @@ def find_letters(
     return LetterPage(tuple(letters), searched, None)
 
 
-def criteria_of(parameters: Parameters, mask: Mask) -> Criteria:
+def criteria_of(parameters: Parameters, allowed: AllowList) -> Criteria:
     """Return the criteria of a filter. Raises InvalidOptionError, NotPermittedError."""
-    mask.require_open(parameters.all("field"))
+    allowed.require_shown({key: parameters.all(key) for key in FILTERS})
     lists = {name: [value for value in parameters.all(key) if value] for key, name in FILTERS.items()}
     single = {name: parameters.get(key) or None for key, name in RANGES.items()}
     return parse_criteria(**lists, **single)  # type: ignore[arg-type]
@@ -103,10 +104,10 @@ async def dead_letters(site: Site, request: Request) -> Response:
     """Return the page of one stream of dead letters."""
     parameters = Parameters.of_query(request)
     name = parameters.get("name")
-    mask = site.mask_of(request)
-    criteria = criteria_of(parameters, mask)
-    view = await site.view(request)
-    matches = await site.read(lambda server: find_letters(site.address, key_of(name), criteria, mask))
+    allowed = site.allowed
+    criteria = criteria_of(parameters, allowed)
+    view = await site.view()
+    matches = await site.read(lambda server: find_letters(site.address, key_of(name), criteria, allowed))
     filters = [(key, value) for key in (*FILTERS, *RANGES) for value in parameters.all(key) if value]
     summary = next((stream for stream in view.survey.streams if stream.stream == name), None)
     return await site.page(
@@ -138,12 +139,12 @@ async def dead_letter(site: Site, request: Request) -> Response:
     """Return the page of one dead letter: its fields, why it failed, and its history."""
     parameters = Parameters.of_query(request)
     name, wanted = parameters.get("name"), parameters.get("id")
-    view = await site.view(request)
+    view = await site.view()
 
     def read(server: Server) -> tuple[DeadLetter, list[Decoded | None]]:
-        whole, mask = fetch_letter(site.address, name, wanted, Mask()), site.mask_of(request)
+        whole = fetch_letter(site.address, name, wanted, AllowList())
         pairs = [(raw(field), raw(value)) for field, value in whole.pairs[:EDITABLE_FIELDS]]
-        return mask.letter(whole), site.decoded(pairs, mask)
+        return site.allowed.letter(whole), site.decoded(pairs)
 
     letter, decoded = await site.read(read)
     envelope = [(key, cell(raw(value))) for key, value in letter.envelope.items() if value]
@@ -156,7 +157,7 @@ async def dead_letter(site: Site, request: Request) -> Response:
         letter=letter,
         age_ms=age_ms(StreamId.parse(letter.id), view.survey.at_ms),
         envelope=envelope,
-        fields=fields_of(letter.pairs),
+        fields=fields_of(letter.pairs, site.allowed),
         decoded=decoded,
         more=max(0, len(letter.pairs) - EDITABLE_FIELDS),
         origin=_entry_name(letter.envelope.get("stream", ""), letter.envelope.get("id", "")),
@@ -170,10 +171,10 @@ def _entry_name(stream: str, entry: str) -> EntryName:
     return EntryName(stream, entry) if is_short(stream, entry) else EntryName("", "")
 
 
-def fetch_letter(address: Address, stream: str, wanted: str, mask: Mask) -> DeadLetter:
-    """Return one masked dead letter. Raises StreamStateError if there is none with this ID."""
+def fetch_letter(address: Address, stream: str, wanted: str, allowed: AllowList) -> DeadLetter:
+    """Return one dead letter without hidden values. Raises StreamStateError if there is none with this ID."""
     criteria = parse_criteria(first=wanted, last=wanted)
-    letters = find_letters(address, key_of(stream), criteria, mask, 1).letters
+    letters = find_letters(address, key_of(stream), criteria, allowed, 1).letters
     if not letters:
         raise StreamStateError(f"stream {stream!r} has no dead letter {wanted}; it was sent back or deleted")
     return letters[0]

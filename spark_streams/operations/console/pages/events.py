@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from spark_streams.operations.console.access import Session
 from spark_streams.operations.console.site import Site
 
 
 async def events(site: Site, request: Request) -> Response:
-    """Return a stream of events, until the browser goes or its session ends."""
-    session, address = request.scope["session"], request.scope["address"]
-    user = session.user if site.needs_login else None
-    if not site.watchers.begin(user, address):
-        text = "This user or this address has too many pages open. Close some of them.\n"
+    """Return a stream of events, until the browser goes."""
+    if site.open_pages.locked():
+        text = "Too many pages are open. Close some of them.\n"
         return PlainTextResponse(text, 429, {"retry-after": "60"})
-    return _Watched(partial(site.watchers.end, user, address), _events(site, session), media_type="text/event-stream")
+    await site.open_pages.acquire()
+    return _Watched(site.open_pages.release, _events(site), media_type="text/event-stream")
 
 
 class _Watched(StreamingResponse):
@@ -37,11 +34,9 @@ class _Watched(StreamingResponse):
             self._end()
 
 
-async def _events(site: Site, session: Session) -> AsyncIterator[str]:
+async def _events(site: Site) -> AsyncIterator[str]:
     """Yield an event for each snapshot, and a comment if there is none for some time."""
     seen = None
     async for number in site.live.numbers():
-        if not site.signer.is_open(session):
-            return
         yield ": no news\n\n" if number == seen else f"event: snapshot\ndata: {number}\n\n"
         seen = number

@@ -25,15 +25,15 @@ _ROUNDS = 3  # searches of a request, each bounded: the page has found its entri
 async def export(site: Site, request: Request) -> Response:
     """Return the entries of a search from the ID `at` back to the ID `to`, the oldest first."""
     parameters = Parameters.of_query(request)
-    name, mask = parameters.get("name"), site.mask_of(request)
-    fields = filter_of(parameters, mask)
+    name, allowed = parameters.get("name"), site.allowed
+    fields = filter_of(parameters, allowed)
     newest, oldest = entry_id(parameters.get("at")), entry_id(parameters.get("to"))
-    view = await site.view(request)
+    view = await site.view()
 
     def read(server: Server) -> Sequence[Seen]:
         shards, end, entries = shards_of(server, name, view), newest, list[Seen]()
         for _ in range(_ROUNDS):
-            page = read_entries(server, shards, mask, end, oldest, fields, PAGE + 1 - len(entries))
+            page = read_entries(server, shards, allowed, end, oldest, fields, PAGE + 1 - len(entries))
             entries += page.entries
             if len(entries) > PAGE and entries[PAGE].id > oldest:
                 break

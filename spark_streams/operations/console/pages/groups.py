@@ -54,7 +54,7 @@ async def group(site: Site, request: Request) -> Response:
     if not all(isinstance(key_of(word), str) for word in (stream, name)):
         raise UnsupportedError("the console shows a group only if its name and its stream's are UTF-8; use redis-cli")
 
-    view = await site.view(request)
+    view = await site.view()
 
     def read(server: Server) -> _GroupRead:
         names = shards_of(server, stream, view)

@@ -37,7 +37,7 @@ def by_urgency(groups: Sequence[GroupLag]) -> list[GroupLag]:
 async def overview(site: Site, request: Request) -> Response:
     """Return the page."""
     parameters = Parameters.of_query(request)
-    view = await site.view(request)
+    view = await site.view()
     survey = view.survey
     find = parameters.get("find")
     groups = by_urgency([g for g in survey.groups if find in g.stream or find in g.group])

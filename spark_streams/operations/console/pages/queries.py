@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.watch.log_lines import read_lines
+from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.charts.query_logs import QueryLogs
-from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.console.site import Site
 
 _BYTES = 16 << 20  # of the end of a log
@@ -21,7 +21,7 @@ _BYTES = 16 << 20  # of the end of a log
 
 async def queries(site: Site, request: Request) -> Response:
     """Return the page."""
-    logged, problems = await asyncio.to_thread(_read, site.logs, site.mask_of(request))
+    logged, problems = await asyncio.to_thread(_read, site.logs, site.allowed)
     return await site.page(
         request,
         "queries.html",
@@ -32,7 +32,7 @@ async def queries(site: Site, request: Request) -> Response:
     )
 
 
-def _read(logs: Sequence[Path], mask: Mask) -> tuple[QueryLogs, list[str]]:
+def _read(logs: Sequence[Path], allowed: AllowList) -> tuple[QueryLogs, list[str]]:
     """Return what the ends of all logs say, and why logs cannot be read."""
     logged, problems = QueryLogs(), []
     for path in logs:
@@ -40,7 +40,10 @@ def _read(logs: Sequence[Path], mask: Mask) -> tuple[QueryLogs, list[str]]:
             with path.open(encoding="utf-8", errors="replace") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _BYTES))
                 for line in read_lines(file):
-                    logged.add({**line, "message": mask.text(str(line.get("message", "")))})
+                    line["message"] = allowed.text(str(line.get("message", "")))
+                    if "error" in line:
+                        line["error"] = allowed.condition(str(line["error"]))
+                    logged.add(line)
         except OSError as error:
             problems.append(f"the log {path} cannot be read: {error.strerror}")
         except ConfigError as error:

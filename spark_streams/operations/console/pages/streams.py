@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spark_streams.base.given_text import assignment
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId, age_ms
 from spark_streams.base.printable import name_text as name_as_text
 from spark_streams.base.times import duration, moment
@@ -22,13 +21,13 @@ from spark_streams.connector.shards.names import may_be_in_shards
 from spark_streams.connector.shards.settling import fetch_shard_sets
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
+from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.bounds import EDITABLE_FIELDS, NEW_FIELDS
 from spark_streams.operations.console.cells import SHORT, Cell, Decoded, cell, is_editable
 from spark_streams.operations.console.entry_search import EntryPage, FieldFilter, read_entries
 from spark_streams.operations.console.form_fields import fields_of
 from spark_streams.operations.console.json_filter import JsonFilter
 from spark_streams.operations.console.live import View
-from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.console.pages.pending import PendingEntry, fetch_pending
 from spark_streams.operations.console.request.parameters import Parameters
 from spark_streams.operations.console.site import Pages, Site, key_of
@@ -45,7 +44,7 @@ _NOT_KNOWN = Margin(None, UNKNOWN, "")
 async def streams(site: Site, request: Request) -> Response:
     """Return the list of all streams."""
     parameters = Parameters.of_query(request)
-    view = await site.view(request)
+    view = await site.view()
     find, with_own = parameters.get("find"), bool(parameters.get("own"))
     selected = [
         stream
@@ -109,9 +108,9 @@ async def stream(site: Site, request: Request) -> Response:
     """Return the page of one stream: its entries, the newest first, its groups, consumers and pending entries."""
     parameters = Parameters.of_query(request)
     name = parameters.get("name")
-    mask = site.mask_of(request)
-    field = filter_of(parameters, mask)
-    view = await site.view(request)
+    allowed = site.allowed
+    field = filter_of(parameters, allowed)
+    view = await site.view()
     groups = [group for group in view.survey.groups if group.stream == name]
 
     def read(server: Server) -> _StreamRead:
@@ -120,7 +119,7 @@ async def stream(site: Site, request: Request) -> Response:
             raise StreamMissingError(f"no stream {name!r} at {server.address}; the page Streams lists them")
         now = fetch_time(server, view.survey.at_ms)
         end = _position(parameters.get("at"), now)
-        entries = read_entries(server, list(states), mask, end, MIN_ID, field)
+        entries = read_entries(server, list(states), allowed, end, MIN_ID, field)
         pending = fetch_pending(server, list(states), [group.group for group in groups if group.pending], _PENDING)
         return _StreamRead(list(states), list(states.values()), entries, now, pending[: 2 * _PENDING])
 
@@ -147,11 +146,11 @@ async def entry(site: Site, request: Request) -> Response:
     """Return the page of one entry with all its fields."""
     parameters = Parameters.of_query(request)
     name, wanted = parameters.get("name"), parameters.get("id")
-    view = await site.view(request)
+    view = await site.view()
 
     def read(server: Server) -> tuple[Seen, list[Decoded | None], int]:
-        whole, mask = fetch_entry(server, name, wanted, view, Mask()), site.mask_of(request)
-        return mask.entry(whole), site.decoded(whole.pairs[:_ALL_FIELDS], mask), fetch_time(server, 0)
+        whole = fetch_entry(server, name, wanted, view, AllowList())
+        return site.allowed.entry(whole), site.decoded(whole.pairs[:_ALL_FIELDS]), fetch_time(server, 0)
 
     details, decoded, now_ms = await site.read(read)
     return await site.page(
@@ -171,10 +170,10 @@ async def entry(site: Site, request: Request) -> Response:
     )
 
 
-def fetch_entry(server: Server, name: str, wanted: str, view: View, mask: Mask) -> Seen:
-    """Return one masked entry. Raises OptionError, StreamStateError if there is none with this ID."""
+def fetch_entry(server: Server, name: str, wanted: str, view: View, allowed: AllowList) -> Seen:
+    """Return one entry without hidden values. Raises OptionError, StreamStateError if there is none with this ID."""
     only = entry_id(wanted)
-    page = read_entries(server, shards_of(server, name, view), mask, only, only)
+    page = read_entries(server, shards_of(server, name, view), allowed, only, only)
     if not page.entries:
         raise StreamStateError(f"no entry {wanted} in stream {name!r}; it was deleted or trimmed")
     return page.entries[0]
@@ -184,18 +183,18 @@ async def add(site: Site, request: Request) -> Response:
     """Return the form that adds an entry: with the fields of an entry (`again`), or the names of the newest one's."""
     parameters = Parameters.of_query(request)
     name, again = parameters.get("name"), parameters.get("again")
-    view, mask = await site.view(request), site.mask_of(request)
+    view, allowed = await site.view(), site.allowed
 
     def read(server: Server) -> tuple[Sequence[Seen], list[Decoded | None]]:
         if again:
-            whole = fetch_entry(server, name, again, view, Mask())
-            return [mask.entry(whole)], site.decoded(whole.pairs[:EDITABLE_FIELDS], mask)
-        return read_entries(server, shards_of(server, name, view), mask, limit=1).entries, []
+            whole = fetch_entry(server, name, again, view, AllowList())
+            return [allowed.entry(whole)], site.decoded(whole.pairs[:EDITABLE_FIELDS])
+        return read_entries(server, shards_of(server, name, view), allowed, limit=1).entries, []
 
     entries, decoded = await site.read(read)
     pairs = [(text(field), text(value)) for entry in entries for field, value in entry.pairs]
     names = [] if again else [field for field, _ in pairs[: NEW_FIELDS - _EMPTY] if is_editable(field)]
-    fields = fields_of(pairs) if again else []
+    fields = fields_of(pairs, allowed) if again else []
     return await site.page(
         request,
         "add.html",
@@ -209,13 +208,14 @@ async def add(site: Site, request: Request) -> Response:
     )
 
 
-def filter_of(parameters: Parameters, mask: Mask) -> FieldFilter:
+def filter_of(parameters: Parameters, allowed: AllowList) -> FieldFilter:
     """Return the search of these parameters. Raises OptionError, NotPermittedError."""
     where = parameters.get("where")
     json = JsonFilter.parse(where) if where.strip() else None
-    steps = [step for step in json.steps if isinstance(step, str)] if json else []
-    mask.require_open(assignment(name, "") for name in (parameters.get("field"), *steps))
-    return FieldFilter(parameters.get("field"), parameters.get("value"), json)
+    search = FieldFilter(parameters.get("field"), parameters.get("value"), json)
+    if search:
+        allowed.require_field(search.name)
+    return search
 
 
 def shards_of(server: Server, name: str, view: View) -> list[str | bytes]:

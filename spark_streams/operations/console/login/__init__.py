@@ -1,1 +1,0 @@
-"""Users of the console: passwords, attempts to log in, and OpenID Connect."""
