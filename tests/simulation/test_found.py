@@ -83,7 +83,7 @@ def test_a_rolled_back_checkpoint_of_a_shared_group_counts_what_it_passes_over(
     add(client, 1, first=4)
     client.xreadgroup("g", "bob", {"s": ">"})
     again = reader(server, **LENIENT)
-    with caplog.at_level(logging.WARNING, "spark_streams.connector.source"):
+    with caplog.at_level(logging.WARNING, "spark_streams.source"):
         rest = [n for batch in drain(again, start=end) for n in batch]
     assert rest == []
     assert lost(again) == {"s": 1}, "nobody can tell which of them the query has read"

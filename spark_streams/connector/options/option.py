@@ -52,7 +52,7 @@ def documented(options: Iterable[Option]) -> list[Option]:
     return [option for option in options if option.doc]
 
 
-_log = logging.getLogger("spark_streams.connector.options")
+_log = logging.getLogger("spark_streams.options")
 
 
 def named(name: str, options: Iterable[Option]) -> list[Option]:

@@ -17,7 +17,7 @@ from spark_streams.connector.wire.replies.scan import list_streams
 
 _MAKING = "rstream:making"  # a group that exists for a moment: only XGROUP creates an empty stream
 _PAGE = "rstream help order-by-key, on the number of shards"
-_log = logging.getLogger("spark_streams.connector.shards")
+_log = logging.getLogger("spark_streams.shards")
 
 
 def ensure_shards(

@@ -80,7 +80,7 @@ class ShardSet:
 
 _SHOWN = 8  # names in a message
 _PORTION = 1 << 20  # characters of the names that are asked for at once
-_log = logging.getLogger("spark_streams.connector.shards")
+_log = logging.getLogger("spark_streams.shards")
 
 
 @dataclass(frozen=True)

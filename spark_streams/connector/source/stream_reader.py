@@ -53,7 +53,7 @@ from spark_streams.connector.wire.session import Session
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_log = logging.getLogger("spark_streams.connector.source")
+_log = logging.getLogger("spark_streams.source")
 
 
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

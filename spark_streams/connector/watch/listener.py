@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _GONE = (Py4JError, PySparkException, OSError)  # raised by a session that has ended
 _AT_LAST = 2.0  # seconds to remove the listener when a client of Spark Connect ends
-_log = logging.getLogger("spark_streams.operations.monitor")
+_log = logging.getLogger("spark_streams.monitor")
 
 
 class Watch(StreamingQueryListener):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # -- lags of the watched groups, for any thread: if the server does not answer, there are none, but no error -----------
 
 _FRESH = 1.0  # seconds for which a lag is used again
-_log = logging.getLogger("spark_streams.operations.monitor")
+_log = logging.getLogger("spark_streams.monitor")
 
 Key = tuple[str, str]  # stream, group
 

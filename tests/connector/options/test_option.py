@@ -38,7 +38,7 @@ def _no_warning_yet() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["answerTimeout", "ANSWERTIMEOUT", "patience"])
 def test_a_deprecated_name_works_and_one_warning_names_the_new_one(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "spark_streams.connector.options"):
+    with caplog.at_level(logging.WARNING, "spark_streams.options"):
         for _ in range(3):  # Spark asks for a reader several times
             options = RenamedOptions.parse({"url": "embedded:", name: "7s"})
     assert (options.reply_timeout, options.explicit) == (7_000, {"url", "replyTimeout"})
@@ -48,7 +48,7 @@ def test_a_deprecated_name_works_and_one_warning_names_the_new_one(name: str, ca
 
 
 def test_the_new_name_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "spark_streams.connector.options"):
+    with caplog.at_level(logging.WARNING, "spark_streams.options"):
         assert RenamedOptions.parse({"url": "embedded:", "replytimeout": "7s"}).reply_timeout == 7_000
     assert not caplog.messages
 

@@ -172,7 +172,7 @@ def test_a_server_that_is_away_stops_nothing(
         client.flushall()
         client.xadd("s", {"n": 1})
     watch = watching(f"redis://:secret@127.0.0.1:{free_port()}/0", metrics_file=tmp_path / "metrics")
-    with caplog.at_level(logging.WARNING, "spark_streams.operations.monitor"):
+    with caplog.at_level(logging.WARNING, "spark_streams.monitor"):
         drained(read_stream(spark, engine_server, "n INT", streams="s"), tmp_path)
         watch.close()
     [line] = [one for one in logged(tmp_path) if one["event"] == "progress"]

@@ -21,7 +21,7 @@ from spark_streams.connector.deadletter.redrive.redrive_options import PARKED
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_wrong_type
 
-_log = logging.getLogger("spark_streams.connector.deadletter")
+_log = logging.getLogger("spark_streams.deadletter")
 
 
 def own_dead_letter_streams(stream: str | None) -> list[str]:

@@ -24,7 +24,7 @@ from spark_streams.connector.sink.ledger.ledger import (
 )
 from spark_streams.connector.wire.connection.connection import Reply
 
-_log = logging.getLogger("spark_streams.connector.sink")
+_log = logging.getLogger("spark_streams.sink")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from spark_streams.connector.errors import LedgerError
 from spark_streams.connector.keys import ANY_RUN, LOSSY, batch_kind_field
 from spark_streams.connector.sink.ledger.batch import Batch
 
-_log = logging.getLogger("spark_streams.connector.sink")
+_log = logging.getLogger("spark_streams.sink")
 
 _STOOD_STILL = "a suspended task has resumed after its batch was complete (harmless)"
 _TWO_DRIVERS = "two drivers run the query: stop one of them"

@@ -24,7 +24,7 @@ from spark_streams.connector.wire.replies.multi_exec import transact
 from spark_streams.connector.wire.replies.replies import is_forbidden, milliseconds
 from spark_streams.connector.wire.session import Session
 
-_log = logging.getLogger("spark_streams.connector.sink")
+_log = logging.getLogger("spark_streams.sink")
 
 
 def run_name(number: int) -> str:

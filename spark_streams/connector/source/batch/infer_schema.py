@@ -51,7 +51,7 @@ _TIMESTAMP = re.compile(
 )
 _MAX_DIGITS = 17  # that a double distinguishes
 _EXACT = 1 << 53  # whole numbers beyond are not all doubles
-_log = logging.getLogger("spark_streams.connector.source")
+_log = logging.getLogger("spark_streams.source")
 
 
 def sample(server: Server, options: BatchSourceOptions, limits: Limits = LIMITS) -> list[Sequence[bytes]]:

@@ -41,7 +41,7 @@ from spark_streams.connector.wire.replies.scan import (
 )
 from spark_streams.connector.wire.replies.xinfo import StreamEnds, ends_in, stream_in
 
-_log = logging.getLogger("spark_streams.connector.source")
+_log = logging.getLogger("spark_streams.source")
 _T = TypeVar("_T")
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _TEXT_OF_ID = re.compile(r"([1-9][0-9]{0,19})(-.*)?", re.DOTALL)

@@ -59,7 +59,7 @@ from spark_streams.connector.wire.replies.replies import (
 )
 from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
 
-_log = logging.getLogger("spark_streams.connector.source")
+_log = logging.getLogger("spark_streams.source")
 
 
 # The key does not exist, so nothing is set. A server without these arguments refuses the syntax first (R43).

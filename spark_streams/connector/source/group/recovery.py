@@ -28,7 +28,7 @@ from spark_streams.connector.keys import key_beside
 from spark_streams.connector.operator_commands import create_command, pending_command, seek_command
 from spark_streams.connector.source.group_client import Membership
 
-_log = logging.getLogger("spark_streams.connector.source")
+_log = logging.getLogger("spark_streams.source")
 
 
 class Kind(Enum):

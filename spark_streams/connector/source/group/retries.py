@@ -30,7 +30,7 @@ from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_busy_group, is_key_required, is_wrong_type, milliseconds
 
 _ALL = range(1, MOST_DELAYS + 1)
-_log = logging.getLogger("spark_streams.connector.source")
+_log = logging.getLogger("spark_streams.source")
 
 
 @dataclass

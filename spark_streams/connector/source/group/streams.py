@@ -71,7 +71,7 @@ from spark_streams.connector.wire.replies.scan import (
 )
 from spark_streams.connector.wire.replies.xinfo import group_named, stream_states
 
-_log = logging.getLogger("spark_streams.connector.source")
+_log = logging.getLogger("spark_streams.source")
 
 
 class ConsumerLease(lease.Lease):

@@ -52,7 +52,7 @@ from spark_streams.connector.wire.entries.pending_page import PendingPage, argum
 from spark_streams.connector.wire.replies.multi_exec import transact
 from spark_streams.connector.wire.replies.xinfo import FATAL, RELEASED_IDLE, released_in
 
-_log = logging.getLogger("spark_streams.connector.source")
+_log = logging.getLogger("spark_streams.source")
 
 _FIRST_PAGE = 20  # entries of the first page of dead letters; their sizes determine the size of the next pages
 

@@ -52,7 +52,7 @@ from spark_streams.connector.source.pending_list import pending_ids, pending_ran
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.entries.pending_page import texts_of
 
-_log = logging.getLogger("spark_streams.connector.source")
+_log = logging.getLogger("spark_streams.source")
 
 _PAGE = 10_000  # IDs per round trip
 

@@ -43,7 +43,7 @@ from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.session import Session
 
-_log = logging.getLogger("spark_streams.connector.source")
+_log = logging.getLogger("spark_streams.source")
 
 
 _TRIES = 5  # attempts of a trigger during which streams or groups vanish (failOnDataLoss=false)

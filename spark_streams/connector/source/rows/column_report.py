@@ -174,7 +174,7 @@ def _names(page: EntryPage | None) -> tuple[str, ...]:
 READ_MODES = ("PERMISSIVE", "FAILFAST", "DROPMALFORMED")  # of spark.read
 STREAM_MODES = (*READ_MODES, "DEADLETTER")
 _MAX_NAMES = 10  # names of fields in a warning
-_log = logging.getLogger("spark_streams.connector.source")
+_log = logging.getLogger("spark_streams.source")
 
 
 class ColumnWarnings:

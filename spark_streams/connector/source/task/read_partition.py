@@ -23,7 +23,7 @@ from spark_streams.connector.spark.worker import freeze_imported_modules
 from spark_streams.connector.wire.entries.entry_page import EntryPage
 from spark_streams.connector.wire.session import Session
 
-_log = logging.getLogger("spark_streams.connector.source")
+_log = logging.getLogger("spark_streams.source")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.group.snapshot import GroupState
 from spark_streams.connector.wire.replies.xinfo import StreamState
 
-_log = logging.getLogger("spark_streams.connector.source")
+_log = logging.getLogger("spark_streams.source")
 
 
 ENDLESS = 1 << 62  # a backlog that the server cannot count

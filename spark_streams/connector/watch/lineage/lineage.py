@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 # Options of a plan can hold a password: only the server, the streams and the group are kept.
 
 UNREADABLE = (Py4JError, PySparkException, RStreamError)  # raised for a plan, or by a session that has ended
-_log = logging.getLogger("spark_streams.operations.monitor")
+_log = logging.getLogger("spark_streams.monitor")
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class PageSizer:
 RENEW_EVERY = 5.0  # seconds between two checks for renewed credentials
 _MEMORY_AGE = 1.0  # seconds; each entry of a page may be refused because the memory is full
 _READ_SIZE = 1 << 20
-_log = logging.getLogger("spark_streams.connector.wire")
+_log = logging.getLogger("spark_streams.wire")
 
 # A pipeline is sent in pieces; two of them are outstanding at a time.
 _FIRST_PIECE, _LARGEST_PIECE, _PIECE_BYTES = 10, 2_000, 1 << 20  # commands, commands, bytes of their replies

@@ -37,7 +37,7 @@ from spark_streams.connector.wire.connection.named_errors import REDIRECTIONS
 # logged in this outage, its end is not logged, either.
 
 SAY_EVERY = 60.0  # seconds between two lines
-_log = logging.getLogger("spark_streams.connector.wire")
+_log = logging.getLogger("spark_streams.wire")
 
 
 @dataclass

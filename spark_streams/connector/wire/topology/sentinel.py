@@ -231,7 +231,7 @@ def _is_login(error: Exception) -> bool:
 
 # A replica is being selected; it is promoted; the configuration has changed.
 _EVENTS = ("+failover-state-select-slave", "+promoted-slave", "+switch-master")
-_log = logging.getLogger("spark_streams.connector.wire")
+_log = logging.getLogger("spark_streams.wire")
 _LOOK_UP = 1.0  # seconds between two checks for open connections, and for a sentinel that was unavailable
 _LISTEN = 60.0  # seconds on one connection: a dead connection looks like one without events
 

@@ -238,7 +238,7 @@ def test_the_retries_of_a_stream_without_entries_come_under_a_new_checkpoint(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The stream of the pattern is empty while entries of it wait."""
-    caplog.set_level(logging.WARNING, "spark_streams.connector.source")
+    caplog.set_level(logging.WARNING, "spark_streams.source")
     options = {**PATTERN, **LETTERS, "retryDelay": "40ms"}
     client.xadd("p:a", {"n": "bad"})
     one = reader(server, **options, onCommit="delete")
@@ -278,7 +278,7 @@ def test_a_first_offset_without_streams_is_a_new_checkpoint_for_those_that_come(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture, restarts: bool
 ) -> None:
     """Spark logs the first offset of a query even if it is empty (a pattern that matches nothing)."""
-    caplog.set_level(logging.WARNING, "spark_streams.connector.source")
+    caplog.set_level(logging.WARNING, "spark_streams.source")
     used(server, client)
     one = reader(server, limits=LOOK_EACH_TIME, **PATTERN)
     start = logged(one.initialOffset())

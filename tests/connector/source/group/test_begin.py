@@ -17,7 +17,7 @@ from tools.servers.server import Server
 
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.WARNING, "spark_streams.connector.source")
+    caplog.set_level(logging.WARNING, "spark_streams.source")
     return caplog
 
 

@@ -30,7 +30,7 @@ def test_a_destroyed_group_is_made_again_at_the_checkpoint(
     client.xgroup_destroy("s", "g")
     with pytest.raises(GroupMissingError, match="no longer has group 'g'"):
         reader(server).latestOffset(end, ALL)
-    with caplog.at_level(logging.WARNING, "spark_streams.connector.source"):
+    with caplog.at_level(logging.WARNING, "spark_streams.source"):
         assert drain(reader(server, **LENIENT), start=end) == [list(range(8, 20))]
     assert "The query creates the group at the checkpoint" in caplog.text
     assert pending_count(client) == 0

@@ -181,7 +181,7 @@ def test_a_fatal_entry_without_a_dead_letter_stream_stays_pending_and_is_named_o
     """Nobody reads it, and the others are read. A run that has a dead-letter stream takes it."""
     release(client, *ids[:2], mode="FATAL")
     release(client, ids[2])
-    with caplog.at_level(logging.WARNING, "spark_streams.connector.source"):
+    with caplog.at_level(logging.WARNING, "spark_streams.source"):
         one = reader(server, limits=replace(SMALL, claim_page=1))
         at = begin(one)
         for expected in ([2, *range(4, 10)], []):

@@ -25,7 +25,7 @@ LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}
 
 @pytest.fixture(autouse=True)
 def _warnings_are_kept(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    with caplog.at_level(logging.WARNING, "spark_streams.connector.source"):
+    with caplog.at_level(logging.WARNING, "spark_streams.source"):
         yield
 
 

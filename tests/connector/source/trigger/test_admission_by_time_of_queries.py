@@ -214,7 +214,7 @@ def test_a_target_that_no_limit_meets_is_told_once(
     clock = Clock()
     one = reader(server, now=clock, targetBatchTime="2s")
     at = one.initialOffset()
-    with caplog.at_level(logging.WARNING, "spark_streams.connector.source"):
+    with caplog.at_level(logging.WARNING, "spark_streams.source"):
         for _ in range(8):
             at = one.latestOffset(at, ReadMaxRows(1 << 61))
             clock.now += 60.5
