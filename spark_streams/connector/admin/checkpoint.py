@@ -21,17 +21,16 @@ from spark_streams.connector.errors import InvalidOptionError, OffsetError
 from spark_streams.connector.keys import batch_kind_key, record_key
 from spark_streams.connector.micro_batch import ICEBERG_BATCH, ICEBERG_QUERY, partition_name
 from spark_streams.connector.sink.ledger.ledger import QueryRecord
-from spark_streams.connector.source.archive.files import KEYS, retrying
+from spark_streams.connector.source.archive.files import KEYS, ArchiveTable, retrying
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.jobs.parts.archiving import Archive
 
 __all__ = [
     "ICEBERG_BATCH",
     "ICEBERG_QUERY",
     "KEYS",
-    "Archive",
+    "ArchiveTable",
     "Batch",
     "Checkpoint",
     "CheckpointLog",

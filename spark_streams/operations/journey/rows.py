@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.admin.checkpoint import KEYS, partition_name, retrying
+from spark_streams.connector.admin.checkpoint import KEYS, ArchiveTable, partition_name, retrying
 from spark_streams.connector.errors import ArchiveError
-from spark_streams.connector.source.archive.files import ArchiveTable
 from spark_streams.operations.journey.line import Line
 from spark_streams.operations.journey.tables import File, Table, Written
 
