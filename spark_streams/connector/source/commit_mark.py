@@ -98,9 +98,9 @@ class Mark(NamedTuple):
         return checkpoint_of(self.token)
 
     @property
-    def no_ack(self) -> bool:
-        """Whether the batch was read without a pending list."""
-        return self.token.rpartition("-")[2] == _NO_ACK
+    def has_pending_list(self) -> bool:
+        """Whether the entries of the batch were pending until they were acknowledged."""
+        return self.token.rpartition("-")[2] != _NO_ACK
 
     @property
     def is_seek(self) -> bool:

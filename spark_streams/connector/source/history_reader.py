@@ -32,7 +32,7 @@ from spark_streams.connector.source.archive.history import (
 from spark_streams.connector.source.archive.rows import Rows, rows_beside, rows_of
 from spark_streams.connector.source.archive.seen import read_ids
 from spark_streams.connector.source.archive.tasks import history_tasks
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import HISTORY, Range
 from spark_streams.connector.source.partitioning import ALL, Part, Task
@@ -49,7 +49,6 @@ from spark_streams.connector.spark.read_limits import (
 from spark_streams.connector.spark.row_form import rows_for_spark
 from spark_streams.connector.spark.same_version import SameVersion
 from spark_streams.connector.spark.worker import freeze_imported_modules
-from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.session import Session
 
 
@@ -116,7 +115,7 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
                 return _with_history(position, further)
             self._finished = history
         if history.lost():
-            self._live.batches.ask(lambda server: require_unread(server, self._archive, history))
+            self._live.batches.ask(lambda client: require_unread(client.server, self._archive, history))
         end = self._live.latestOffset(position, limit)
         return start if end == position else end
 
@@ -151,10 +150,10 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
             batches.hold()
             return history
 
-        def bounds(server: Server, member: Membership) -> History:
+        def bounds(client: GroupClient) -> History:
             if history.bounds is not None:
                 return history
-            return begin_history(server, member, self._archive, self._live.resolved_options, begin)
+            return begin_history(client, batches.streams, self._archive, self._live.resolved_options, begin)
 
         opened = batches.open_groups(begin, history.joined, bounds)
         self._is_open = True

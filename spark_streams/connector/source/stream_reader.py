@@ -319,7 +319,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         FAILFAST."""
         assert isinstance(partition, EntriesPartition)
         task, batch = partition.task, partition.batch
-        member = Membership(self._options.streams or (), self._options.group, self._options.consumer)
+        member = Membership(self._options.group, self._options.consumer)
         # The driver was connected, so the address is right: an unreachable server is waited for.
         with (
             Session(self._options.address, f"reading for group {member.group!r}", is_known=True) as session,

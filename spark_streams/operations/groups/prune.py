@@ -97,7 +97,7 @@ def _read_without_trace(server: Server, snapshots: Sequence[GroupSnapshot]) -> l
     keys = matching_strings(server, f"{PREFIX}committed:*")
     values = server.execute_all([("GET", key) for key in keys])
     marks = [(key, Mark.parse(value)) for key, value in zip(keys, values, strict=True)]
-    bookmarks = [key for key, mark in marks if mark is not None and mark.no_ack]
+    bookmarks = [key for key, mark in marks if mark is not None and not mark.has_pending_list]
     of_group = [key_beside(snapshot.stream, "committed", snapshot.group) + b":" for snapshot in snapshots]
     return [
         snapshot

@@ -8,7 +8,7 @@ GROUPS = (
     Mutant(
         "row-stream-of-a-pattern-missing",
         "connector/source/trigger/observe.py",
-        "is_left = finding.kind is Kind.STREAM_MISSING and self._stream_set.by_pattern",
+        "is_left = finding.kind is Kind.STREAM_MISSING and self.stream_set.by_pattern",
         "is_left = False",
         "Remedies, stream of a pattern missing: the query creates it again.",
     ),
@@ -253,16 +253,16 @@ GROUPS = (
     Mutant(
         "begin-is-deleted-before-the-group-has-it",
         "connector/source/group/begin.py",
-        "            self._join(server, checkpoint, without)\n"
-        "            delete_initial_positions(server, self._keys, without)  # the groups have the positions now\n",
-        "            delete_initial_positions(server, self._keys, without)\n"
-        "            self._join(server, checkpoint, without)\n",
+        "            self._join(client, checkpoint, without)\n"
+        "            self._initial.delete(client.server, without)  # the groups have the positions now\n",
+        "            self._initial.delete(client.server, without)\n"
+        "            self._join(client, checkpoint, without)\n",
         "A query that is killed before it has created a group begins elsewhere.",
     ),
     Mutant(
         "late-stream-from-its-end",
         "connector/source/group/begin.py",
-        'if len(without) < len(self._member.streams) or server.execute("EXISTS", self._begun_key):',
+        'if len(without) < len(self._streams.names) or client.server.execute("EXISTS", self._begun_key):',
         "if False:",
         "A stream that appears later is read from startingOffsets instead of its first entry.",
     ),

@@ -8,8 +8,8 @@ TRIGGER = (
     Mutant(
         "xack-before-commit",
         "connector/source/trigger/trigger.py",
-        "self._acknowledging.in_background(server, state.start, contents.run)",
-        "self._acknowledging.in_background(server, end, contents.run)",
+        "self._acknowledging.in_background(client, state.start, contents.run)",
+        "self._acknowledging.in_background(client, end, contents.run)",
         "A batch is acknowledged when it is planned, before Spark has committed it.",
     ),
     Mutant(
@@ -22,8 +22,8 @@ TRIGGER = (
     Mutant(
         "no-commit-mark",
         "connector/source/trigger/roles.py",
-        "return acknowledge(server, self.member, ranges, self.limits, commands)",
-        "return acknowledge(server, self.member, ranges, self.limits)",
+        "return acknowledge(client, commit.ranges, marks)",
+        "return acknowledge(client, commit.ranges)",
         "No commit mark is set.",
     ),
     Mutant(
@@ -36,7 +36,7 @@ TRIGGER = (
     Mutant(
         "marks-of-unread-streams-are-not-asked-for",
         "connector/source/trigger/observe.py",
-        "others = fetch_marks(server, self._member, unread)",
+        "others = fetch_marks(self.client, unread)",
         "pass",
         "The marks of streams that the query does not read pass for new ones.",
     ),
@@ -141,14 +141,14 @@ TRIGGER = (
     Mutant(
         "no-notes-before-the-xack",
         "connector/source/trigger/acknowledge.py",
-        "posted = self.take_notes(server, start, run, marks)",
+        "posted = self.take_notes(client, start, run, marks)",
         "posted = 0",
         "A batch is acknowledged without the notes of its tasks.",
     ),
     Mutant(
         "missing-entries-are-not-deleted",
         "connector/source/trigger/acknowledge.py",
-        "        delete_missing(server, self._member, missing)\n",
+        "        delete_missing(client.server, client.member, missing)\n",
         "",
         "The numbers of missing entries stay after they were reported, and a later run reports them again.",
     ),
@@ -267,8 +267,7 @@ TRIGGER = (
     Mutant(
         "another-client-joins-unseen",
         "connector/source/trigger/reserve.py",
-        "                after = read_group_now(server, member, walk.stream)\n"
-        "                read_to_the_end.add(walk.stream)",
+        "                after = read_group_now(client, walk.stream)\n                read_to_the_end.add(walk.stream)",
         "                continue",
         "If another client joins the group while a batch is reserved, the steps of that round are dropped.",
     ),

@@ -13,7 +13,7 @@ from spark_streams.connector.source.partitioning import Part
 from spark_streams.connector.source.task.fetcher import FetchedPage, Fetcher
 from spark_streams.connector.wire.session import Session
 
-NO_GROUP = Membership((), "", "")  # reading ranges needs no group
+NO_GROUP = Membership("", "")  # reading ranges needs no group
 
 
 class SeenIds:

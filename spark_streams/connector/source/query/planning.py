@@ -17,7 +17,7 @@ from spark_streams.connector.source.group.compare import NOTHING_ABOVE, at_posit
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind
 from spark_streams.connector.source.group.snapshot import Look, fetch_looks, fetch_state, missing
 from spark_streams.connector.source.group.streams import StreamSet
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import ALL, Part, Plan, divide_into_tasks, pending_parts
@@ -28,7 +28,6 @@ from spark_streams.connector.source.query.triggering import Steps
 from spark_streams.connector.source.task.missing_entries import delete_missing
 from spark_streams.connector.source.task.notes import keep_due_notes, open_notes
 from spark_streams.connector.source.trigger.run_state import RunState
-from spark_streams.connector.wire.connection.server import Server
 
 # If a stream shows one of these, the batch of the offset is not the one that the server has.
 _OTHER_BATCH = {Kind.STREAM_MISSING, Kind.STREAM_REPLACED, Kind.CHECKPOINT_OLDER, Kind.SERVER_RESTORED}
@@ -39,11 +38,9 @@ class ReplayedBatch:
     """A batch that an earlier run has made. is_strict: an error is raised for what is lost (failOnDataLoss); size:
     entries a task, for a batch of so many."""
 
-    server: Server
-    member: Membership
+    client: GroupClient
     is_strict: bool
     size: Callable[[Sequence[int]], int]
-    limits: Limits
 
     def read(self, begin: Offset, end: Offset, is_cut: bool) -> tuple[list[Part], list[Finding]]:
         """Return what tasks read of the batch, old entries first, and what is lost. If the server does not have the
@@ -51,7 +48,7 @@ class ReplayedBatch:
         batch were set aside, so its tasks read none.
 
         Raises GroupMissingError, DataLossError."""
-        looks = fetch_looks(self.server, self.member, end.taken_from)
+        looks = fetch_looks(self.client, end.taken_from)
         wrong = [finding for s, look in looks.items() if (finding := self._compared(s, begin, end, look)) is not None]
         older = [replace(finding, lost=0) for finding in wrong if finding.kind is Kind.CHECKPOINT_OLDER]
         if is_cut or (wrong and self.is_strict):
@@ -106,7 +103,7 @@ class ReplayedBatch:
         """Return the entries that are still pending. If the group is missing, raise GroupMissingError or DataLossError,
         unless losses are allowed or the stream has the entries (`spare`)."""
         try:
-            return pending_ranges(self.server, self.member, [entries], self.size([entries.count]), limits=self.limits)
+            return pending_ranges(self.client, [entries], self.size([entries.count]))
         except (GroupMissingError, DataLossError):
             if not spare and self.is_strict:
                 raise
@@ -152,10 +149,6 @@ class Planning:
         self._limits = limits
         self.current: CurrentBatch | None = None
 
-    @property
-    def _member(self) -> Membership:
-        return self._streams.member
-
     def plan(self, begin: Offset, end: Offset) -> Plan:
         """Return the tasks of a batch. After a restart the pending list has the batch's entries (S5)."""
         batch = self.current
@@ -165,19 +158,18 @@ class Planning:
             if not batch.is_counted and not (batch.is_new and not end.record):
                 # Once per run: Spark plans a batch again for each action on it. An earlier run may have cut its batch,
                 # whether or not maxDeliveries is set now.
-                is_cut = self._steps.take(lambda server, run: self._count_attempt(server, begin, end, run))
+                is_cut = self._steps.take(self._count_attempt, begin, end)
                 batch = self.current = replace(batch, is_cut=is_cut, is_counted=True)
             if first := begun_with(begin, end):
-                self._steps.ask(lambda server: begin_batches(server, self._member, end, first))
+                self._steps.ask(begin_batches, end, first)
             if batch.parts is None:
-                again = batch
-                batch = self.current = self._steps.ask(lambda server: self._read_again(server, begin, again))
+                batch = self.current = self._steps.ask(self._replayed, begin, batch)
             parts = batch.parts or []
         except GroupMissingError:
-            self._steps.ask(lambda server: self._require_groups(server, begin, end))
+            self._steps.ask(self._require_groups, begin, end)
             raise
         if end.notes and not batch.is_opened:  # once per run: later calls would hide that the key was deleted
-            self._steps.ask(lambda server: open_notes(server, self._member, end))
+            self._steps.ask(self._open_notes, end)
             self.current = replace(batch, is_opened=True)
         run = self._steps.run
         size = run.admission.size([part.count for part in parts])
@@ -187,40 +179,43 @@ class Planning:
         is_lossy = not batch.is_cut and sum(task.count for task in planned) < end.held
         return Plan.of_tasks(planned, batch.is_cut or bool(run.poison.streams), is_lossy, batch.noted)
 
-    def _count_attempt(self, server: Server, begin: Offset, end: Offset, run: RunState) -> tuple[bool, RunState]:
+    def _open_notes(self, client: GroupClient, end: Offset) -> None:
+        open_notes(client.server, client.member, end)
+
+    def _count_attempt(self, client: GroupClient, run: RunState, begin: Offset, end: Offset) -> tuple[bool, RunState]:
         """Count this run's attempt at a batch. After too many attempts its entries are set aside. Return whether the
         batch was cut."""
-        self._streams.hold(server, end.streams)
+        self._streams.hold(client, end.streams)
         try:
-            is_cut, poison_cache = self._poison.attempt(server, begin, end, run.poison)
+            is_cut, poison_cache = self._poison.attempt(client.server, begin, end, run.poison)
         except (GroupMissingError, DataLossError):
             if not self._losses.allowed:
                 raise
-            _, states = fetch_state(server, self._member, end.streams)
+            _, states = fetch_state(client, end.streams)
             missing_groups = [stream for stream, state in states.items() if state is None]
-            is_cut, poison_cache = self._poison.attempt(server, begin, end, CachedPoisonState(), missing_groups)
+            is_cut, poison_cache = self._poison.attempt(client.server, begin, end, CachedPoisonState(), missing_groups)
         return is_cut, replace(run, poison=poison_cache)
 
-    def _read_again(self, server: Server, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
+    def _replayed(self, client: GroupClient, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
         """Return a batch that an earlier run has created, with what its tasks read."""
         end = batch.end
-        self._streams.hold(server, end.streams)
+        self._streams.hold(client, end.streams)
         size = self._steps.run.admission.size
-        replayed = ReplayedBatch(server, self._member, not self._losses.allowed, size, self._limits)
+        replayed = ReplayedBatch(client, not self._losses.allowed, size)
         parts, findings = replayed.read(begin, end, batch.is_cut)
         self._losses.report(*findings)
-        noted = keep_due_notes(server, self._member, end, parts, self._limits)
+        noted = keep_due_notes(client.server, client.member, end, parts, client.limits)
         if batch.is_cut:  # what the pieces of it lack is counted with them
-            delete_missing(server, self._member, end.streams)
+            delete_missing(client.server, client.member, end.streams)
         return replace(batch, parts=parts, noted=noted)
 
-    def _require_groups(self, server: Server, begin: Offset, end: Offset) -> None:
+    def _require_groups(self, client: GroupClient, begin: Offset, end: Offset) -> None:
         """Raise GroupMissingError or DataLossError for the first missing group of a batch. The message names the
         command that creates it where the batch begins."""
-        heads, states = fetch_state(server, self._member, end.streams)
+        heads, states = fetch_state(client, end.streams)
         for stream, state in states.items():
             if state is None:
-                raise missing(server, self._member, stream, not heads[stream].exists, begin[stream])
+                raise missing(client, stream, not heads[stream].exists, begin[stream])
 
 
 def begun_with(begin: Offset, end: Offset) -> list[str]:

@@ -13,7 +13,7 @@ the first one. In a shared group the first look counts, because others may read 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.errors import StreamStateError
@@ -49,7 +49,7 @@ from spark_streams.connector.source.group.snapshot import (
     fetch_state,
 )
 from spark_streams.connector.source.group.streams import StreamSet
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.partitioning import by_stream
 from spark_streams.connector.source.trigger.acknowledge import Acknowledging, Marks
@@ -60,13 +60,15 @@ from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState
 
 
-def as_left(server: Server, role: GroupRole, start: Offset, streams: Sequence[str], run: RunState) -> QueryState | None:
+def as_left(
+    client: GroupClient, role: GroupRole, start: Offset, streams: Sequence[str], run: RunState
+) -> QueryState | None:
     """Return the state if every group is as this run has left it and nothing is lost; None: look closer."""
     if any(stream not in start.at for stream in streams):
         return None
     if any(start.at[stream].read is None for stream in streams):
         return None  # others read from the group
-    heads, groups = fetch_state(server, role.member, streams, run.heads, if_alone=True)
+    heads, groups = fetch_state(client, streams, run.heads, if_alone=True)
     above = {} if run.prefetched is None else by_stream(part.range for part in run.prefetched.parts)
     states: dict[str, GroupState] = {}
     for stream, group in groups.items():
@@ -126,59 +128,82 @@ class Observer:
         self._losses = losses
         self._acknowledging = acknowledging
 
-    @property
-    def _member(self) -> Membership:
-        return self._stream_set.member
-
-    def state_at(self, server: Server, opened: Opened, run: RunState) -> QueryState:
+    def state_at(self, client: GroupClient, opened: Opened, run: RunState) -> QueryState:
         """Return the query at a trigger that begins there. Raises StreamStateError, ServerError."""
         if run.is_known:
-            state = as_left(server, self._role, opened.start, opened.streams, run)
+            state = as_left(client, self._role, opened.start, opened.streams, run)
             if state is not None:
                 return state
-        return self._compared(server, opened, run)
+        comparing = _Comparing(client, self._role, self._stream_set, self._losses, self._acknowledging)
+        return comparing.state_at(opened, run)
 
-    def _compared(self, server: Server, opened: Opened, run: RunState) -> QueryState:
+    def looked_again(self, client: GroupClient, state: QueryState, streams: Sequence[str]) -> QueryState:
+        """Return the state after entries of these streams were claimed. Everything up to `start` is acknowledged."""
+        seen = self._role.look(client, state.start, streams)
+        groups, times, above, old = dict(state.groups), dict(state.times), dict(state.above), dict(state.old)
+        for stream, look in seen.looks.items():
+            for known in (groups, times, above, old):
+                known.pop(stream, None)
+            if look.group is None:
+                continue  # the next trigger finds it
+            groups[stream], times[stream] = look.group, look.until
+            if stream in seen.above:
+                above[stream] = seen.above[stream]
+            old[stream] = look.group.ours - seen.ours_above(stream)
+        run = replace(state.run, prefetched=None)
+        return replace(state, groups=groups, times=times, above=above, old=old, run=run)
+
+
+@dataclass(frozen=True)
+class _Comparing:
+    """One comparison of all streams with the checkpoint."""
+
+    client: GroupClient
+    role: GroupRole
+    stream_set: StreamSet
+    losses: DataLoss
+    acknowledging: Acknowledging
+
+    def state_at(self, opened: Opened, run: RunState) -> QueryState:
         """Look at all streams, compare them with the checkpoint, acknowledge what is committed, and repair what is
         wrong, until nothing is found. A strict query stops before it acknowledges or repairs anything: by then it has
         at most a consumer, with the mark of its begin, and has destroyed a scratch group."""
         run = replace(run, prefetched=None)  # what was reserved ahead is found in the pending list
         start, streams = opened.start, list(opened.streams)
-        seen, start, run = self._begin_new_streams(server, start, streams, run)
-        destroy_scratch_groups(server, self._member, [s for s, look in seen.looks.items() if look.has_scratch])
+        seen, start, run = self._begin_new_streams(start, streams, run)
+        destroy_scratch_groups(self.client, [s for s, look in seen.looks.items() if look.has_scratch])
         if run.settled is not None and any(_is_forgotten(start, s, look.mark, run) for s, look in seen.looks.items()):
             run = run.unknown()
-        marks = self._marks(server, start, seen, run)
+        marks = self._marks(start, seen, run)
         findings: Mapping[str, Finding] = {}
         for _ in range(_MOST_LOOKS):
-            moves = self._moves(server, start, seen)
+            moves = self._moves(start, seen)
             if not moves:
-                start = self._with_counts_of_server(server, start, seen)
-                findings, seen = self._confirmed_findings(server, start, seen, run)
-                self._losses.refuse(self._reportable(findings))
+                start = self._with_counts_of_server(start, seen)
+                findings, seen = self._confirmed_findings(start, seen, run)
+                self.losses.refuse(self._reportable(findings))
             forgets_ranges = any(finding.kind is not Kind.ENTRIES_LOST for finding in findings.values())
             # A run that knows what it has read acknowledges while tasks run, unless the ranges are forgotten before.
             if not run.has_settled(start) and (moves or forgets_ranges or not run.is_known):
                 streams_settled = self._streams_to_settle(start, seen)
-                run, entries = self._acknowledging.acknowledge(server, start, run, marks, streams_settled)
+                run, entries = self.acknowledging.at_once(self.client, start, run, marks, streams_settled)
                 if entries:
-                    seen = seen.with_later(self._look(server, start, streams))
+                    seen = seen.with_later(self._look(start, streams))
                     continue
             if moves:
-                start, run = self._follow(server, start, moves, run)
+                start, run = self._follow(start, moves, run)
             elif findings:
-                start, run, streams = self._repair(server, opened.checkpoint, start, findings, seen, run, streams)
+                start, run, streams = self._repair(opened.checkpoint, start, findings, seen, run, streams)
                 seen = seen.of(streams)
             else:
                 break
-            seen = seen.with_later(self._look(server, start, streams))
+            seen = seen.with_later(self._look(start, streams))
         else:
             raise self._still_changes(findings)
-        return self._state(server, start, streams, seen, run)
+        return self._state(start, streams, seen, run)
 
     def _state(
         self,
-        server: Server,
         start: Offset,
         streams: Sequence[str],
         seen: Looks,
@@ -195,7 +220,7 @@ class Observer:
             stream: GroupChange(consumer=not group.has_consumer, touch=group.has_consumer and not run.is_known)
             for stream, group in groups.items()
         }
-        change_groups(server, self._member, consumers)
+        change_groups(self.client, consumers)
         run = replace(
             run,
             start=start,
@@ -208,7 +233,7 @@ class Observer:
             known = seen.ours_above(stream) + unsettled.get(stream, 0)
             if group.ours > known:
                 pending[stream] = group.ours - known
-            states[stream] = self._role.at_query(start.at[stream], group._replace(has_consumer=True))
+            states[stream] = self.role.at_query(start.at[stream], group._replace(has_consumer=True))
         return QueryState(
             start,
             {stream: seen.looks[stream].head for stream in states},
@@ -216,45 +241,29 @@ class Observer:
             is_settled,
             {stream: seen.looks[stream].until for stream in states},
             {stream: ranges for stream, ranges in seen.above.items() if ranges},
-            self._role.old_entries(server, start, pending),
+            self.role.old_entries(self.client, start, pending),
             start.left - states.keys() if is_settled else start.left,
             run,
         )
 
-    def looked_again(self, server: Server, state: QueryState, streams: Sequence[str]) -> QueryState:
-        """Return the state after entries of these streams were claimed. Everything up to `start` is acknowledged."""
-        seen = self._look(server, state.start, streams)
-        groups, times, above, old = dict(state.groups), dict(state.times), dict(state.above), dict(state.old)
-        for stream, look in seen.looks.items():
-            for known in (groups, times, above, old):
-                known.pop(stream, None)
-            if look.group is None:
-                continue  # the next trigger finds it
-            groups[stream], times[stream] = look.group, look.until
-            if stream in seen.above:
-                above[stream] = seen.above[stream]
-            old[stream] = look.group.ours - seen.ours_above(stream)
-        run = replace(state.run, prefetched=None)
-        return replace(state, groups=groups, times=times, above=above, old=old, run=run)
-
-    def _marks(self, server: Server, start: Offset, seen: Looks, run: RunState) -> Marks:
+    def _marks(self, start: Offset, seen: Looks, run: RunState) -> Marks:
         """Return the commit marks of all streams of the checkpoint. Those of streams that the query does not read are
         as this run has left them, once it has acknowledged a batch."""
         unread = [stream for stream in start.at if stream not in seen.looks]
         others: Marks = {stream: start.at[stream].mark for stream in unread}
         if run.settled is None:
-            others = fetch_marks(server, self._member, unread)
+            others = fetch_marks(self.client, unread)
         return {**others, **{stream: look.mark for stream, look in seen.looks.items()}}
 
-    def _look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
-        return self._role.look(server, start, streams)
+    def _look(self, start: Offset, streams: Sequence[str]) -> Looks:
+        return self.role.look(self.client, start, streams)
 
     def _begin_new_streams(
-        self, server: Server, start: Offset, streams: Sequence[str], run: RunState
+        self, start: Offset, streams: Sequence[str], run: RunState
     ) -> tuple[Looks, Offset, RunState]:
         """Look at all streams. Give those that no batch of this checkpoint has read the values with which the query
         begins, and create its consumer and mark in groups that it has not created."""
-        seen = self._look(server, start, streams)
+        seen = self._look(start, streams)
         joined: dict[str, Mark] = {}
         begun: dict[str, StreamOffset] = {}
         for stream, look in seen.looks.items():
@@ -263,9 +272,9 @@ class Observer:
                 continue
             if look.group is None:
                 if at is not None:  # its group is missing again: the account begins at its position all the same
-                    begun[stream] = first_account_without_group(server, stream, at, look)
+                    begun[stream] = first_account_without_group(self.client.server, stream, at, look)
                 continue
-            begun[stream], mark = first_account(server, stream, start, look)
+            begun[stream], mark = first_account(self.client.server, stream, start, look)
             if mark != look.mark:
                 joined[stream] = mark
         start = start.corrected(begun, begun)
@@ -275,62 +284,56 @@ class Observer:
         if joined:
             # If a group lacks the consumer later, it was created again.
             joining = {stream: GroupChange(consumer=True, mark=mark) for stream, mark in joined.items()}
-            change_groups(server, self._member, joining)
+            change_groups(self.client, joining)
         if begun:
-            seen = seen.with_later(self._look(server, start, list(begun)))
+            seen = seen.with_later(self._look(start, list(begun)))
         return seen, start, run
 
-    def _moves(self, server: Server, start: Offset, seen: Looks) -> dict[str, Repair]:
+    def _moves(self, start: Offset, seen: Looks) -> dict[str, Repair]:
         """Return what to do on each stream whose group was moved since the checkpoint."""
         return {
-            stream: Repair(_counted(server, stream, new, look), creates_consumer=True)
+            stream: Repair(_counted(self.client.server, stream, new, look), creates_consumer=True)
             for stream, look in seen.looks.items()
             if stream in start.at and (new := moved_since_checkpoint(start.at[stream], look, bool(start.token)))
         }
 
-    def _follow(
-        self, server: Server, start: Offset, moves: Mapping[str, Repair], run: RunState
-    ) -> tuple[Offset, RunState]:
+    def _follow(self, start: Offset, moves: Mapping[str, Repair], run: RunState) -> tuple[Offset, RunState]:
         """Go on where these groups were moved."""
-        carry_out(server, self._member, moves, {})
+        carry_out(self.client, moves, {})
         start = start.corrected({stream: move.at for stream, move in moves.items()}, moves)
         return start, replace(run, start=start, is_corrected=True)
 
-    def _with_counts_of_server(self, server: Server, start: Offset, seen: Looks) -> Offset:
+    def _with_counts_of_server(self, start: Offset, seen: Looks) -> Offset:
         """Return the start with numbers of entries that the server knows better."""
         known: dict[str, StreamOffset] = {}
         for stream, at in start.at.items():
             if stream in seen.looks:
                 look = seen.looks[stream]
-                begun = with_entries_below(server, stream, at, look)
-                known[stream] = at_end(_recounted(server, stream, begun, look), look)
+                begun = with_entries_below(self.client.server, stream, at, look)
+                known[stream] = at_end(_recounted(self.client.server, stream, begun, look), look)
         return replace(start, at={**start.at, **known})
 
-    def _confirmed_findings(
-        self, server: Server, start: Offset, seen: Looks, run: RunState
-    ) -> tuple[dict[str, Finding], Looks]:
+    def _confirmed_findings(self, start: Offset, seen: Looks, run: RunState) -> tuple[dict[str, Finding], Looks]:
         """Return the finding of each stream that has one, and the looks that have shown it."""
         while True:
-            found = self._findings(server, start, seen, list(seen.looks), run)
+            found = self._findings(start, seen, list(seen.looks), run)
             alone = [stream for stream, finding in found.items() if finding.group_use is GroupUse.ALONE]
             if not alone:
                 return found, seen
-            seen = seen.with_later(self._look(server, start, alone))
-            again = self._findings(server, start, seen, alone, run)
+            seen = seen.with_later(self._look(start, alone))
+            again = self._findings(start, seen, alone, run)
             if again == {stream: found[stream] for stream in alone}:
                 return found, seen
             if all(again.get(stream) in (None, found[stream]) for stream in alone):
                 return {s: finding for s, finding in found.items() if s not in alone or s in again}, seen
 
-    def _findings(
-        self, server: Server, start: Offset, seen: Looks, streams: Sequence[str], run: RunState
-    ) -> dict[str, Finding]:
+    def _findings(self, start: Offset, seen: Looks, streams: Sequence[str], run: RunState) -> dict[str, Finding]:
         """Return the finding of each of these streams that has one, as these looks show it."""
         found: dict[str, Finding] = {}
         for stream in streams:
             look, at = seen.looks[stream], start.at.get(stream, StreamOffset(MIN_ID))
             above = seen.above_of(stream)
-            finding = compare(stream, at, look, above, _closed(server, stream, at, look, above))
+            finding = compare(stream, at, look, above, _closed(self.client.server, stream, at, look, above))
             if finding is None:
                 continue
             is_reported = run.reported_deletions.get(stream) == look.head.deleted > MIN_ID
@@ -338,20 +341,20 @@ class Observer:
                 group = look.group
                 if group is not None and lost_above(look.head, group.last_delivered, group.entries_read) is None:
                     continue
-            is_left = finding.kind is Kind.STREAM_MISSING and self._stream_set.by_pattern
-            found[stream] = replace(finding, is_left=True) if is_left else self._proved(server, finding, start, look)
+            is_left = finding.kind is Kind.STREAM_MISSING and self.stream_set.by_pattern
+            found[stream] = replace(finding, is_left=True) if is_left else self._proved(finding, start, look)
         return found
 
-    def _proved(self, server: Server, finding: Finding, start: Offset, look: Look) -> Finding:
+    def _proved(self, finding: Finding, start: Offset, look: Look) -> Finding:
         """Return the finding; for a group below the checkpoint, ask whether the server has lost entries. If the last
         batch was read without a pending list, a kill may have left its group below."""
         if finding.kind is not Kind.GROUP_BELOW or finding.group_use is GroupUse.SHARED:
             return finding
-        if start.no_ack:
+        if not start.has_pending_list:
             return replace(finding, is_harmless=True)
         at = start.at.get(finding.stream, StreamOffset(MIN_ID))
         position = bytes(at.position)
-        has_entry = bool(server.execute("XRANGE", finding.stream, position, position))
+        has_entry = bool(self.client.server.execute("XRANGE", finding.stream, position, position))
         proved = is_proved_below(at, look.head, has_entry)
         if proved is None:
             return replace(finding, kind=Kind.SERVER_RESTORED, lost=1, is_exact=False)
@@ -359,7 +362,6 @@ class Observer:
 
     def _repair(
         self,
-        server: Server,
         checkpoint: Offset,
         start: Offset,
         findings: Mapping[str, Finding],
@@ -368,7 +370,7 @@ class Observer:
         streams: list[str],
     ) -> tuple[Offset, RunState, list[str]]:
         """Report the findings, and apply the rule."""
-        self._losses.report(*self._reportable(findings))
+        self.losses.report(*self._reportable(findings))
         repairs = {
             stream: repaired(
                 finding,
@@ -380,14 +382,14 @@ class Observer:
             if not finding.is_left
         }
         marks = {stream: seen.looks[stream].mark for stream in repairs}
-        there = carry_out(server, self._member, repairs, marks)
+        there = carry_out(self.client, repairs, marks)
         repairs = {stream: repair for stream, repair in repairs.items() if stream not in there}
         deletions = {s: repair.reported_deletion for s, repair in repairs.items() if repair.reported_deletion > MIN_ID}
         corrected, before = {stream: repair.at for stream, repair in repairs.items()}, start
         start = start.corrected(corrected, [s for s in repairs if findings[s].kind is not Kind.ENTRIES_LOST])
         gone = {stream for stream in findings if stream not in repairs and stream not in there}
         if gone:
-            self._stream_set.leave(gone)
+            self.stream_set.leave(gone)
             start = start.without(gone)
         if gone or any(repair.at != before.at.get(stream) for stream, repair in repairs.items()):
             run = replace(run, is_corrected=True)
@@ -410,8 +412,8 @@ class Observer:
 
     def _still_changes(self, findings: Mapping[str, Finding]) -> StreamStateError:
         """Return the error of a comparison that does not end."""
-        stream = min(findings) if findings else min(self._member.streams, default="")
-        what = problem_of(findings[stream], self._losses.place) if findings else f"group {self._member.group!r} moves"
+        stream = min(findings) if findings else min(self.stream_set.names, default="")
+        what = problem_of(findings[stream], self.losses.place) if findings else f"group {self.client.group!r} moves"
         return StreamStateError(
             f"{what}; and so at {_MOST_LOOKS} looks, although the query repaired it each time: another program changes "
             f"stream {stream!r} or its group meanwhile. Find it (CLIENT LIST shows the connections) and stop it. Then "

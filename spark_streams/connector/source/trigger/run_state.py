@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.source.group.snapshot import GroupState
+from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import Part
 from spark_streams.connector.source.pending.poison_record import CachedPoisonState
 from spark_streams.connector.source.trigger.admission import Admission
-from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState
 
-Job = Callable[[Server], object]  # for the background worker, which has a connection of its own
+Job = Callable[[GroupClient], object]  # for the background worker, which has a connection of its own
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import ServerUnreachableError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.group.snapshot import GroupState
-from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.source.trigger.batch_contents import BatchContents
@@ -34,7 +33,7 @@ def offset(state: QueryState, contents: BatchContents) -> Offset:
     """The end of batch `t` of a query with a pending list and mode DEADLETTER."""
     given = {"url": "redis://localhost", "streams": "s", "group": "g", "mode": "DEADLETTER", "deadLetterStream": "dead"}
     options = SourceOptions.parse(given)
-    return end_of_batch(state, contents, "t", options, Delivered(options, LIMITS))
+    return end_of_batch(state, contents, "t", options, Delivered())
 
 
 def run_state(one: StreamReader) -> RunState:
