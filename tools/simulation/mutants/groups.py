@@ -92,8 +92,8 @@ GROUPS = (
     Mutant(
         "row-checkpoint-older-shared",
         "connector/source/group/compare.py",
-        "return Repair(StreamOffset(mark.id, mark.number, mark.token, None, added, at.missed))",
-        "return Repair(StreamOffset(mark.id, at.number, at.token, None, added, at.missed))",
+        "return Repair(StreamOffset(mark.id, mark.number, mark.token, added=added, missed=at.missed))",
+        "return Repair(StreamOffset(mark.id, at.number, at.token, added=added, missed=at.missed))",
         "Remedies, checkpoint older, shared: the query keeps the number of the older copy.",
     ),
     Mutant(

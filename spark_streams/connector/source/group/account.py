@@ -219,11 +219,14 @@ def first_account(server: Server, stream: str, start: Offset, look: Look) -> tup
     """Return where a query begins in a stream that has the group, and the commit mark for it."""
     begin, added = begin_of(start.at.get(stream), start, look), look.head.added or 0
     if begin.read is not None and begin.mark is not None:
-        return StreamOffset(begin.position, 0, begin.token or "", begin.read, min(begin.read, added)), begin.mark
+        known = min(begin.read, added)
+        at = StreamOffset(begin.position, token=begin.token or "", read=begin.read, added=known)
+        return at, begin.mark
     read, missed = _read_before(server, stream, begin.position, look)
     mark_of_begin = Mark.at_begin(begin.position, read)
     token = mark_of_begin.token if begin.token is None else begin.token
-    return StreamOffset(begin.position, begin.number, token, read, added, missed), begin.mark or mark_of_begin
+    at = StreamOffset(begin.position, begin.number, token, read=read, added=added, missed=missed)
+    return at, begin.mark or mark_of_begin
 
 
 def _read_before(server: Server, stream: str, position: StreamId, look: Look) -> tuple[int | None, int]:

@@ -103,12 +103,12 @@ def compare(
         kind,
         stream,
         use,
-        at.position,
-        None if group is None else group.last_delivered,
-        None if mark is None else mark.id,
-        lost,
-        kind is Kind.ENTRIES_LOST and (use is GroupUse.ALONE or bool(closed)),
-        others[0].name if others else "",
+        above=at.position,
+        position=None if group is None else group.last_delivered,
+        mark=None if mark is None else mark.id,
+        lost=lost,
+        is_exact=kind is Kind.ENTRIES_LOST and (use is GroupUse.ALONE or bool(closed)),
+        other=others[0].name if others else "",
     )
 
 
@@ -240,7 +240,7 @@ def repaired(finding: Finding, at: StreamOffset, look: Look, logged: StreamOffse
     if kind is Kind.CHECKPOINT_OLDER:
         assert look.mark is not None
         mark = look.mark
-        return Repair(StreamOffset(mark.id, mark.number, mark.token, None, added, at.missed))
+        return Repair(StreamOffset(mark.id, mark.number, mark.token, added=added, missed=at.missed))
     return Repair(at.moved(group.last_delivered, None, at.missed), creates_consumer=True)
 
 

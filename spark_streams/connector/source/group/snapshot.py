@@ -214,10 +214,10 @@ def _read_group_state(client: GroupClient, stream: str, groups: Reply, consumers
         group.last_delivered,
         group.entries_read,
         group.lag,
-        ours or 0,
-        ours is not None,
-        tuple(others),
-        released,
+        ours=ours or 0,
+        has_consumer=ours is not None,
+        others=tuple(others),
+        released=released,
     )
 
 

@@ -352,4 +352,5 @@ def _is_committed(marks: Marks | None, start: Offset) -> bool:
 
 def _knows_batch(mark: Mark | None, start: Offset, stream: str) -> bool:
     """Whether the mark proves that the stream's last batch is acknowledged, also if the group was moved since."""
-    return mark is not None and (mark.number, mark.token) == start.at[stream][1:3]
+    at = start.at[stream]
+    return mark is not None and (mark.number, mark.token) == (at.number, at.token)

@@ -236,14 +236,14 @@ class _Comparing:
             states[stream] = self.role.at_query(start.at[stream], group._replace(has_consumer=True))
         return QueryState(
             start,
-            {stream: seen.looks[stream].head for stream in states},
-            states,
-            is_settled,
-            {stream: seen.looks[stream].until for stream in states},
-            {stream: ranges for stream, ranges in seen.above.items() if ranges},
-            self.role.old_entries(self.client, start, pending),
-            start.left - states.keys() if is_settled else start.left,
-            run,
+            heads={stream: seen.looks[stream].head for stream in states},
+            groups=states,
+            is_settled=is_settled,
+            times={stream: seen.looks[stream].until for stream in states},
+            above={stream: ranges for stream, ranges in seen.above.items() if ranges},
+            old=self.role.old_entries(self.client, start, pending),
+            left=start.left - states.keys() if is_settled else start.left,
+            run=run,
         )
 
     def _marks(self, start: Offset, seen: Looks, run: RunState) -> Marks:

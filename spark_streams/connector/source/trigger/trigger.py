@@ -240,8 +240,8 @@ def end_of_batch(
         start.group,
         start.consumer,
         at,
-        contents.new,
-        contents.old,
+        new=contents.new,
+        old=contents.old,
         owed={} if is_settled else start.delivered,
         left=frozenset(left & at.keys()),
         token=token,
@@ -279,4 +279,12 @@ def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: 
         missed = read - group.entries_read
     is_shared = read is None and group.entries_read is not None
     group_read = (group.entries_read or 0) + missed if is_shared else 0
-    return StreamOffset(position, at.number + 1, token, read, max(at.added, read or 0), missed, group_read)
+    return StreamOffset(
+        position,
+        at.number + 1,
+        token,
+        read=read,
+        added=max(at.added, read or 0),
+        missed=missed,
+        group_read=group_read,
+    )
