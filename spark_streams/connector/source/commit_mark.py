@@ -50,13 +50,12 @@ def without_pending_list(token: str) -> str:
 
 
 class Mark(NamedTuple):
-    """id: position of the query; number: of the batch that ends there, counted per stream; token: name of the batch;
-    has_replay: entries up to there were made pending again since, which the query has to read."""
+    """The value of a stream's key."""
 
-    id: StreamId
-    number: int
-    token: str
-    has_replay: bool = False
+    id: StreamId  # position of the query
+    number: int  # of the batch that ends there, counted per stream
+    token: str  # name of the batch
+    has_replay: bool = False  # entries up to there were made pending again since, which the query has to read
 
     @classmethod
     def parse(cls, value: bytes | None) -> Mark | None:

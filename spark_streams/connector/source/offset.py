@@ -44,15 +44,15 @@ from spark_streams.connector.source.commit_mark import Mark, checkpoint_of
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Entries of one stream with after < ID ≤ last that were delivered to the query's consumer at `until` at the latest
-    (milliseconds of the server's clock). count: how many they are, 0 if that is not known. An entry that is handed over
-    later has a later time of delivery, so it is not of the batch. until is 0 if the query is alone in the group: nobody
-    can hand entries over, and no clock decides."""
+    """Entries of one stream with after < ID ≤ last. An entry that is handed over later has a later time of delivery, so
+    it is not of the range."""
 
     stream: str
     after: StreamId
     last: StreamId
-    count: int = 0
+    count: int = 0  # how many they are; 0 if that is not known
+    # when they were delivered to the query's consumer at the latest (milliseconds of the server's clock); 0: the query
+    # is alone in the group, nobody can hand entries over, and no clock decides
     until: int = 0
 
     @classmethod
@@ -165,7 +165,7 @@ class Offset:
     # Entries of the batch at or below the previous position.
     old: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
     # `new` of the batch before, if it was not acknowledged when this offset was made.
-    owed: Mapping[str, Range] = field(default_factory=dict)
+    unacknowledged: Mapping[str, Range] = field(default_factory=dict)
     # Streams in which entries at or below the position may be pending that no batch has, because others were in the
     # group, an earlier checkpoint has left them, or they are set aside. Of every other stream, all that is pending up
     # to the position is committed with this batch.
@@ -216,7 +216,7 @@ class Offset:
                     stream: tuple(Range.parse(stream, text) for text in texts)
                     for stream, texts in value.get("old", {}).items()
                 },
-                owed=_ranges(value.get("owed", {})),
+                unacknowledged=_ranges(value.get("owed", {})),
                 left=frozenset(shared | {str(stream) for stream in value["left"]} if "left" in value else at),
                 token=str(value.get("token", "")),
                 has_pending_list=not value.get("noAck", False),
@@ -233,7 +233,7 @@ class Offset:
         """Return the JSON form, as drawn above."""
         optional: dict[str, object] = {
             "old": {stream: [str(part) for part in parts] for stream, parts in sorted(self.old.items())},
-            "owed": {stream: str(owed) for stream, owed in sorted(self.owed.items())},
+            "owed": {stream: str(unacknowledged) for stream, unacknowledged in sorted(self.unacknowledged.items())},
             "record": self.record,
             "notes": self.notes,
             "noAck": not self.has_pending_list,
@@ -312,7 +312,7 @@ class Offset:
             at=_without(self.at, removed),
             new=_without(self.new, removed),
             old=_without(self.old, removed),
-            owed=_without(self.owed, removed),
+            unacknowledged=_without(self.unacknowledged, removed),
             left=self.left - removed,
         )
 

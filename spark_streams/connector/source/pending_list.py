@@ -24,7 +24,7 @@ from spark_streams.connector.wire.entries.pending_page import PendingPage, decod
 TIME = pack("TIME")
 NO_LIMIT: Mapping[str, int] = MappingProxyType({})
 _TIME_BYTES = 64  # more than its reply has
-_ASKED_AGAIN = 100  # requests: a millisecond has a few; a clock that has gone back since the look may need seconds
+_ASKED_AGAIN = 100  # requests: a millisecond has a few; a clock that has gone back since the snapshot may need seconds
 _ACK = -1  # index of an XACK among commands that have the index of their range
 
 
@@ -38,8 +38,8 @@ def pending_ranges(
     """Return the entries of these ranges that are pending for the query's consumer, in order, as ranges of up to `size`
     entries. The stream may hold other entries between them.
 
-    at_most: by stream, how many of each range, the first ones; asks_again: `until` of the ranges is the time of a look,
-    and no time of a delivery: ask until it is over. Raises GroupMissingError, ServerError.
+    at_most: by stream, how many of each range, the first ones; asks_again: `until` of the ranges is the time of a
+    snapshot, and no time of a delivery: ask until it is over. Raises GroupMissingError, ServerError.
     """
     pages = _pages(client, ranges, size, at_most, asks_again)
     found = [(index, entries) for index, entries, _ in pages]
@@ -140,25 +140,24 @@ def _page_size(streams: int, limits: Limits) -> int:
 
 @dataclass(frozen=True)
 class _Sent:
-    """A request: the next page of each range, and XACKs. parts: per connection, each command's stream and the index of
-    its range, or _ACK."""
+    """A request: the next page of each range, and XACKs."""
 
     member: Membership
     ranges: Sequence[Range]
-    counts: Sequence[int]
+    counts: Sequence[int]  # entries of each page
+    # per connection, each command's stream and the index of its range, or _ACK
     parts: Sequence[tuple[Connection, list[tuple[str, int]]]]
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """The answer to a request. replies: per connection, the indexes of its ranges, the server's time before it listed
-    entries, and the replies to XPENDING; acknowledged: number of entries; above_page: the rest of the range, if there
-    is one range and its page is full."""
+    """The answer to a request."""
 
     sent: _Sent
+    # per connection, the indexes of its ranges, the server's time before it listed entries, and the replies to XPENDING
     replies: Sequence[tuple[Connection, list[int], int, memoryview]]
-    acknowledged: int
-    above_page: Sequence[Range]
+    acknowledged: int  # number of entries
+    above_page: Sequence[Range]  # the rest of the range, if there is one range and its page is full
 
     @cached_property
     def pages(self) -> list[PendingPage]:

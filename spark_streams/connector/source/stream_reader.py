@@ -96,22 +96,17 @@ _KIND_MILLISECONDS = 7 * 86_400_000
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """Micro-batch of a task.
+    """Micro-batch of a task."""
 
-    token: name of the batch; run: name of the query's run; narrowed: it is a piece of a failed batch; lossy: it has
-    fewer entries than its offset says; tasks: number of its tasks; notes_stream: stream whose notes hash has the notes
-    on columns; reports_absent: these notes name columns that no entry has a field for; noted: see Plan; attempt_key:
-    key under which Spark's name of the batch is noted, None: attempts are not counted."""
-
-    token: str
-    run: str
-    narrowed: bool
-    lossy: bool
-    tasks: int
-    notes_stream: str
-    reports_absent: bool
-    noted: frozenset[str]
-    attempt_key: bytes | None
+    token: str  # name of the batch
+    run: str  # name of the query's run
+    narrowed: bool  # it is a piece of a failed batch
+    lossy: bool  # it has fewer entries than its offset says
+    tasks: int  # number of its tasks
+    notes_stream: str  # stream whose notes hash has the notes on columns
+    reports_absent: bool  # these notes name columns that no entry has a field for
+    noted: frozenset[str]  # see Plan
+    attempt_key: bytes | None  # key under which Spark's name of the batch is noted; None: attempts are not counted
 
 
 class EntriesPartition(InputPartition):

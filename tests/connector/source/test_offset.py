@@ -54,7 +54,7 @@ def test_the_mark_of_the_last_batch_of_a_stream() -> None:
 
 def test_an_offset_without_a_stream_has_none_of_its_entries() -> None:
     left = OFFSET.without(["b"])
-    assert (left.taken_from, left.streams, left.owed) == (["a"], ["a"], {})
+    assert (left.taken_from, left.streams, left.unacknowledged) == (["a"], ["a"], {})
 
 
 FORMAT_1 = {

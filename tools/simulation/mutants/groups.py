@@ -85,7 +85,7 @@ GROUPS = (
     Mutant(
         "row-checkpoint-older",
         "connector/source/group/compare.py",
-        "if is_older(at, self.look.mark):",
+        "if is_older(at, self.snapshot.mark):",
         "if False:",
         "Remedies, checkpoint older: an older copy passes for the newest one.",
     ),
@@ -162,7 +162,7 @@ GROUPS = (
     Mutant(
         "harmless-without-proof",
         "connector/source/trigger/observe.py",
-        "proved = is_proved_below(at, look.head, has_entry)",
+        "proved = is_proved_below(at, snapshot.head, has_entry)",
         "proved = True",
         "A group below the checkpoint is set forward, also if the server has lost entries.",
     ),

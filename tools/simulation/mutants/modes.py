@@ -8,7 +8,7 @@ MODES = (
     Mutant(
         "bookmark-is-not-set",
         "connector/source/trigger/roles.py",
-        "if commit.settled is None or commit.settled[stream] != at.position",
+        "if commit.acknowledged is None or commit.acknowledged[stream] != at.position",
         "if False",
         "noAck: the group does not show the committed position.",
     ),
@@ -50,7 +50,7 @@ MODES = (
     Mutant(
         "claimed-but-not-looked-at",
         "connector/source/trigger/trigger.py",
-        "return self._observer.looked_again(client, state, claimed) if claimed else state",
+        "return self._observer.with_new_snapshots(client, state, claimed) if claimed else state",
         "return state",
         "Claimed entries are not looked for in the trigger that has claimed them.",
     ),

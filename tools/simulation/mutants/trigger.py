@@ -57,7 +57,7 @@ TRIGGER = (
     Mutant(
         "a-replay-trusts-that-it-was-alone",
         "connector/source/query/planning.py",
-        "if (others and look.mark != end.at[entries.stream].mark) or end.at[entries.stream].read is None:",
+        "if (others and snapshot.mark != end.at[entries.stream].mark) or end.at[entries.stream].read is None:",
         "if end.at[entries.stream].read is None:",
         "A replay reads entries that others have claimed since its batch was made.",
     ),
@@ -120,15 +120,15 @@ TRIGGER = (
     Mutant(
         "forgets-what-is-owed",
         "connector/source/trigger/acknowledge.py",
-        "[start.owed[stream]] if stream in start.owed and run.settled is None else []",
+        "[start.unacknowledged[stream]] if stream in start.unacknowledged and run.acknowledged is None else []",
         "[]",
         "After a restart the batch before the last one stays pending.",
     ),
     Mutant(
         "names-nothing-owed",
         "connector/source/trigger/trigger.py",
-        "is_settled = state.is_settled or not start.token",
-        "is_settled = True",
+        "is_acknowledged = state.is_acknowledged or not start.token",
+        "is_acknowledged = True",
         "The offset does not name the batch that was not acknowledged when it was made.",
     ),
     Mutant(
@@ -155,7 +155,7 @@ TRIGGER = (
     Mutant(
         "old-entries-are-forgotten",
         "connector/source/trigger/batch_contents.py",
-        "if state.is_settled and state.old:",
+        "if state.is_acknowledged and state.old:",
         "if False:",
         "Entries at or below the position that are pending for the query are not read.",
     ),
@@ -246,8 +246,8 @@ TRIGGER = (
     Mutant(
         "notes-of-a-committed-batch",
         "connector/source/trigger/acknowledge.py",
-        "if run.has_settled(start) or _is_committed(marks, start):",
-        "if run.has_settled(start):",
+        "if run.has_acknowledged(start) or _is_committed(marks, start):",
+        "if run.has_acknowledged(start):",
         "A batch that was committed misses its notes after a restart.",
     ),
     Mutant(
@@ -281,7 +281,7 @@ TRIGGER = (
     Mutant(
         "lost-commit-log-passes-for-an-older-copy",
         "connector/source/query/planning.py",
-        "if look.mark == at.mark:",
+        "if snapshot.mark == at.mark:",
         "if False:",
         "A batch that only Spark's commit log has lost is not read again.",
     ),

@@ -29,18 +29,15 @@ def streams_without_group(client: GroupClient, streams: Sequence[str]) -> list[s
 @dataclass(frozen=True)
 class GroupChange:
     """A change of the group on one stream. The group, the query's consumer and its commit mark change in one
-    transaction.
+    transaction."""
 
-    create: where to create the group, unless it exists; set_to: where to set it; makes_stream: create a missing stream,
-    too; consumer: create the query's consumer. If a group later lacks it, the group was created again. touch: begin the
-    consumer's idle time anew, as a read does, so that the group of a query that reads nothing is not forgotten
-    (retention.forgotten)."""
-
-    create: Start | None = None
-    set_to: Start | None = None
-    makes_stream: bool = False
-    consumer: bool = False
-    mark: Mark | None = None
+    create: Start | None = None  # where to create the group, unless it exists
+    set_to: Start | None = None  # where to set it
+    makes_stream: bool = False  # create a missing stream, too
+    consumer: bool = False  # create the query's consumer: if a group later lacks it, the group was created again
+    mark: Mark | None = None  # the commit mark to set
+    # begin the consumer's idle time anew, as a read does, so that the group of a query that reads nothing is not
+    # forgotten (retention.forgotten)
     touch: bool = False
 
     @classmethod

@@ -1,9 +1,9 @@
 """Streams and consumer groups as the driver sees them.
 
-fetch_looks   one transaction for each stream: stream, group, consumers, commit mark and time are of one moment
-fetch_state   one round trip for all streams, without transactions: for a query whose groups are as it has left them
+fetch_snapshots   one transaction for each stream: stream, group, consumers, commit mark and time are of one moment
+fetch_state       one round trip for all streams, without transactions: for a query whose groups are as it has left them
 
-A role (trigger.roles) adds what is pending above the query's position to its looks.
+A role (trigger.roles) adds what is pending above the query's position to the snapshots.
 """
 
 from __future__ import annotations
@@ -41,20 +41,15 @@ class OtherConsumer(NamedTuple):
 
 
 class GroupState(NamedTuple):
-    """One stream's group at one moment.
+    """One stream's group at one moment."""
 
-    last_delivered: the group's position; entries_read, lag: Redis' own counts, None: unknown; ours: entries pending for
-    the query's consumer; has_consumer: whether the group has the query's consumer; others: all other consumers;
-    released: entries that are pending for no consumer (XNACK).
-    """
-
-    last_delivered: StreamId
-    entries_read: int | None
-    lag: int | None
-    ours: int
-    has_consumer: bool = True
-    others: tuple[OtherConsumer, ...] = ()
-    released: int = 0
+    last_delivered: StreamId  # the group's position
+    entries_read: int | None  # Redis' own count; None: unknown
+    lag: int | None  # Redis' own count; None: unknown
+    ours: int  # entries pending for the query's consumer
+    has_consumer: bool = True  # whether the group has the query's consumer
+    others: tuple[OtherConsumer, ...] = ()  # all other consumers
+    released: int = 0  # entries that are pending for no consumer (XNACK)
 
     @property
     def is_alone(self) -> bool:
@@ -62,46 +57,45 @@ class GroupState(NamedTuple):
         return self.has_consumer and not self.others and not self.released
 
 
-class Look(NamedTuple):
-    """A stream, its group (None: there is none), the query's commit mark and the server's time (milliseconds) at one
-    moment. has_scratch: it has the query's scratch group, which a killed run has left (trigger.reserve)."""
+class StreamSnapshot(NamedTuple):
+    """A stream, its group and its commit mark at one moment."""
 
-    head: StreamState
-    group: GroupState | None
-    mark: Mark | None = None
-    time: int = 0
-    has_scratch: bool = False
+    head: StreamState  # the stream
+    group: GroupState | None  # None: there is none
+    mark: Mark | None = None  # the query's commit mark
+    time: int = 0  # of the server, in milliseconds
+    has_scratch: bool = False  # it has the query's scratch group, which a killed run has left (trigger.reserve)
 
     @property
     def until(self) -> int:
-        """When what is pending in the look was delivered at the latest (Range.until). 0: at any time, because nobody
-        else can hand entries over."""
+        """When what is pending in the snapshot was delivered at the latest (Range.until). 0: at any time, because
+        nobody else can hand entries over."""
         return 0 if self.group is not None and self.group.is_alone else self.time
 
 
-def fetch_looks(client: GroupClient, streams: Sequence[str]) -> dict[str, Look]:
+def fetch_snapshots(client: GroupClient, streams: Sequence[str]) -> dict[str, StreamSnapshot]:
     """Return the state of each stream at one moment. Raises WrongKeyTypeError, ServerReplyError."""
-    looks: dict[str, Look] = {}
+    snapshots: dict[str, StreamSnapshot] = {}
     scratch = probe_group(client.group, client.consumer)
     for connection, part in client.server.parts(streams, lambda stream: stream):
         # One stream after the other: XINFO STREAM also returns the first and the last entry, however large.
-        for stream, (info, groups, consumers, mark, time) in _looked_at(client, connection, part):
+        for stream, (info, groups, consumers, mark, time) in _snapshot_replies(client, connection, part):
             head = read_stream_state(client.server, stream, info)
             group = _read_group_state(client, stream, groups, consumers)
             has_scratch = group_named(scratch, groups) is not None
-            looks[stream] = Look(head, group, Mark.parse(mark), milliseconds(time), has_scratch)
-    return {stream: looks[stream] for stream in streams}
+            snapshots[stream] = StreamSnapshot(head, group, Mark.parse(mark), milliseconds(time), has_scratch)
+    return {stream: snapshots[stream] for stream in streams}
 
 
-def _looked_at(
+def _snapshot_replies(
     client: GroupClient, connection: Connection, streams: Sequence[str]
 ) -> Iterator[tuple[str, Sequence[Reply]]]:
-    """Yield each stream with the replies to the commands of its look."""
+    """Yield each stream with the replies to the commands of its snapshot."""
     sent: list[list[tuple[Argument, ...]]] = []
     for stream in streams:
         key = client.mark_key(stream)
-        look: list[tuple[Argument, ...]] = [("XINFO", "STREAM", stream), *_group_commands(client.member, stream)]
-        sent.append([*look, ("GET", key), ("TIME",)])
+        snapshot: list[tuple[Argument, ...]] = [("XINFO", "STREAM", stream), *_group_commands(client.member, stream)]
+        sent.append([*snapshot, ("GET", key), ("TIME",)])
     yield from zip(streams, transact_in_turn(connection, sent, is_no_such_key, is_no_group), strict=True)
 
 
@@ -249,11 +243,11 @@ class PendingAbove:
 
 
 @dataclass(frozen=True)
-class Looks:
-    """Looks at some streams, and what is pending above the position in each: for the query, and for nobody (released:
-    number and last ID)."""
+class Snapshots:
+    """Snapshots of some streams, and what is pending above the position in each: for the query, and for nobody
+    (released: number and last ID)."""
 
-    looks: Mapping[str, Look]
+    snapshots: Mapping[str, StreamSnapshot]
     above: Mapping[str, list[Range]]
     released: Mapping[str, tuple[int, StreamId]]
 
@@ -267,15 +261,17 @@ class Looks:
         """Return how many entries are pending for the query above its position."""
         return sum(entries.count for entries in self.above.get(stream, ()))
 
-    def of(self, streams: Collection[str]) -> Looks:
-        """Return the looks at these streams."""
-        return Looks(
-            {stream: look for stream, look in self.looks.items() if stream in streams},
+    def of(self, streams: Collection[str]) -> Snapshots:
+        """Return the snapshots of these streams."""
+        return Snapshots(
+            {stream: snapshot for stream, snapshot in self.snapshots.items() if stream in streams},
             {stream: ranges for stream, ranges in self.above.items() if stream in streams},
             {stream: released for stream, released in self.released.items() if stream in streams},
         )
 
-    def with_later(self, other: Looks) -> Looks:
-        """Return these looks, and later ones at some of the streams instead of theirs."""
-        kept = self.of(self.looks.keys() - other.looks.keys())
-        return Looks({**kept.looks, **other.looks}, {**kept.above, **other.above}, {**kept.released, **other.released})
+    def with_later(self, other: Snapshots) -> Snapshots:
+        """Return these snapshots, and later ones of some of the streams instead of theirs."""
+        kept = self.of(self.snapshots.keys() - other.snapshots.keys())
+        return Snapshots(
+            {**kept.snapshots, **other.snapshots}, {**kept.above, **other.above}, {**kept.released, **other.released}
+        )

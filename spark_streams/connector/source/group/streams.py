@@ -273,7 +273,7 @@ class StreamSet:
 
     def until_now(self, client: GroupClient) -> tuple[str, ...]:
         """Return all streams of a run that ends at their present last entries, after returning all due entries. From
-        now on it looks for no others."""
+        now on it takes no others."""
         self._ends_now = True
         streams = self.names
         return (*streams, *self.retries.return_due(client.server, streams, None, limit=None))

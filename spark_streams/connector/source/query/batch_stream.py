@@ -34,7 +34,7 @@ from spark_streams.connector.source.pending.claim import Claims
 from spark_streams.connector.source.pending.dead_entries import DeadLetters
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.query.planning import CurrentBatch, Planning
-from spark_streams.connector.source.query.triggering import BackgroundWorker, Idle, Steps, Triggering
+from spark_streams.connector.source.query.triggering import BackgroundWorker, Idle, RunSteps, Triggering
 from spark_streams.connector.source.trigger.acknowledge import Acknowledging, Removing
 from spark_streams.connector.source.trigger.admission import Admission, Pacing
 from spark_streams.connector.source.trigger.batch_contents import ContentsChooser
@@ -88,7 +88,7 @@ class MicroBatchStream:
         self._is_idle = False
         self._now = now
         run = RunState(is_known=False, admission=Admission.of_options(options, first_at_once))
-        self._steps = Steps(self._server, member, limits, losses, run)
+        self._steps = RunSteps(self._server, member, limits, losses, run)
         self._planning = Planning(options, self._steps, streams, poison, losses, limits)
         self._pacing = Pacing(options.target_batch_time, now)
         self._heads: Mapping[str, StreamState] = {}  # of the last trigger, for reports
@@ -158,14 +158,16 @@ class MicroBatchStream:
         if was_idle and self._idle.lasts(begin) and not self._steps.ask(self._streams.has_changed):
             self._is_idle = True
             return None
-        has_settled = self._steps.run.has_settled(begin)
+        has_acknowledged = self._steps.run.has_acknowledged(begin)
         limit = self._pacing.limit(begin.held, limit)
         result = self._steps.take_again(self._triggering.next, begin, limit)
         self._heads = result.run.heads
         if result.end is None:
             if not was_idle:
                 self._idle.batch_ran()
-            if has_settled:  # otherwise this trigger has acknowledged a batch, and the next one must see the result
+            if (
+                has_acknowledged
+            ):  # otherwise this trigger has acknowledged a batch, and the next one must see the result
                 last = {stream: head.last for stream, head in self._heads.items()}
                 self._idle.begin(begin, last, self._seconds_until_due())
                 self._is_idle = True
@@ -191,7 +193,7 @@ class MicroBatchStream:
             self._idle.batch_ran()
         current = self._planning.current
         is_ours = current is not None and current.end == end
-        if is_ours and not self._steps.run.has_settled(end):
+        if is_ours and not self._steps.run.has_acknowledged(end):
             try:
                 self._steps.take(self._triggering.commit, end)
             except (GroupMissingError, DataLossError):

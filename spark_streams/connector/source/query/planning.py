@@ -15,7 +15,7 @@ from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.group.changes import begin_batches
 from spark_streams.connector.source.group.compare import NOTHING_ABOVE, at_position, compare, is_older
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind
-from spark_streams.connector.source.group.snapshot import Look, fetch_looks, fetch_state, missing
+from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_snapshots, fetch_state, missing
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.limits import Limits
@@ -24,7 +24,7 @@ from spark_streams.connector.source.partitioning import ALL, Part, Plan, divide_
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.pending.poison_record import CachedPoisonState
 from spark_streams.connector.source.pending_list import pending_ranges
-from spark_streams.connector.source.query.triggering import Steps
+from spark_streams.connector.source.query.triggering import RunSteps
 from spark_streams.connector.source.task.missing_entries import delete_missing
 from spark_streams.connector.source.task.notes import keep_due_notes, open_notes
 from spark_streams.connector.source.trigger.run_state import RunState
@@ -48,41 +48,45 @@ class ReplayedBatch:
         batch were set aside, so its tasks read none.
 
         Raises GroupMissingError, DataLossError."""
-        looks = fetch_looks(self.client, end.taken_from)
-        wrong = [finding for s, look in looks.items() if (finding := self._compared(s, begin, end, look)) is not None]
+        snapshots = fetch_snapshots(self.client, end.taken_from)
+        wrong = [
+            finding
+            for s, snapshot in snapshots.items()
+            if (finding := self._compared(s, begin, end, snapshot)) is not None
+        ]
         older = [replace(finding, lost=0) for finding in wrong if finding.kind is Kind.CHECKPOINT_OLDER]
         if is_cut or (wrong and self.is_strict):
             return [], wrong if self.is_strict else older
         old = [entries for stream in end.taken_from for entries in end.old.get(stream, ())]
         new = [end.new[stream] for stream in end.taken_from if stream in end.new]
-        read = [*map(self._pending, old), *(self._new(entries, end, looks[entries.stream]) for entries in new)]
+        read = [*map(self._pending, old), *(self._new(entries, end, snapshots[entries.stream]) for entries in new)]
         lost = [finding for _, finding in read if finding is not None]
         return [part for parts, _ in read for part in parts], [*older, *lost]
 
-    def _compared(self, stream: str, begin: Offset, end: Offset, look: Look) -> Finding | None:
+    def _compared(self, stream: str, begin: Offset, end: Offset, snapshot: StreamSnapshot) -> Finding | None:
         """Return what says that the server does not have this batch, as a fresh batch is compared with its position at
         the end of this one. If the commit mark knows this batch, only Spark's commit log has lost it: it is read again.
         For a first batch Spark passes where the query would begin now (S2): that is no part of the checkpoint."""
         at = end.at[stream]
         if not end.pending(stream):  # without a pending list, the group is no part of the batch
-            look = look._replace(mark=None, group=look.group and at_position(at, look.group))
-        if look.mark == at.mark:
-            look = look._replace(mark=None)
-        elif begin.token and stream in begin.at and is_older(begin.at[stream], look.mark):
+            snapshot = snapshot._replace(mark=None, group=snapshot.group and at_position(at, snapshot.group))
+        if snapshot.mark == at.mark:
+            snapshot = snapshot._replace(mark=None)
+        elif begin.token and stream in begin.at and is_older(begin.at[stream], snapshot.mark):
             at = begin.at[stream]
-        finding = compare(stream, at, look, NOTHING_ABOVE)
+        finding = compare(stream, at, snapshot, NOTHING_ABOVE)
         if finding is None or finding.kind not in _OTHER_BATCH:
             return None
         # The batch is read again whatever the group's position is, so the query goes on at its end.
         return replace(finding, above=end[stream])
 
-    def _new(self, entries: Range, end: Offset, look: Look) -> tuple[list[Part], Finding | None]:
+    def _new(self, entries: Range, end: Offset, snapshot: StreamSnapshot) -> tuple[list[Part], Finding | None]:
         """Return what is read of a range. If the query is alone, and was, the stream itself has the batch, whatever has
         become of the pending list. Others may have claimed entries of it, unless they were acknowledged with it."""
         if not end.pending(entries.stream):
             return [Part(entries, ALL)], None
-        others = look.group is not None and (look.group.others or look.group.released)
-        if (others and look.mark != end.at[entries.stream].mark) or end.at[entries.stream].read is None:
+        others = snapshot.group is not None and (snapshot.group.others or snapshot.group.released)
+        if (others and snapshot.mark != end.at[entries.stream].mark) or end.at[entries.stream].read is None:
             return self._pending(entries)
         found = self._still_pending(entries, spare=True)
         if sum(pending.count for pending in found) == entries.count:
@@ -112,21 +116,15 @@ class ReplayedBatch:
 
 @dataclass(frozen=True)
 class CurrentBatch:
-    """The batch that Spark is running.
+    """The batch that Spark is running."""
 
-    end: its offset, whose token names the batch; parts: its entries, None: not known yet; is_new: this run has created
-    the batch; is_counted: this run's attempt at it was counted (maxDeliveries); is_opened: this run has created the key
-    for the notes of its tasks (source.task.notes); is_cut: entries of it were set aside (source.pending.poison_batch);
-    noted: see Plan.
-    """
-
-    end: Offset
-    parts: list[Part] | None = None
-    is_new: bool = False
-    is_counted: bool = False
-    is_opened: bool = False
-    is_cut: bool = False
-    noted: frozenset[str] = frozenset()
+    end: Offset  # its offset, whose token names the batch
+    parts: list[Part] | None = None  # its entries; None: not known yet
+    is_new: bool = False  # this run has created the batch
+    is_counted: bool = False  # this run's attempt at it was counted (maxDeliveries)
+    is_opened: bool = False  # this run has created the key for the notes of its tasks (source.task.notes)
+    is_cut: bool = False  # entries of it were set aside (source.pending.poison_batch)
+    noted: frozenset[str] = frozenset()  # see Plan
 
 
 class Planning:
@@ -135,7 +133,7 @@ class Planning:
     def __init__(
         self,
         options: SourceOptions,
-        steps: Steps,
+        steps: RunSteps,
         streams: StreamSet,
         poison: PoisonBatch,
         losses: DataLoss,

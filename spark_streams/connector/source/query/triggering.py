@@ -53,7 +53,7 @@ Given = TypeVarTuple("Given")
 T = TypeVar("T")
 
 
-class Steps:
+class RunSteps:
     """The steps of one run. run: what the run knows."""
 
     def __init__(self, session: Session, member: Membership, limits: Limits, losses: DataLoss, run: RunState) -> None:
@@ -233,7 +233,7 @@ class Triggering:
     def commit(self, client: GroupClient, run: RunState, end: Offset) -> tuple[None, RunState]:
         """Acknowledge the batch that ends here, without another trigger."""
         run = self._after_jobs(run)
-        marks = None if run.settled is not None else fetch_marks(client, end.streams)
+        marks = None if run.acknowledged is not None else fetch_marks(client, end.streams)
         acknowledged, _ = self._acknowledging.at_once(client, end, run, marks)
         # The next trigger finds what was reserved ahead in the pending list.
         return None, acknowledged if run.prefetched is None else run.unknown()

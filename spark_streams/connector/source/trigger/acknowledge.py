@@ -209,15 +209,15 @@ class Acknowledging:
             if (streams is not None and stream not in streams) or (marks is not None and _shows_move(marks[stream], at))
         )
         ranges = self._ranges(client, start, run, marks, streams)
-        return Commit(posted, ranges, _marks_to_set(start, marks), committed, run.settled)
+        return Commit(posted, ranges, _marks_to_set(start, marks), committed, run.acknowledged)
 
     def _after(self, start: Offset, run: RunState) -> tuple[set[str], RunState]:
         """Return the streams to sweep with this batch, and what the run knows once it is acknowledged."""
-        is_first = run.settled is None or not run.settled.token
+        is_first = run.acknowledged is None or not run.acknowledged.token
         removes = self._removes or run.removes or any(map(is_returned, start.streams))
         due = self._removing.due(start, is_first) if is_first or removes else set()
-        knows_fields = run.knows_fields or (run.settled is not None and bool(start.taken_from))
-        return due, replace(run, settled=start, removes=removes or bool(due), knows_fields=knows_fields)
+        knows_fields = run.knows_fields or (run.acknowledged is not None and bool(start.taken_from))
+        return due, replace(run, acknowledged=start, removes=removes or bool(due), knows_fields=knows_fields)
 
     def _ranges(
         self, client: GroupClient, start: Offset, run: RunState, marks: Marks | None, streams: AbstractSet[str] | None
@@ -225,7 +225,7 @@ class Acknowledging:
         """Return the pending entries of the batch, and of the one before if that was not acknowledged. A batch that the
         record does not prove read stays pending: better read again than acknowledged unread. A run asks for the record
         of its first batch in any case."""
-        may_have_record = bool(start.record) or run.settled is None
+        may_have_record = bool(start.record) or run.acknowledged is None
         is_read = not may_have_record or self._poison.has_read(client.server, start)
         ranges: list[Range] = []
         for stream in start.at:
@@ -236,7 +236,7 @@ class Acknowledging:
             if marks is not None and _is_all_committed(start, stream, marks[stream]):
                 ranges += around(stream, () if is_read else batch, start[stream])
             else:
-                ranges += [*_owed(start, stream, run), *(batch if is_read else ())]
+                ranges += [*_unacknowledged(start, stream, run), *(batch if is_read else ())]
         return [entries for entries in ranges if not entries.is_empty]
 
     def sweep_when_idle(self, client: GroupClient, start: Offset, run: RunState) -> None:
@@ -247,9 +247,9 @@ class Acknowledging:
     def take_notes(self, client: GroupClient, start: Offset, run: RunState, marks: Marks | None) -> int:
         """Take the notes of the tasks of the batch that ends here: dead letters, missing entries, bad values. Return
         how many entries were acknowledged, because they became dead letters or wait for a retry."""
-        if run.has_settled(start) or _is_committed(marks, start):
+        if run.has_acknowledged(start) or _is_committed(marks, start):
             return 0
-        is_first, read = run.settled is None, start.taken_from
+        is_first, read = run.acknowledged is None, start.taken_from
         may_miss = self._losses.allowed or is_first  # an earlier run may have had other options
         missing = fetch_missing(client.server, client.member, read, start.token) if may_miss else {}
         takes_all = self._noted or is_first or start.notes
@@ -294,17 +294,17 @@ def _lost_notes(start: Offset, stream: str) -> Finding:
     return Finding(Kind.NOTES_LOST, stream, above=start[stream], lost=1, is_exact=False)
 
 
-def _owed(start: Offset, stream: str, run: RunState) -> list[Range]:
+def _unacknowledged(start: Offset, stream: str, run: RunState) -> list[Range]:
     """Return the batch before the last one, unless this run has acknowledged it."""
-    return [start.owed[stream]] if stream in start.owed and run.settled is None else []
+    return [start.unacknowledged[stream]] if stream in start.unacknowledged and run.acknowledged is None else []
 
 
 def _is_earlier(start: Offset, stream: str, entry: StreamId, run: RunState, marks: Marks | None) -> bool:
     """Whether an entry is acknowledged with the batch that ends here, and is of an earlier one."""
     if any(part.covers(entry) for part in start.ranges(stream)):
         return False
-    is_owed = any(part.covers(entry) for part in _owed(start, stream, run))
-    return is_owed or (marks is not None and _is_restored(start, stream, marks[stream]) and entry <= start[stream])
+    is_before = any(part.covers(entry) for part in _unacknowledged(start, stream, run))
+    return is_before or (marks is not None and _is_restored(start, stream, marks[stream]) and entry <= start[stream])
 
 
 def _is_all_committed(start: Offset, stream: str, mark: Mark | None) -> bool:
@@ -317,7 +317,7 @@ def _is_all_committed(start: Offset, stream: str, mark: Mark | None) -> bool:
 def _is_restored(start: Offset, stream: str, mark: Mark | None) -> bool:
     """Whether the server has lost acknowledgements: the mark is older than the batch before the ones that may not be
     acknowledged yet."""
-    missing = sum([start.is_of_this_batch(stream), stream in start.owed])
+    missing = sum([start.is_of_this_batch(stream), stream in start.unacknowledged])
     is_older_yet = mark is not None and start.at[stream].number - mark.number > missing
     return is_older_yet and _is_all_committed(start, stream, mark)
 
@@ -326,7 +326,7 @@ def _marks_to_set(start: Offset, marks: Marks | None) -> dict[str, Mark]:
     """Return the marks that are behind the checkpoint, as they are to be. A mark that shows a move stays: the query
     follows it after this, and a kill in between must not hide the move."""
     if marks is None:
-        return {s: at.mark for s, at in start.at.items() if start.is_of_this_batch(s) or s in start.owed}
+        return {s: at.mark for s, at in start.at.items() if start.is_of_this_batch(s) or s in start.unacknowledged}
     return {
         stream: at.mark
         for stream, at in start.at.items()

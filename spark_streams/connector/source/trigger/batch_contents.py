@@ -42,16 +42,15 @@ from spark_streams.connector.wire.replies.xinfo import StreamState
 
 @dataclass(frozen=True)
 class Prefetch:
-    """A reservation for the next batch. read: how many entries of each stream were read up to the end of the present
-    batch; positions: where that leaves the groups; turn: of the next batch; heads: the streams at the last trigger."""
+    """A reservation for the next batch."""
 
-    role: GroupRole
-    admission: Admission
-    read: Mapping[str, int]
-    positions: Mapping[str, StreamId]
-    quota: BatchQuota
-    turn: int
-    heads: Mapping[str, StreamState]
+    role: GroupRole  # of the group
+    admission: Admission  # of the last trigger
+    read: Mapping[str, int]  # how many entries of each stream were read up to the end of the present batch
+    positions: Mapping[str, StreamId]  # where that leaves the groups
+    quota: BatchQuota  # of the next batch
+    turn: int  # of the next batch
+    heads: Mapping[str, StreamState]  # the streams at the last trigger
 
     def work(self, client: GroupClient) -> Reserved | None:
         """Reserve entries, unless the next trigger must look at the streams first. Raises as `reserve` does."""
@@ -78,19 +77,16 @@ _OLD_PAGE = 10_000  # entries of one range of old entries
 
 @dataclass(frozen=True)
 class BatchContents:
-    """Entries chosen so far.
+    """Entries chosen so far."""
 
-    old: ranges of old entries, or of one piece, per stream; new: ranges above the position, per stream; parts:
-    all entries, for tasks; fresh: those that this trigger has reserved; after: the groups that they were reserved from,
-    after that; takes_no_more: the batch takes nothing more; run: what the run knows now."""
-
+    # ranges of old entries, or of one piece, per stream
     old: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
-    new: Mapping[str, Range] = field(default_factory=dict)
-    parts: list[Part] = field(default_factory=list)
-    fresh: list[Part] = field(default_factory=list)
-    after: Mapping[str, GroupState] = field(default_factory=dict)
-    takes_no_more: bool = False
-    run: RunState = field(default_factory=RunState)
+    new: Mapping[str, Range] = field(default_factory=dict)  # ranges above the position, per stream
+    parts: list[Part] = field(default_factory=list)  # all entries, for tasks
+    fresh: list[Part] = field(default_factory=list)  # those that this trigger has reserved
+    after: Mapping[str, GroupState] = field(default_factory=dict)  # the groups that they were reserved from, after that
+    takes_no_more: bool = False  # the batch takes nothing more
+    run: RunState = field(default_factory=RunState)  # what the run knows now
 
     def __bool__(self) -> bool:
         return bool(self.old or self.new)
@@ -112,13 +108,12 @@ class BatchContents:
 
 @dataclass(frozen=True)
 class BatchRequest:
-    """token: name of the batch; quota: what it may still take; turn: counts triggers, and decides which streams are
-    first if the quota does not suffice for all; now: a monotonic clock, in seconds."""
+    """What a trigger asks for."""
 
-    token: str
-    quota: BatchQuota
-    turn: int
-    now: float
+    token: str  # name of the batch
+    quota: BatchQuota  # what it may still take
+    turn: int  # counts triggers, and decides which streams are first if the quota does not suffice for all
+    now: float  # a monotonic clock, in seconds
 
 
 class ContentsChooser:
@@ -192,16 +187,16 @@ class _Choice:
         """Return the entries that the quota admits."""
         state = self.state
         contents, quota = BatchContents(run=state.run), self.request.quota
-        if state.is_settled:
+        if state.is_acknowledged:
             contents = self._piece(contents)
             if contents:
                 return replace(contents, takes_no_more=True)
-        if state.is_settled and state.old:
+        if state.is_acknowledged and state.old:
             contents, quota = self._old(contents, quota)
         contents, quota = self._reserved(contents, quota)
         if not contents.takes_no_more:
             contents = self._new(contents, quota)
-        if contents or not state.is_settled or not contents.run.poison.holds_pieces:
+        if contents or not state.is_acknowledged or not contents.run.poison.holds_pieces:
             return contents
         run = contents.run
         old, parts, cache = self.poison.fallback_piece(self.client.server, state.start, run.poison)

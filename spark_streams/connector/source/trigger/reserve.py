@@ -17,11 +17,11 @@ proof are counted with XRANGE.
 
 A step that has not moved the scratch group is the end of the stream, or the server has refused it: nobody reads its
 reply. So one more entry is then asked for, with its reply: that is the error, or an entry up to `last`, and the trigger
-looks again.
+takes another snapshot.
 
 The scratch group is destroyed before the trigger ends. If the run is killed in between, the next run finds it with its
-first look, and destroys it. Until then it is at or above the query's own group, so it holds no entry that the query has
-read.
+first snapshot, and destroys it. Until then it is at or above the query's own group, so it holds no entry that the query
+has read.
 """
 
 from __future__ import annotations
@@ -264,16 +264,14 @@ _NOACK = "NOACK"
 
 @dataclass
 class ScratchSteps(GroupSteps):
-    """The steps of the scratch group through one stream, also over one entry above the limit, as proof. is_whole: the
-    range has exactly as many entries as are wanted; reached: each step that moved it: the number of entries asked for,
-    and the position after it; is_at_the_end: the last step has not moved it; was_refused: one has not moved
-    it although there were entries; is_missing: there is no scratch group."""
+    """The steps of the scratch group through one stream, also over one entry above the limit, as proof."""
 
-    is_whole: bool
+    is_whole: bool  # the range has exactly as many entries as are wanted
+    # each step that moved it: the number of entries asked for, and the position after it
     reached: list[tuple[int, StreamId]] = field(default_factory=list)
-    is_at_the_end: bool = False
-    was_refused: bool = False
-    is_missing: bool = False
+    is_at_the_end: bool = False  # the last step has not moved it
+    was_refused: bool = False  # one has not moved it although there were entries
+    is_missing: bool = False  # there is no scratch group
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -330,7 +328,7 @@ def exact_ranges(
         return {}
     scratch = client.of_group(probe_group(client.group, client.consumer))
     begins = {entries.stream: Start(entries.after) for entries in wanted}
-    # There is none yet: the first look of a run has destroyed that of a run that was killed.
+    # There is none yet: the first snapshot of a run has destroyed that of a run that was killed.
     change_groups(scratch, {stream: GroupChange(create=start) for stream, start in begins.items()})
     walks = [ScratchSteps(entries, entries.stream in whole) for entries in wanted]
     _walk(scratch, walks, step)

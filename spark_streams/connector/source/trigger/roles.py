@@ -34,7 +34,7 @@ from spark_streams.connector.source.commit_mark import Mark, without_pending_lis
 from spark_streams.connector.source.group.changes import GroupChange, change_groups
 from spark_streams.connector.source.group.compare import at_position, is_older
 from spark_streams.connector.source.group.recovery import Start
-from spark_streams.connector.source.group.snapshot import GroupState, Look, Looks, fetch_looks
+from spark_streams.connector.source.group.snapshot import GroupState, Snapshots, StreamSnapshot, fetch_snapshots
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.partitioning import ALL, Part, by_stream, entries_per_stream, task_size
@@ -56,7 +56,7 @@ class Commit:
     ranges: Sequence[Range]  # pending entries to acknowledge
     marks: Mapping[str, Mark]  # to set after that
     committed: Offset  # the checkpoint, in the streams whose groups may be set to it
-    settled: Offset | None  # the last offset for which this was done; None: unknown
+    acknowledged: Offset | None  # the last offset for which this was done; None: unknown
 
 
 class GroupRole(ABC):
@@ -65,9 +65,9 @@ class GroupRole(ABC):
     has_pending_list: ClassVar[bool]  # entries of a batch are pending until it is committed: as its offsets say
 
     @abstractmethod
-    def look(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> Looks:
-        """Look at streams: each in one transaction, with what is pending above the position. Raises StreamStateError,
-        ServerError."""
+    def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> Snapshots:
+        """Take snapshots of streams: each in one transaction, with what is pending above the position. Raises
+        StreamStateError, ServerError."""
 
     @abstractmethod
     def at_query(self, at: StreamOffset, group: GroupState) -> GroupState:
@@ -80,7 +80,7 @@ class GroupRole(ABC):
     @abstractmethod
     def old_entries(self, client: GroupClient, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
         """Return how many entries the next batches read first. pending: how many entries are pending besides those
-        that `look` has listed, and those of the last batch. Raises StreamStateError, ServerError."""
+        that `snapshots` has listed, and those of the last batch. Raises StreamStateError, ServerError."""
 
     def new_entries(
         self,
@@ -128,27 +128,27 @@ class Delivered(GroupRole):
 
     has_pending_list = True
 
-    def look(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> Looks:
-        """Look at streams, and list what is pending above the positions, up to the groups'."""
+    def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> Snapshots:
+        """Take snapshots of streams, and list what is pending above the positions, up to the groups'."""
         limits = client.limits
-        looks = fetch_looks(client, streams)
+        snapshots = fetch_snapshots(client, streams)
         pending = [
-            Range(stream, start[stream], look.group.last_delivered, until=look.until)
-            for stream, look in looks.items()
-            if look.group is not None and look.group.ours and look.group.last_delivered > start[stream]
+            Range(stream, start[stream], snapshot.group.last_delivered, until=snapshot.until)
+            for stream, snapshot in snapshots.items()
+            if snapshot.group is not None and snapshot.group.ours and snapshot.group.last_delivered > start[stream]
         ]
         try:
             listed = pending_ranges(client, pending, limits.reserve_step, asks_again=True)
-        except GroupMissingError:  # destroyed since: look again
-            return self.look(client, start, streams)
+        except GroupMissingError:  # destroyed since: again
+            return self.snapshots(client, start, streams)
         released = {
             stream: released_above(
-                client.server, client.member, stream, start[stream], look.group.last_delivered, limits.claim_page
+                client.server, client.member, stream, start[stream], snapshot.group.last_delivered, limits.claim_page
             )
-            for stream, look in looks.items()
-            if look.group is not None and look.group.released and look.group.last_delivered > start[stream]
+            for stream, snapshot in snapshots.items()
+            if snapshot.group is not None and snapshot.group.released and snapshot.group.last_delivered > start[stream]
         }
-        return Looks(looks, by_stream(listed), released)
+        return Snapshots(snapshots, by_stream(listed), released)
 
     def at_query(self, at: StreamOffset, group: GroupState) -> GroupState:
         """Return the group as it is: the query reads on where the group delivers."""
@@ -192,13 +192,17 @@ class Bookmarked(GroupRole):
     def __init__(self, ordered: bool) -> None:
         self._ordered = ordered  # one task reads all entries of a stream
 
-    def look(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> Looks:
-        """Look at streams. Raises GroupSharedError if others use a group."""
-        looks = fetch_looks(client, streams)
-        for stream, look in looks.items():
-            if look.group is not None:
-                _require_unused(client.group, stream, look.group)
-        return Looks({stream: look_at_query(start.at.get(stream), look) for stream, look in looks.items()}, {}, {})
+    def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> Snapshots:
+        """Take snapshots of streams. Raises GroupSharedError if others use a group."""
+        snapshots = fetch_snapshots(client, streams)
+        for stream, snapshot in snapshots.items():
+            if snapshot.group is not None:
+                _require_unused(client.group, stream, snapshot.group)
+        return Snapshots(
+            {stream: snapshot_at_query(start.at.get(stream), snapshot) for stream, snapshot in snapshots.items()},
+            {},
+            {},
+        )
 
     def at_query(self, at: StreamOffset, group: GroupState) -> GroupState:
         """Return the group as if it had delivered up to the query's position."""
@@ -206,7 +210,7 @@ class Bookmarked(GroupRole):
 
     def position(self, stream: str, start: Offset, run: RunState) -> StreamId:
         """Return the position of the last commit."""
-        return start[stream] if run.settled is None else run.settled[stream]
+        return start[stream] if run.acknowledged is None else run.acknowledged[stream]
 
     def old_entries(self, client: GroupClient, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
         """Acknowledge what a run without noAck has reserved above the position: this run reads it from the stream.
@@ -252,7 +256,7 @@ class Bookmarked(GroupRole):
                 set_to=Start(at.position, at.read), mark=at.mark if at.number else None, touch=at.number > 0
             )
             for stream, at in commit.committed.at.items()
-            if commit.settled is None or commit.settled[stream] != at.position
+            if commit.acknowledged is None or commit.acknowledged[stream] != at.position
         }
         change_groups(client, changes)
         return entries
@@ -295,19 +299,19 @@ def _refuse_pending(client: GroupClient, stream: str) -> None:
     )
 
 
-def look_at_query(at: StreamOffset | None, look: Look) -> Look:
-    """Return a look with the group at the query's position, unless an operator has moved it. If the checkpoint is an
-    older copy, the query goes on from that position, once it has one, whatever was committed without a pending list
+def snapshot_at_query(at: StreamOffset | None, snapshot: StreamSnapshot) -> StreamSnapshot:
+    """Return a snapshot with the group at the query's position, unless an operator has moved it. If the checkpoint is
+    an older copy, the query goes on from that position, once it has one, whatever was committed without a pending list
     since. Pure."""
-    group, mark = look.group, look.mark
+    group, mark = snapshot.group, snapshot.mark
     if at is None or group is None:
-        return look
+        return snapshot
     if mark is None:
-        return look._replace(group=at_position(at, group))
+        return snapshot._replace(group=at_position(at, group))
     if mark.is_seek and mark.id != at.position:
-        return look
+        return snapshot
     is_passed_over = at.number > 0 and not mark.has_pending_list and is_older(at, mark)
-    return look._replace(group=at_position(at, group), mark=None if is_passed_over else mark)
+    return snapshot._replace(group=at_position(at, group), mark=None if is_passed_over else mark)
 
 
 def _delivered(group: GroupState, position: StreamId, count: int) -> GroupState:

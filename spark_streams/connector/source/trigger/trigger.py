@@ -47,8 +47,8 @@ SET committed                            after XACK: finds that the batch is ack
 XGROUP SETID + SET committed             a repair: follows the mark to where the group is, with a batch without entries.
                                          onNewCheckpoint=restart, and no batch yet: does so again
 offset log                               reads the batch again by its ranges (query.planning). The trigger after
-                                         its commit acknowledges it and the batch before (`owed`)
-commit log                               acknowledges this batch, and the one before if it is owed, then plans
+                                         its commit acknowledges it and the batch before (`owed`), if it was not
+commit log                               acknowledges this batch, and the one before if it was not, then plans
 XACK                                     acknowledges the same ranges again
 DEL missing                              has counted the missing entries in the run before: reports them no more
 XADD, XADD + XACK                        dead letters and retries: each exists once (connector/deadletter/write/post.py)
@@ -58,8 +58,8 @@ XGROUP SETID + SET committed + XREADGROUP
                                          a bookmark: sets its group to the committed position again
 XGROUP DESTROY                           a bookmark: destroys the scratch group if there is one
 
-One batch is owed at most: step 1 waits for its XACK before there is another offset. If that fails, the run knows
-nothing any more, and acknowledges what is owed before it chooses.
+At most one batch is unacknowledged: step 1 waits for its XACK before there is another offset. If that fails, the run
+knows nothing any more, and acknowledges that batch before it chooses.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Trigger:
         state = self._observer.state_at(client, opened, run)
         if not state.run.is_known:
             state = self._contents.begin(client, state)
-        state = self._settled_if_needed(client, state)
+        state = self._acknowledged_if_needed(client, state)
         request = BatchRequest(
             next_token(opened.checkpoint.token), self._quota.with_entries(limit), run.turn + 1, self._now()
         )
@@ -138,7 +138,7 @@ class Trigger:
             is_new = contents.run.is_corrected or not opened.checkpoint.at.keys() <= state.start.at.keys()
             return self._without_batch(client, state, contents, request.token if is_new else None)
         end, jobs = self._end(state, contents, request.token), list[Job]()
-        if not state.is_settled:
+        if not state.is_acknowledged:
             acknowledged, jobs = self._acknowledging.in_background(client, state.start, contents.run)
             contents = replace(contents, run=acknowledged)
         run = self._run_after(state, contents, True)
@@ -146,16 +146,16 @@ class Trigger:
         prefetch = self._contents.plan_prefetch(state, contents, next_request, run.positions, client.limits)
         return TriggerResult(end, run, contents.parts, jobs, prefetch)
 
-    def _settled_if_needed(self, client: GroupClient, state: QueryState) -> QueryState:
+    def _acknowledged_if_needed(self, client: GroupClient, state: QueryState) -> QueryState:
         """Acknowledge the batch up to `start` now if old entries may follow it, or if the batch has some. With
         maxDeliveries, no batch is acknowledged in the background."""
         start = state.start
         may_wait = not (start.old or start.record or state.old or self._may_claim(state))
-        if may_wait or state.is_settled:
+        if may_wait or state.is_acknowledged:
             return state
         run, entries = self._acknowledging.at_once(client, start, state.run)
-        state = replace(state, run=run, is_settled=True)
-        return self._observer.looked_again(client, state, list(state.groups)) if entries else state
+        state = replace(state, run=run, is_acknowledged=True)
+        return self._observer.with_new_snapshots(client, state, list(state.groups)) if entries else state
 
     def _may_claim(self, state: QueryState) -> bool:
         has_pending = any(other.pending for group in state.groups.values() for other in group.others)
@@ -168,7 +168,7 @@ class Trigger:
             return state
         holders = self._claims.holders(client.server, state.groups)
         claimed = self._claims.claim(client.server, holders, request.quota) if holders else []
-        return self._observer.looked_again(client, state, claimed) if claimed else state
+        return self._observer.with_new_snapshots(client, state, claimed) if claimed else state
 
     def _without_batch(
         self, client: GroupClient, state: QueryState, contents: BatchContents, token: str | None
@@ -176,7 +176,7 @@ class Trigger:
         """Acknowledge `start`, because there is nothing to read. token: of a batch without entries, which keeps a
         correction or forgets a stream; None: there is nothing to keep."""
         run = contents.run
-        if state.is_settled:
+        if state.is_acknowledged:
             self._acknowledging.sweep_when_idle(client, state.start, run)
         else:
             run, _ = self._acknowledging.at_once(client, state.start, run)
@@ -227,7 +227,7 @@ def end_of_batch(
             at[stream] = _after_batch(at[stream], contents, stream, group, role.token_of(token))
         elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
             at[stream] = at[stream]._replace(read=None, group_read=(group.entries_read or 0) + at[stream].missed)
-    is_settled = state.is_settled or not start.token
+    is_acknowledged = state.is_acknowledged or not start.token
     taken = {stream: sum(part.count for part in parts) for stream, parts in contents.old.items()}
     left = {
         *state.left,
@@ -242,7 +242,7 @@ def end_of_batch(
         at,
         new=contents.new,
         old=contents.old,
-        owed={} if is_settled else start.delivered,
+        unacknowledged={} if is_acknowledged else start.delivered,
         left=frozenset(left & at.keys()),
         token=token,
         has_pending_list=role.has_pending_list,
@@ -253,9 +253,9 @@ def end_of_batch(
 
 def _known_of(stream: str, state: QueryState, contents: BatchContents) -> int:
     """Return how many entries are pending for the query after it has reserved new ones, as far as it knows which."""
-    unsettled = () if state.is_settled else state.start.pending(stream)
+    unacknowledged = () if state.is_acknowledged else state.start.pending(stream)
     new = contents.new.get(stream)
-    return sum(part.count for part in unsettled) + state.old.get(stream, 0) + (0 if new is None else new.count)
+    return sum(part.count for part in unacknowledged) + state.old.get(stream, 0) + (0 if new is None else new.count)
 
 
 def _record_stream(start: Offset, at: Mapping[str, StreamOffset]) -> str:
