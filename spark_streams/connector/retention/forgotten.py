@@ -8,7 +8,7 @@ The record has the time and the group's position, and is valid while the group s
 before it looks for a record (source.group.begin): it finds the record, or EXEC fails.
 
 The idle time is that of the server. A query begins it anew when it reads from the group and when it starts; with noAck,
-which reads nothing from the group, also when it commits (group.changes.touch_consumers).
+which reads nothing from the group, also when it commits (GroupChange.touch).
 
 A group without consumers is never forgotten, because the server cannot tell when it was last used.
 """

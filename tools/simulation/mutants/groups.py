@@ -196,7 +196,7 @@ GROUPS = (
     ),
     Mutant(
         "mark-is-not-restored-with-the-group",
-        "connector/source/group/changes.py",
+        "connector/source/group/group_changes.py",
         "for stream in there)\n",
         "for stream in list[str]())\n",
         "If a missing group is there again, it has the mark of the repair.",

@@ -37,7 +37,7 @@ from spark_streams.connector.source.archive.rows import KEYS, first_row_group, i
 from spark_streams.connector.source.batch.plan import fetch_heads
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.account import count_read
-from spark_streams.connector.source.group.changes import GroupChange, change_groups
+from spark_streams.connector.source.group.group_changes import GroupChange, change_groups
 from spark_streams.connector.source.group.snapshot import GroupState, fetch_marks, fetch_state, missing
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range

@@ -35,7 +35,7 @@ from spark_streams.connector.options.per_stream import PerStream
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.account import count_read
-from spark_streams.connector.source.group.changes import (
+from spark_streams.connector.source.group.group_changes import (
     GroupChange,
     change_groups,
     streams_without_group,
@@ -335,11 +335,11 @@ class Opening:
         streams.forget_retries()
         if streams.by_pattern:
             self.join(client, checkpoint)
-            self._expected.check_pattern(client.server, streams.named(checkpoint))
+            self._expected.report_unmatched(client.server, streams.named(checkpoint))
         else:
             unnamed = [s for s in self._streams.names if not (checkpoint.token and s in checkpoint.positions)]
             streams.hold(client, self._streams.names)
-            self._check_expected(client, unnamed)
+            self._report_expected(client, unnamed)
             without = streams_without_group(client, unnamed)
             if not self._expected.has_recorded:
                 self._expected.record_absent(client.server, without)
@@ -425,10 +425,10 @@ class Opening:
                 _log.warning("%s", unused)
         self._met.update(new)
 
-    def _check_expected(self, client: GroupClient, unknown: Sequence[str]) -> None:
+    def _report_expected(self, client: GroupClient, unknown: Sequence[str]) -> None:
         """Raises StreamMissingError, and deletes what `find` has saved: the next start begins at startingOffsets."""
         try:
-            self._expected.check(client.server, unknown)
+            self._expected.report_silent(client.server, unknown)
         except StreamMissingError:
             self._initial.delete(client.server, unknown)
             raise

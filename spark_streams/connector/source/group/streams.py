@@ -45,7 +45,7 @@ from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.options.values import MOST_DELAYS
 from spark_streams.connector.retention.forgotten import ForgottenGroup
 from spark_streams.connector.shards.names import Shard
-from spark_streams.connector.source.group.changes import streams_without_group
+from spark_streams.connector.source.group.group_changes import streams_without_group
 from spark_streams.connector.source.group.retries import Retries
 from spark_streams.connector.source.group_client import GroupClient, Membership, lease_key
 from spark_streams.connector.source.limits import Limits
@@ -119,7 +119,7 @@ class ExpectedStreams:
         """Whether a stream did not exist when the query started."""
         return stream in self._absent
 
-    def check(self, server: Server, unknown: Sequence[str]) -> None:
+    def report_silent(self, server: Server, unknown: Sequence[str]) -> None:
         """Report streams without entries, at the first trigger of a run. unknown: streams that the checkpoint does not
         name. Raises StreamMissingError."""
         if self._is_reported:
@@ -136,7 +136,7 @@ class ExpectedStreams:
             _log.warning("%s", line)
         self._is_reported = True
 
-    def check_pattern(self, server: Server, streams: Sequence[str]) -> None:
+    def report_unmatched(self, server: Server, streams: Sequence[str]) -> None:
         """Do the same for a pattern. streams: that match it, or that the checkpoint names."""
         if not self._is_reported and not streams:
             line = nothing_matches(server, self._options.pattern, self._excluded)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from spark_streams.connector.errors import DataLossError, GroupMissingError
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.source.group.changes import begin_batches
 from spark_streams.connector.source.group.compare import NOTHING_ABOVE, at_position, compare, is_older
+from spark_streams.connector.source.group.group_changes import begin_batches
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind
 from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_snapshots, fetch_state, missing
 from spark_streams.connector.source.group.streams import StreamSet

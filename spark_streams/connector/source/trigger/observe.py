@@ -26,7 +26,6 @@ from spark_streams.connector.source.group.account import (
     with_entries_below,
 )
 from spark_streams.connector.source.group.begin import Opened
-from spark_streams.connector.source.group.changes import GroupChange, carry_out, change_groups
 from spark_streams.connector.source.group.compare import (
     Repair,
     at_end,
@@ -39,6 +38,7 @@ from spark_streams.connector.source.group.compare import (
     moved_since_checkpoint,
     repaired,
 )
+from spark_streams.connector.source.group.group_changes import GroupChange, carry_out, change_groups
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, GroupUse, Kind, problem_of
 from spark_streams.connector.source.group.snapshot import (
     GroupState,

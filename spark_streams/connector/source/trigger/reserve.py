@@ -35,7 +35,7 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import ServerReplyError
 from spark_streams.connector.keys import probe_group
 from spark_streams.connector.source.group.account import count_between
-from spark_streams.connector.source.group.changes import GroupChange, change_groups
+from spark_streams.connector.source.group.group_changes import GroupChange, change_groups
 from spark_streams.connector.source.group.recovery import Start
 from spark_streams.connector.source.group.snapshot import (
     GroupState,

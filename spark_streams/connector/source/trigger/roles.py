@@ -31,8 +31,8 @@ from spark_streams.connector.errors import GroupMissingError, GroupSharedError, 
 from spark_streams.connector.operator_commands import acknowledge_command, delete_consumer_command
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import Mark, without_pending_list
-from spark_streams.connector.source.group.changes import GroupChange, change_groups
 from spark_streams.connector.source.group.compare import at_position, is_older
+from spark_streams.connector.source.group.group_changes import GroupChange, change_groups
 from spark_streams.connector.source.group.recovery import Start
 from spark_streams.connector.source.group.snapshot import GroupState, Snapshots, StreamSnapshot, fetch_snapshots
 from spark_streams.connector.source.group_client import GroupClient
