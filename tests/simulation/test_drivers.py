@@ -9,7 +9,7 @@ import pytest
 
 from spark_streams.base.ids import MAX_ID, MIN_ID
 from spark_streams.connector.source.group.streams import StreamSet
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.partitioning import ALL, Part
 from spark_streams.connector.source.pending_list import acknowledge
@@ -98,7 +98,7 @@ def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
 
     def early(self: Trigger, server: Connection, *given: Any) -> TriggerResult:
         found = honest(self, server, *given)
-        acknowledge(server, Membership((), "g", "ann"), [Range("s:0", MIN_ID, MAX_ID)])
+        acknowledge(GroupClient(server, Membership("g", "ann")), [Range("s:0", MIN_ID, MAX_ID)])
         return found
 
     patch.setattr(Trigger, "next", early)

@@ -103,7 +103,7 @@ def test_a_stream_that_is_not_in_the_list_has_a_mark_too(
         monkeypatch.setattr(
             observe,
             "fetch_marks",
-            lambda server, member, streams: dict.fromkeys(honest(server, member, streams), LATER),
+            lambda client, streams: dict.fromkeys(honest(client, streams), LATER),
         )
     options = {"streams": "s:0,s:1", "startingOffsets": "earliest"}
     steps = (Step("trigger"), Step("add", choice=0.9, amount=0.3), Step("trigger"), Step("trigger"),

@@ -16,18 +16,16 @@ from spark_streams.connector.sink.ledger.balance import Balance
 from spark_streams.connector.sink.ledger.ledger_view import LedgerJoin, LedgerView
 from spark_streams.connector.source.group import compare
 from spark_streams.connector.source.group.recovery import DataLoss, Finding
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.pending_list import acknowledge
 from spark_streams.connector.source.trigger import batch_contents, observe
 from spark_streams.connector.source.trigger.trigger import Trigger, TriggerResult
-from spark_streams.connector.wire.connection.connection import Connection
 from tools.simulation.histories import LENIENT, more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
 from tools.simulation.run import run
 from tools.simulation.setup import Plan, Step
-from tools.simulation.world import CONSUMER, GROUP
 
 
 def killed_anywhere(sink: str = "recorder", **options: str) -> list[Plan]:
@@ -43,9 +41,9 @@ MADE_ANEW = [plan("trigger", more(3), Step("remake", how=0.0), "trigger")]
 def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
     honest = Trigger.next
 
-    def early(self: Trigger, server: Connection, *given: Any) -> TriggerResult:
-        found = honest(self, server, *given)
-        acknowledge(server, Membership((), GROUP, CONSUMER), [Range("s:0", MIN_ID, MAX_ID)])
+    def early(self: Trigger, client: GroupClient, *given: Any) -> TriggerResult:
+        found = honest(self, client, *given)
+        acknowledge(client, [Range("s:0", MIN_ID, MAX_ID)])
         return found
 
     patch.setattr(Trigger, "next", early)
@@ -75,9 +73,9 @@ def sees_losses_that_are_none(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        batch_contents.ContentsChooser,
+        batch_contents._Choice,
         "_reserved",
-        lambda self, server, state, contents, quota, turn: (contents, quota),
+        lambda self, contents, quota: (contents, quota),
     )
 
 

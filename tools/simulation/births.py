@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from spark_streams.connector.source.group.begin import InitialPositionKeys
+from spark_streams.connector.source.group.begin import InitialPositions
 from spark_streams.connector.source.group_client import Membership
 from tools.simulation.world import CONSUMER, GROUP, World
 
 _BEFORE = "before the start"
-_SAVED = InitialPositionKeys(Membership((), GROUP, CONSUMER))
+_SAVED = InitialPositions(Membership(GROUP, CONSUMER))
 
 
 class Births:

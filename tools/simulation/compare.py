@@ -34,9 +34,9 @@ from spark_streams.connector.source.group.compare import (
     repaired,
 )
 from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kind
-from spark_streams.connector.source.group.snapshot import GroupState, Look, OtherConsumer, PendingAbove
+from spark_streams.connector.source.group.snapshot import GroupState, OtherConsumer, PendingAbove, StreamSnapshot
 from spark_streams.connector.source.offset import StreamOffset
-from spark_streams.connector.source.trigger.roles import look_at_query
+from spark_streams.connector.source.trigger.roles import snapshot_at_query
 from spark_streams.connector.wire.replies.xinfo import StreamState
 
 FIRST = 1_000_000  # IDs of a stream that is created again are lower, or continue
@@ -280,11 +280,11 @@ class World:
 
     # -- what the driver sees and does ---------------------------------------------------------------------------
 
-    def look(self) -> Look:
-        """Return the state as `fetch_looks` reads it."""
+    def snapshot(self) -> StreamSnapshot:
+        """Return the state as `fetch_snapshots` reads it."""
         server, group = self.server, self.server.group
         if not server.exists:
-            return Look(StreamState(MIN_ID, 0, 0, None, exists=False), None, server.mark)
+            return StreamSnapshot(StreamState(MIN_ID, 0, 0, None, exists=False), None, server.mark)
         first = id_of(server.entries[0]) if server.entries else None
         top, deleted = id_of(max(server.entries, default=0)), id_of(max(server.deleted, default=0))
         head = StreamState(id_of(server.last), len(server.entries), server.added, first, True, top, deleted)
@@ -293,11 +293,11 @@ class World:
             others = (OtherConsumer("bob", len(group.theirs)),) if group.others else ()
             pending = len(group.pending)
             state = GroupState(id_of(group.position), group.read, None, pending, group.has_consumer, others)
-        return Look(head, state, server.mark)
+        return StreamSnapshot(head, state, server.mark)
 
-    def look_of(self, at: StreamOffset) -> Look:
+    def look_of(self, at: StreamOffset) -> StreamSnapshot:
         """Look at the server as a query at this position does."""
-        return look_at_query(at, self.look()) if self.is_bookmark else self.look()
+        return snapshot_at_query(at, self.snapshot()) if self.is_bookmark else self.snapshot()
 
     def above(self, at: StreamOffset) -> PendingAbove:
         """Return what is pending for the query above its position, up to the group's."""
@@ -377,33 +377,33 @@ def outcome_of(world: World, lenient: bool, logged: StreamOffset, reported_delet
     """Compare and repair, as a trigger does, until nothing is found or a strict query stops."""
     outcome = Outcome(logged)
     for _ in range(_MOST_REPAIRS):
-        look = world.look_of(outcome.at)
-        moved = moved_since_checkpoint(outcome.at, look)
+        snapshot = world.look_of(outcome.at)
+        moved = moved_since_checkpoint(outcome.at, snapshot)
         if moved is not None:
             world.carry_out(Repair(moved, creates_consumer=True))
             outcome = replace(outcome, at=moved, is_moved=True)
-            look = world.look_of(outcome.at)
-        outcome.at = at_end(outcome.at, look)
-        finding = compare("s", outcome.at, look, world.above(outcome.at))
+            snapshot = world.look_of(outcome.at)
+        outcome.at = at_end(outcome.at, snapshot)
+        finding = compare("s", outcome.at, snapshot, world.above(outcome.at))
         is_loss = finding is not None and finding.kind is Kind.ENTRIES_LOST
-        is_reported = is_loss and reported_deletion == look.head.deleted > MIN_ID
+        is_reported = is_loss and reported_deletion == snapshot.head.deleted > MIN_ID
         if finding is None or is_reported:
             return outcome
-        finding = _proved(world, finding, outcome.at, look)
+        finding = _proved(world, finding, outcome.at, snapshot)
         outcome.findings.append(finding)
         if not lenient and not finding.is_harmless:
             return replace(outcome, stops=finding)
-        repair = repaired(finding, outcome.at, look, logged)
+        repair = repaired(finding, outcome.at, snapshot, logged)
         world.carry_out(repair)
         outcome.at, reported_deletion = repair.at, max(reported_deletion, repair.reported_deletion)
     return replace(outcome, ends=False)
 
 
-def _proved(world: World, finding: Finding, at: StreamOffset, look: Look) -> Finding:
+def _proved(world: World, finding: Finding, at: StreamOffset, snapshot: StreamSnapshot) -> Finding:
     """Return the finding as `Observer._proved` does."""
     if finding.kind is not Kind.GROUP_BELOW or finding.group_use is GroupUse.SHARED:
         return finding
-    proved = is_proved_below(at, look.head, world.has_entry(at.position))
+    proved = is_proved_below(at, snapshot.head, world.has_entry(at.position))
     if proved is None:
         return replace(finding, kind=Kind.SERVER_RESTORED, lost=1, is_exact=False)
     return replace(finding, is_harmless=proved)

@@ -163,7 +163,7 @@ def _begins(world: World) -> bool:
         reader = world.query.another_reader()
         start = reader.initialOffset()
         batches, begin = reader.batches_from(start)
-        batches.open_groups(begin, (), lambda server, member: None)
+        batches.open_groups(begin, (), lambda client: None)
     except ConsumerTakenError:
         return False
     except RStreamError as error:

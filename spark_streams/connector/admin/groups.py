@@ -312,7 +312,9 @@ def find_read_without_trace(server: Server, groups: Sequence[tuple[str, str]]) -
     keys = matching_strings(server, f"{PREFIX}committed:*") if groups else []
     values = server.execute_all([("GET", key) for key in keys])
     marks = [(key, Mark.parse(value)) for key, value in zip(keys, values, strict=True)]
-    return _groups_of_keys([key for key, mark in marks if mark is not None and mark.no_ack], "committed", groups)
+    return _groups_of_keys(
+        [key for key, mark in marks if mark is not None and not mark.has_pending_list], "committed", groups
+    )
 
 
 def find_with_running_query(server: Server, groups: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:

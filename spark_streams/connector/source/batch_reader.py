@@ -101,6 +101,11 @@ class TaskPartition(InputPartition):
         self.read = read
         self.is_first = is_first
 
+    def warn(self, report: ColumnReport, _is_complete: bool) -> None:
+        """Log what the task has found of columns."""
+        report = report if self.is_first else replace(report, absent=())
+        _warnings(self.read).warn(report, report.entries, "that a task has read")
+
 
 class BatchReader(SameVersion, DataSourceReader):
     """format("rstream") for spark.read. Raises SchemaError for a column that needs a consumer group.
@@ -154,11 +159,7 @@ class BatchReader(SameVersion, DataSourceReader):
             return
         tally = ColumnTally(self._columns)
 
-        def warn(report: ColumnReport, _is_complete: bool) -> None:
-            report = report if partition.is_first else replace(report, absent=())
-            _warnings(partition.read).warn(report, report.entries, "that a task has read")
-
-        with tally.reporting(warn):
+        with tally.reporting(partition.warn):
             for entries, rows, streams in self._pages(partition.task, partition.is_history):
                 decoded = self._columns.batch(entries, rows, streams)
                 tally.add(entries, rows, streams, decoded)

@@ -50,13 +50,12 @@ def without_pending_list(token: str) -> str:
 
 
 class Mark(NamedTuple):
-    """id: position of the query; number: of the batch that ends there, counted per stream; token: name of the batch;
-    has_replay: entries up to there were made pending again since, which the query has to read."""
+    """The value of a stream's key."""
 
-    id: StreamId
-    number: int
-    token: str
-    has_replay: bool = False
+    id: StreamId  # position of the query
+    number: int  # of the batch that ends there, counted per stream
+    token: str  # name of the batch
+    has_replay: bool = False  # entries up to there were made pending again since, which the query has to read
 
     @classmethod
     def parse(cls, value: bytes | None) -> Mark | None:
@@ -98,9 +97,9 @@ class Mark(NamedTuple):
         return checkpoint_of(self.token)
 
     @property
-    def no_ack(self) -> bool:
-        """Whether the batch was read without a pending list."""
-        return self.token.rpartition("-")[2] == _NO_ACK
+    def has_pending_list(self) -> bool:
+        """Whether the entries of the batch were pending until they were acknowledged."""
+        return self.token.rpartition("-")[2] != _NO_ACK
 
     @property
     def is_seek(self) -> bool:

@@ -1,19 +1,52 @@
-"""The query's consumer in its group."""
+"""The query's consumer in its group, and the client with which its run reads and changes the group."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_streams.connector.keys import key_beside
+from spark_streams.connector.source.commit_mark import committed_key
+from spark_streams.connector.source.limits import LIMITS, Limits
+from spark_streams.connector.wire.connection.server import Server
 
 
 @dataclass(frozen=True)
 class Membership:
-    """Consumer of a group on some streams."""
+    """Consumer of a group."""
 
-    streams: tuple[str, ...]
     group: str
     consumer: str
+
+
+@dataclass(frozen=True)
+class GroupClient:
+    """One consumer of one group, over one connection. After a broken connection the next attempt has another client."""
+
+    server: Server
+    member: Membership
+    limits: Limits = LIMITS
+
+    @property
+    def group(self) -> str:
+        """Name of the group."""
+        return self.member.group
+
+    @property
+    def consumer(self) -> str:
+        """Name of the consumer."""
+        return self.member.consumer
+
+    def mark_key(self, stream: str) -> bytes:
+        """Return the key of the commit mark on a stream."""
+        return committed_key(stream, self.member.group, self.member.consumer)
+
+    def over(self, server: Server) -> GroupClient:
+        """Return the same over another connection."""
+        return replace(self, server=server)
+
+    def of_group(self, group: str) -> GroupClient:
+        """Return the client of the same consumer in another group."""
+        return replace(self, member=replace(self.member, group=group))
 
 
 def lease_key(stream: str, group: str, consumer: str) -> bytes:

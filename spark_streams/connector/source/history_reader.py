@@ -11,6 +11,7 @@ import functools
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
@@ -31,9 +32,9 @@ from spark_streams.connector.source.archive.history import (
     require_unread,
 )
 from spark_streams.connector.source.archive.rows import Rows, read_ids, rows_beside, rows_of
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.offset import HISTORY, Range
+from spark_streams.connector.source.offset import HISTORY, Offset, Range
 from spark_streams.connector.source.partitioning import ALL, Part, Task
 from spark_streams.connector.source.quota import BatchQuota
 from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnTally, ColumnWarnings
@@ -47,7 +48,6 @@ from spark_streams.connector.spark.data_source import (
     SupportsTriggerAvailableNow,
 )
 from spark_streams.connector.spark.worker import SameVersion, freeze_imported_modules
-from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.session import Session
 
 
@@ -67,6 +67,11 @@ class HistoryPartition(InputPartition):
         self.batch = batch
         self.is_removed = is_removed
         self.is_first = is_first
+
+    def warn(self, report: ColumnReport, _is_complete: bool) -> None:
+        """Log what the task has found of columns."""
+        report = report if self.is_first else replace(report, absent=())
+        _warnings(self.batch).warn(report, report.entries, "that a task has read from the archive")
 
 
 class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -114,7 +119,7 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
                 return _with_history(position, further)
             self._finished = history
         if history.lost():
-            self._live.batches.ask(lambda server: require_unread(server, self._archive, history))
+            self._live.batches.ask(partial(self._require_unread, history=history))
         end = self._live.latestOffset(position, limit)
         return start if end == position else end
 
@@ -148,15 +153,18 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
         if self._is_open and history.bounds is not None:
             batches.hold()
             return history
-
-        def bounds(server: Server, member: Membership) -> History:
-            if history.bounds is not None:
-                return history
-            return begin_history(server, member, self._archive, self._live.resolved_options, begin)
-
-        opened = batches.open_groups(begin, history.joined, bounds)
+        opened = batches.open_groups(begin, history.joined, partial(self._with_bounds, begin=begin, history=history))
         self._is_open = True
         return opened
+
+    def _with_bounds(self, client: GroupClient, begin: Offset, history: History) -> History:
+        if history.bounds is not None:
+            return history
+        streams = self._live.batches.streams
+        return begin_history(client, streams, self._archive, self._live.resolved_options, begin)
+
+    def _require_unread(self, client: GroupClient, history: History) -> None:
+        require_unread(client.server, self._archive, history)
 
     def _ends_after(self, history: History, limit: ReadLimit) -> Iterator[Cut]:
         """Return the ends of the batches after `history.read`. They are found once per run."""
@@ -190,11 +198,7 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
         freeze_imported_modules()
         tally = ColumnTally(self._columns)
 
-        def warn(report: ColumnReport, _is_complete: bool) -> None:
-            report = report if partition.is_first else replace(report, absent=())
-            _warnings(partition.batch).warn(report, report.entries, "that a task has read from the archive")
-
-        with tally.reporting(warn):
+        with tally.reporting(partition.warn):
             for streams, entries in self._rows(partition):
                 deliveries = pa.nulls(entries.count, pa.int64()) if self._columns.wants_deliveries else None
                 decoded = self._columns.batch(entries, entries.count, streams, deliveries)

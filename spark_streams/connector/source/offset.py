@@ -44,15 +44,15 @@ from spark_streams.connector.source.commit_mark import Mark, checkpoint_of
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Entries of one stream with after < ID ≤ last that were delivered to the query's consumer at `until` at the latest
-    (milliseconds of the server's clock). count: how many they are, 0 if that is not known. An entry that is handed over
-    later has a later time of delivery, so it is not of the batch. until is 0 if the query is alone in the group: nobody
-    can hand entries over, and no clock decides."""
+    """Entries of one stream with after < ID ≤ last. An entry that is handed over later has a later time of delivery, so
+    it is not of the range."""
 
     stream: str
     after: StreamId
     last: StreamId
-    count: int = 0
+    count: int = 0  # how many they are; 0 if that is not known
+    # when they were delivered to the query's consumer at the latest (milliseconds of the server's clock); 0: the query
+    # is alone in the group, nobody can hand entries over, and no clock decides
     until: int = 0
 
     @classmethod
@@ -98,23 +98,24 @@ _FIELDS = {
 class StreamOffset(NamedTuple):
     """Where the query is in one stream.
 
-    position: the last batch that has entries of the stream ends here; number, token: name of that batch, the number
-    counts the stream's batches, also those of earlier checkpoints; read: entries that were ever added up to the
-    position, None if that is unknown, as in a group that other consumers read from; added: entries that were ever added
-    to the stream; missed: lost entries that the server does not count as read by the group; group_read: entries that a
-    shared group had read, as the server knew them. If it knows fewer later, it has forgotten them (FACTS R90).
-
-        17-0 12.5f1c9a0b-e37d41aa 5000 9000      alone
-        17-0 12.5f1c9a0b-e37d41aa 5000 9000 2    alone, and 2 are missed
-        17-0 12.5f1c9a0b-e37d41aa - 9000 2 5200  shared
+    17-0 12.5f1c9a0b-e37d41aa 5000 9000      alone
+    17-0 12.5f1c9a0b-e37d41aa 5000 9000 2    alone, and 2 are missed
+    17-0 12.5f1c9a0b-e37d41aa - 9000 2 5200  shared
     """
 
+    # The last batch that has entries of the stream ends here.
     position: StreamId
+    # Number and name of that batch. The number counts the stream's batches, also those of earlier checkpoints.
     number: int = 0
     token: str = ""
+    # Entries that were ever added up to the position. None: unknown, as in a group that other consumers read from.
     read: int | None = None
+    # Entries that were ever added to the stream.
     added: int = 0
+    # Lost entries that the server does not count as read by the group.
     missed: int = 0
+    # Entries that a shared group had read, as the server knew them. If it knows fewer later, it has forgotten them
+    # (FACTS R90).
     group_read: int = 0
 
     @classmethod
@@ -152,27 +153,31 @@ class StreamOffset(NamedTuple):
 
 @dataclass(frozen=True)
 class Offset:
-    """Where a query is in its streams, and the batch that ends there.
+    """Where a query is in its streams, and the batch that ends there."""
 
-    group, consumer: owner of the pending list; at: per stream; new: entries of the batch above the previous position;
-    old: entries of the batch at or below it; owed: `new` of the batch before, if it was not acknowledged when this
-    offset was made; left: streams in which entries at or below the position may be pending that no batch has, because
-    others were in the group, an earlier checkpoint has left them, or they are set aside: of every other stream, all
-    that is pending up to the position is committed with this batch; token: name of the batch; no_ack: the batch is read
-    without a pending list, and the group is a bookmark; notes: the driver has opened the notes of the batch's streams
-    (task.notes); record: the stream beside which the record of failed batches is (pending.poison_record), "": there is
-    none. With a record, the batch is only acknowledged if that says that the batch was read."""
-
+    # Owner of the pending list.
     group: str
     consumer: str
+    # Where the query is, per stream.
     at: Mapping[str, StreamOffset] = field(default_factory=dict)
+    # Entries of the batch above the previous position.
     new: Mapping[str, Range] = field(default_factory=dict)
+    # Entries of the batch at or below the previous position.
     old: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
-    owed: Mapping[str, Range] = field(default_factory=dict)
+    # `new` of the batch before, if it was not acknowledged when this offset was made.
+    unacknowledged: Mapping[str, Range] = field(default_factory=dict)
+    # Streams in which entries at or below the position may be pending that no batch has, because others were in the
+    # group, an earlier checkpoint has left them, or they are set aside. Of every other stream, all that is pending up
+    # to the position is committed with this batch.
     left: frozenset[str] = frozenset()
+    # Name of the batch.
     token: str = ""
-    no_ack: bool = False
+    # False: the batch is read without one, and the group is a bookmark.
+    has_pending_list: bool = True
+    # The driver has opened the notes of the batch's streams (task.notes).
     notes: bool = False
+    # The stream beside which the record of failed batches is (pending.poison_record), "": there is none. With a record,
+    # the batch is only acknowledged if that says that the batch was read.
     record: str = ""
 
     @classmethod
@@ -203,20 +208,20 @@ class Offset:
             at = {stream: StreamOffset.parse(text) for stream, text in value["streams"].items()}
             shared = {stream for stream, position in at.items() if position.read is None}
             return cls(
-                str(value["group"]),
-                str(value["consumer"]),
-                at,
-                {stream: Range.parse(stream, text) for stream, text in value["batch"].items()},
-                {
+                group=str(value["group"]),
+                consumer=str(value["consumer"]),
+                at=at,
+                new=_ranges(value["batch"]),
+                old={
                     stream: tuple(Range.parse(stream, text) for text in texts)
                     for stream, texts in value.get("old", {}).items()
                 },
-                {stream: Range.parse(stream, text) for stream, text in value.get("owed", {}).items()},
-                frozenset(shared | {str(stream) for stream in value["left"]} if "left" in value else at),
-                str(value.get("token", "")),
-                bool(value.get("noAck", False)),
-                bool(value.get("notes", False)),
-                str(value.get("record", "")),
+                unacknowledged=_ranges(value.get("owed", {})),
+                left=frozenset(shared | {str(stream) for stream in value["left"]} if "left" in value else at),
+                token=str(value.get("token", "")),
+                has_pending_list=not value.get("noAck", False),
+                notes=bool(value.get("notes", False)),
+                record=str(value.get("record", "")),
             )
         except (KeyError, AttributeError, TypeError, ValueError, InvalidStreamId) as error:
             raise OffsetError(
@@ -228,10 +233,10 @@ class Offset:
         """Return the JSON form, as drawn above."""
         optional: dict[str, object] = {
             "old": {stream: [str(part) for part in parts] for stream, parts in sorted(self.old.items())},
-            "owed": {stream: str(owed) for stream, owed in sorted(self.owed.items())},
+            "owed": {stream: str(unacknowledged) for stream, unacknowledged in sorted(self.unacknowledged.items())},
             "record": self.record,
             "notes": self.notes,
-            "noAck": self.no_ack,
+            "noAck": not self.has_pending_list,
         }
         return {
             "format": FORMAT,
@@ -276,12 +281,12 @@ class Offset:
 
     def pending(self, stream: str) -> tuple[Range, ...]:
         """Return the same, if they are pending until they are acknowledged."""
-        return () if self.no_ack else self.ranges(stream)
+        return self.ranges(stream) if self.has_pending_list else ()
 
     @property
     def delivered(self) -> Mapping[str, Range]:
         """Entries of the batch above the previous position, if they are pending until they are acknowledged."""
-        return {} if self.no_ack else self.new
+        return self.new if self.has_pending_list else {}
 
     @property
     def all_ranges(self) -> list[Range]:
@@ -307,7 +312,7 @@ class Offset:
             at=_without(self.at, removed),
             new=_without(self.new, removed),
             old=_without(self.old, removed),
-            owed=_without(self.owed, removed),
+            unacknowledged=_without(self.unacknowledged, removed),
             left=self.left - removed,
         )
 
@@ -321,6 +326,10 @@ class Offset:
 
 def _without(values: Mapping[str, _T], removed: Collection[str]) -> Mapping[str, _T]:
     return {stream: value for stream, value in values.items() if stream not in removed}
+
+
+def _ranges(texts: Mapping[str, Json]) -> dict[str, Range]:
+    return {stream: Range.parse(stream, text) for stream, text in texts.items()}
 
 
 def position_in(text: str) -> str:

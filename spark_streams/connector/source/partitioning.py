@@ -103,14 +103,12 @@ def _task_of(parts: list[_Plain]) -> Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """A batch as tasks. narrowed: the batch is a piece of a failed batch, or there are such pieces (poison_batch);
-    lossy: it has fewer entries than its offset says; noted: streams with entries that an earlier run of the batch has
-    noted (task.notes)."""
+    """A batch as tasks."""
 
-    tasks: list[Task]
-    narrowed: bool
-    lossy: bool = False
-    noted: frozenset[str] = frozenset()
+    tasks: list[Task]  # in the order of their streams
+    narrowed: bool  # the batch is a piece of a failed batch, or there are such pieces (poison_batch)
+    lossy: bool = False  # it has fewer entries than its offset says
+    noted: frozenset[str] = frozenset()  # streams with entries that an earlier run of the batch has noted (task.notes)
 
     @classmethod
     def of_tasks(

@@ -14,8 +14,8 @@ from types import MappingProxyType
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import ServerReplyError
-from spark_streams.connector.source.group_client import Membership
-from spark_streams.connector.source.limits import LIMITS, Limits
+from spark_streams.connector.source.group_client import GroupClient, Membership
+from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.connection.connection import Argument, Connection, ReplyError, pack
 from spark_streams.connector.wire.connection.server import Server
@@ -24,51 +24,45 @@ from spark_streams.connector.wire.entries.pending_page import PendingPage, decod
 TIME = pack("TIME")
 NO_LIMIT: Mapping[str, int] = MappingProxyType({})
 _TIME_BYTES = 64  # more than its reply has
-_ASKED_AGAIN = 100  # requests: a millisecond has a few; a clock that has gone back since the look may need seconds
+_ASKED_AGAIN = 100  # requests: a millisecond has a few; a clock that has gone back since the snapshot may need seconds
 _ACK = -1  # index of an XACK among commands that have the index of their range
 
 
 def pending_ranges(
-    server: Server,
-    member: Membership,
+    client: GroupClient,
     ranges: Sequence[Range],
     size: int,
     at_most: Mapping[str, int] = NO_LIMIT,
-    limits: Limits = LIMITS,
     asks_again: bool = False,
 ) -> list[Range]:
     """Return the entries of these ranges that are pending for the query's consumer, in order, as ranges of up to `size`
     entries. The stream may hold other entries between them.
 
-    at_most: by stream, how many of each range, the first ones; asks_again: `until` of the ranges is the time of a look,
-    and no time of a delivery: ask until it is over. Raises GroupMissingError, ServerError.
+    at_most: by stream, how many of each range, the first ones; asks_again: `until` of the ranges is the time of a
+    snapshot, and no time of a delivery: ask until it is over. Raises GroupMissingError, ServerError.
     """
-    pages = _pages(server, member, ranges, size, at_most, limits, asks_again)
+    pages = _pages(client, ranges, size, at_most, asks_again)
     found = [(index, entries) for index, entries, _ in pages]
     return [entries for _, entries in sorted(found, key=itemgetter(0))]
 
 
 def pending_ids(
-    server: Server,
-    member: Membership,
+    client: GroupClient,
     ranges: Sequence[Range],
     size: int,
     at_most: Mapping[str, int] = NO_LIMIT,
-    limits: Limits = LIMITS,
 ) -> list[tuple[Range, bytes]]:
     """Return the same, each range with the IDs of its entries, as in `PendingPage.ids`."""
-    pages = _pages(server, member, ranges, size, at_most, limits)
+    pages = _pages(client, ranges, size, at_most)
     found = [(index, entries, page.ids) for index, entries, page in pages]
     return [(entries, ids) for _, entries, ids in sorted(found, key=itemgetter(0))]
 
 
 def _pages(
-    server: Server,
-    member: Membership,
+    client: GroupClient,
     ranges: Sequence[Range],
     size: int,
     at_most: Mapping[str, int],
-    limits: Limits,
     asks_again: bool = False,
 ) -> Iterator[tuple[int, Range, PendingPage]]:
     """Yield each page that has entries, with the part of a range that it shows, and the index of the range."""
@@ -76,10 +70,10 @@ def _pages(
     allowed = {index: at_most.get(entries.stream, sys.maxsize) for index, entries in enumerate(ranges)}
     remaining = {index: entries for index, entries in enumerate(ranges) if not entries.is_empty and allowed[index]}
     while remaining:
-        requested = dict(list(remaining.items())[: limits.pending_streams])
-        fair = min(size, _page_size(len(requested), limits))
+        requested = dict(list(remaining.items())[: client.limits.pending_streams])
+        fair = min(size, _page_size(len(requested), client.limits))
         counts = [min(fair, allowed[index]) for index in requested]
-        pages = _receive(_send(server, member, list(requested.values()), counts, [])).pages
+        pages = _receive(_send(client, list(requested.values()), counts, [])).pages
         asked += asks_again and any(page.is_unknown for page in pages)
         for (index, entries), count, page in zip(requested.items(), counts, pages, strict=True):
             if asks_again and page.is_unknown and asked < _ASKED_AGAIN:
@@ -95,10 +89,8 @@ def _pages(
 
 
 def acknowledge(
-    server: Server,
-    member: Membership,
+    client: GroupClient,
     ranges: Sequence[Range],
-    limits: Limits = LIMITS,
     marks: Sequence[tuple[str, bytes]] = (),
 ) -> int:
     """Acknowledge the pending entries of these ranges and return their number.
@@ -115,11 +107,11 @@ def acknowledge(
     acks, marks = list[tuple[str, bytes]](), list(marks)
     undecoded: _Answer | None = None
     while remaining or acks or marks:
-        round_ranges, remaining = remaining[: limits.pending_streams], remaining[limits.pending_streams :]
+        round_ranges, remaining = remaining[: client.limits.pending_streams], remaining[client.limits.pending_streams :]
         if not round_ranges and not acks:
             acks, marks = marks, []
-        counts = [_page_size(len(round_ranges), limits) for _ in round_ranges]
-        sent = _send(server, member, round_ranges, counts, acks)
+        counts = [_page_size(len(round_ranges), client.limits) for _ in round_ranges]
+        sent = _send(client, round_ranges, counts, acks)
         try:
             acks = [] if undecoded is None else undecoded.acks()
         finally:  # no reply stays in the connection
@@ -148,25 +140,24 @@ def _page_size(streams: int, limits: Limits) -> int:
 
 @dataclass(frozen=True)
 class _Sent:
-    """A request: the next page of each range, and XACKs. parts: per connection, each command's stream and the index of
-    its range, or _ACK."""
+    """A request: the next page of each range, and XACKs."""
 
     member: Membership
     ranges: Sequence[Range]
-    counts: Sequence[int]
+    counts: Sequence[int]  # entries of each page
+    # per connection, each command's stream and the index of its range, or _ACK
     parts: Sequence[tuple[Connection, list[tuple[str, int]]]]
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """The answer to a request. replies: per connection, the indexes of its ranges, the server's time before it listed
-    entries, and the replies to XPENDING; acknowledged: number of entries; above_page: the rest of the range, if there
-    is one range and its page is full."""
+    """The answer to a request."""
 
     sent: _Sent
+    # per connection, the indexes of its ranges, the server's time before it listed entries, and the replies to XPENDING
     replies: Sequence[tuple[Connection, list[int], int, memoryview]]
-    acknowledged: int
-    above_page: Sequence[Range]
+    acknowledged: int  # number of entries
+    above_page: Sequence[Range]  # the rest of the range, if there is one range and its page is full
 
     @cached_property
     def pages(self) -> list[PendingPage]:
@@ -200,17 +191,17 @@ class _Answer:
 
 
 def _send(
-    server: Server,
-    member: Membership,
+    client: GroupClient,
     ranges: Sequence[Range],
     counts: Sequence[int],
     acks: Sequence[tuple[str, bytes]],
 ) -> _Sent:
     """Send the XACKs, each with its stream, and request the next page of each range."""
+    member = client.member
     requests = [(pending.stream, i, pack_pending(member, pending, counts[i])) for i, pending in enumerate(ranges)]
     commands = [*[(stream, _ACK, ack) for stream, ack in acks], *requests]
     parts: list[tuple[Connection, list[tuple[str, int]]]] = []
-    for connection, part in server.parts(commands, lambda command: command[0]):
+    for connection, part in client.server.parts(commands, lambda command: command[0]):
         kinds = [[packed for _, index, packed in part if (index == _ACK) == is_ack] for is_ack in (True, False)]
         connection.request_separately([b"".join(kinds[0]), TIME + b"".join(kinds[1]) if kinds[1] else b""])
         parts.append((connection, [(stream, index) for stream, index, _ in part]))
@@ -225,7 +216,7 @@ def _receive(sent: _Sent) -> _Answer:
         acks_reply, pages_reply = connection.split_replies(connection.receive())
         now, pages_reply = split_time(connection, pages_reply) if len(pages_reply) else (0, pages_reply)
         replies.append((connection, [index for _, index in part if index != _ACK], now, pages_reply))
-        acknowledged += _sum_of(connection, sent.member, acks_reply, [s for s, index in part if index == _ACK])
+        acknowledged += _sum_of(connection, sent.member.group, acks_reply, [s for s, index in part if index == _ACK])
     return _Answer(
         sent, replies, acknowledged, _above_page(sent, [pages for _, indexes, _, pages in replies if indexes])
     )
@@ -264,7 +255,7 @@ def split_time(server: Server, replies: memoryview) -> tuple[int, memoryview]:
     return int(seconds) * 1000 + int(microseconds) // 1000, replies[sum(len(line) + 2 for line in lines[:5]) :]
 
 
-def _sum_of(server: Server, member: Membership, replies: memoryview, streams: Sequence[str]) -> int:
+def _sum_of(server: Server, group: str, replies: memoryview, streams: Sequence[str]) -> int:
     """Return the sum of the replies to XACK, one per stream. Other commands reply `+OK`."""
     total = 0
     lines = bytes(replies).split(b"\r\n")[:-1]
@@ -274,6 +265,6 @@ def _sum_of(server: Server, member: Membership, replies: memoryview, streams: Se
         if line == b"+OK":
             continue
         if not line.startswith(b":"):
-            raise server.error_of(ReplyError(line[1:].decode("utf-8", "replace")), ("XACK", stream, member.group))
+            raise server.error_of(ReplyError(line[1:].decode("utf-8", "replace")), ("XACK", stream, group))
         total += int(line[1:])
     return total

@@ -60,19 +60,15 @@ def _bytes_of(fields: Iterable[bytes]) -> int:
 
 @dataclass(frozen=True)
 class BatchQuota:
-    """What a batch may still take.
+    """What a batch may still take. Entries that are returned for a retry have the limit of their first stream, but
+    count separately."""
 
-    entries: of all streams, None: unlimited; of_stream: of each stream, from which `taken` is not subtracted yet;
-    size: bytes, None: unlimited, 0 or less: no further entry; sizes: average bytes of an entry of each stream, if bytes
-    are limited; taken: entries that the batch has of each stream. Entries that are returned for a retry have the limit
-    of their first stream, but count separately.
-    """
-
-    entries: int | None
-    of_stream: PerStream[int | None]
-    size: float | None
+    entries: int | None  # of all streams; None: unlimited
+    of_stream: PerStream[int | None]  # of each stream, from which `taken` is not subtracted yet
+    size: float | None  # bytes; None: unlimited, 0 or less: no further entry
+    # average bytes of an entry of each stream, if bytes are limited
     sizes: Mapping[str, float] = field(default_factory=dict)
-    taken: Mapping[str, int] = field(default_factory=dict)
+    taken: Mapping[str, int] = field(default_factory=dict)  # entries that the batch has of each stream
 
     @classmethod
     def from_options(cls, options: SourceOptions) -> BatchQuota:

@@ -93,13 +93,12 @@ _MILLISECONDS = 7 * 86_400_000
 
 @dataclass(frozen=True)
 class PatternRead:
-    """pattern: of the streams; excluded: words of streamsExcept; own: the query's own dead-letter streams; run: Spark's
-    ID of the query's run, because a later run may have other options."""
+    """What a query with a pattern reads."""
 
-    pattern: str
-    excluded: tuple[str, ...]
-    own: tuple[str, ...]
-    run: str
+    pattern: str  # of the streams
+    excluded: tuple[str, ...]  # words of streamsExcept
+    own: tuple[str, ...]  # the query's own dead-letter streams
+    run: str  # Spark's ID of the query's run, because a later run may have other options
 
     def matches(self, stream: str) -> bool:
         """Whether the pattern selects this stream, and no option excludes it."""

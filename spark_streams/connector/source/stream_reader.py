@@ -92,22 +92,17 @@ _KIND_MILLISECONDS = 7 * 86_400_000
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """Micro-batch of a task.
+    """Micro-batch of a task."""
 
-    token: name of the batch; run: name of the query's run; narrowed: it is a piece of a failed batch; lossy: it has
-    fewer entries than its offset says; tasks: number of its tasks; notes_stream: stream whose notes hash has the notes
-    on columns; reports_absent: these notes name columns that no entry has a field for; noted: see Plan; attempt_key:
-    key under which Spark's name of the batch is noted, None: attempts are not counted."""
-
-    token: str
-    run: str
-    narrowed: bool
-    lossy: bool
-    tasks: int
-    notes_stream: str
-    reports_absent: bool
-    noted: frozenset[str]
-    attempt_key: bytes | None
+    token: str  # name of the batch
+    run: str  # name of the query's run
+    narrowed: bool  # it is a piece of a failed batch
+    lossy: bool  # it has fewer entries than its offset says
+    tasks: int  # number of its tasks
+    notes_stream: str  # stream whose notes hash has the notes on columns
+    reports_absent: bool  # these notes name columns that no entry has a field for
+    noted: frozenset[str]  # see Plan
+    attempt_key: bytes | None  # key under which Spark's name of the batch is noted; None: attempts are not counted
 
 
 class EntriesPartition(InputPartition):
@@ -315,62 +310,80 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         FAILFAST."""
         assert isinstance(partition, EntriesPartition)
         task, batch = partition.task, partition.batch
-        member = Membership(self._options.streams or (), self._options.group, self._options.consumer)
+        member = Membership(self._options.group, self._options.consumer)
         # The driver was connected, so the address is right: an unreachable server is waited for.
         with (
             Session(self._options.address, f"reading for group {member.group!r}", is_known=True) as session,
             # The other session has replies on their way. This one is rarely used. A note may be written twice.
             Session(self._options.address, f"notes of group {member.group!r}", is_known=True) as notes,
         ):
-
-            def writer(server: Server) -> NoteWriter:
-                return NoteWriter(server, member, batch.token, *self._batch_names(), self._limits)
-
-            def lost(entries: Range, count: int) -> None:
-                notes.run(lambda server: write_missing(server, member, batch.token, batch.run, entries, count))
-                notes.run(lambda server: report_batch_kind(server, LOSSY, self._batch()))
-
-            def unreadable(streams: str | pa.Array, dead: Dead) -> None:
-                rows = dead.rows.tolist()
-                names = [streams] * len(rows) if isinstance(streams, str) else streams.take(pa.array(rows)).to_pylist()
-                notes.run(lambda server: writer(server).dead(names, dead))
-
-            def good(entries: Mapping[str, Sequence[bytes]]) -> None:
-                notes.run(lambda server: writer(server).good(entries))
-
-            def columns(report: ColumnReport, is_complete: bool) -> None:
-                report = replace(report, tasks=batch.tasks, absent=report.absent if batch.reports_absent else ())
-                if not report:
-                    return
-                try:
-                    writer(notes.get()).columns(batch.notes_stream, task.parts[0].range, report, is_complete)
-                except RStreamError as error:
-                    self._log_columns(report, error)
-
             if self._options.streams_pattern is not None:
                 session.run(lambda server: report_pattern(server, self._options, self._batch()))
             if batch.attempt_key is not None:
                 key = batch.attempt_key
-                session.run(lambda server: note_attempt(server, key, batch.token, *self._batch_names()))
+                session.run(lambda server: note_attempt(server, key, batch.token, *_names_of(self._batch())))
             if batch.narrowed:
                 session.run(lambda server: report_batch_kind(server, NARROWED, self._batch()))
             if batch.lossy:
                 session.run(lambda server: report_batch_kind(server, LOSSY, self._batch()))
-            callbacks = TaskCallbacks(lost, unreadable, columns, batch.noted, good)
+            reports = _TaskReports(notes, self._options, partition, self._batch, self._limits)
+            callbacks = TaskCallbacks(reports.lost, reports.unreadable, reports.columns, batch.noted, reports.good)
             fails = self._options.fail_on_data_loss
             yield from read_task(session, member, task, self._columns, callbacks, fails, self._limits)
 
-    def _log_columns(self, report: ColumnReport, error: RStreamError) -> None:
-        """Log a column report that the server did not accept as a note. The query neither fails nor waits for it."""
-        _log.warning("values that do not fit their column are not counted: %s", printable(str(error)))
-        ColumnWarnings(STREAM_MODES, bool(self._options.retry_delay)).warn(
-            report, report.entries, "that this task has read"
-        )
 
-    def _batch_names(self) -> tuple[str, str]:
-        """Return Spark's query ID and batch ID, as tasks see them (FACTS S8); empty outside of a query."""
-        batch = self._batch()
-        return ("", "") if batch is None else (batch.query, str(batch.number))
+@dataclass(frozen=True)
+class _TaskReports:
+    """What one task reports while it reads: notes for the driver, and kinds of the batch for the sink."""
+
+    notes: Session  # the session that reads has replies on their way
+    options: SourceOptions
+    partition: EntriesPartition
+    batch: Callable[[], MicroBatchName | None]  # the current micro-batch
+    limits: Limits
+
+    def lost(self, entries: Range, count: int) -> None:
+        """Entries of a range are missing."""
+        batch = self.partition.batch
+        self.notes.run(lambda server: write_missing(server, self._member, batch.token, batch.run, entries, count))
+        self.notes.run(lambda server: report_batch_kind(server, LOSSY, self.batch()))
+
+    def unreadable(self, streams: str | pa.Array, dead: Dead) -> None:
+        """Rows of a page do not fit the schema."""
+        rows = dead.rows.tolist()
+        names = [streams] * len(rows) if isinstance(streams, str) else streams.take(pa.array(rows)).to_pylist()
+        self.notes.run(lambda server: self._writer(server).dead(names, dead))
+
+    def good(self, entries: Mapping[str, Sequence[bytes]]) -> None:
+        """Entries fit, which an earlier run may have noted."""
+        self.notes.run(lambda server: self._writer(server).good(entries))
+
+    def columns(self, report: ColumnReport, is_complete: bool) -> None:
+        """Values do not fit their columns, or columns are fields of no entry. The query neither fails nor waits for a
+        server that does not accept this note."""
+        batch = self.partition.batch
+        report = replace(report, tasks=batch.tasks, absent=report.absent if batch.reports_absent else ())
+        if not report:
+            return
+        try:
+            first = self.partition.task.parts[0].range
+            self._writer(self.notes.get()).columns(batch.notes_stream, first, report, is_complete)
+        except RStreamError as error:
+            _log.warning("values that do not fit their column are not counted: %s", printable(str(error)))
+            warnings = ColumnWarnings(STREAM_MODES, bool(self.options.retry_delay))
+            warnings.warn(report, report.entries, "that this task has read")
+
+    @property
+    def _member(self) -> Membership:
+        return Membership(self.options.group, self.options.consumer)
+
+    def _writer(self, server: Server) -> NoteWriter:
+        return NoteWriter(server, self._member, self.partition.batch.token, *_names_of(self.batch()), self.limits)
+
+
+def _names_of(batch: MicroBatchName | None) -> tuple[str, str]:
+    """Return Spark's query ID and batch ID, as tasks see them (FACTS S8); empty outside of a query."""
+    return ("", "") if batch is None else (batch.query, str(batch.number))
 
 
 def report_batch_kind(server: Server, kind: str, batch: MicroBatchName | None) -> None:

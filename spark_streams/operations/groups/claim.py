@@ -121,7 +121,7 @@ def _committed_position(server: Server, snapshot: GroupSnapshot, consumer: str) 
     """Return the last entry that may be handed to a consumer; None if it is not known to be a query. Raises
     StreamStateError if it is a query with noAck."""
     mark = fetch_mark(server, snapshot.stream, snapshot.group, consumer)
-    if mark is not None and mark.no_ack:
+    if mark is not None and not mark.has_pending_list:
         raise StreamStateError(
             f"query {consumer!r} of group {snapshot.group!r} reads stream {snapshot.stream!r} with noAck, so it cannot "
             "read entries that are handed to it. Start the query without noAck, repeat this command while it runs, "

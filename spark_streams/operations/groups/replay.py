@@ -123,7 +123,7 @@ def next_steps(replayed: Replayed) -> list[str]:
 def _committed_position(snapshot: GroupSnapshot, query: str) -> StreamId:
     """Return the last committed entry. Raises StreamStateError if the query has no pending list."""
     mark = snapshot.marks[query]
-    if mark.no_ack:
+    if not mark.has_pending_list:
         raise StreamStateError(
             f"query {query!r} of group {snapshot.group!r} reads stream {snapshot.stream!r} with noAck=true, "
             "so it does not read entries that are handed to it. Set its group back with rstream "

@@ -75,5 +75,5 @@ def _of_marks(group: GroupFacts, facts: EntryFacts) -> str:
 
 
 def _mark_text(consumer: str, mark: Mark) -> str:
-    no_ack = ", read with noAck" if mark.no_ack else ""
+    no_ack = "" if mark.has_pending_list else ", read with noAck"
     return f"batch {mark.number} of the stream for {name_text(consumer)} is committed and ends at {mark.id}{no_ack}"

@@ -38,7 +38,7 @@ from tools.servers.server import Server
 DEAD, PARKED, RETRY = "dead", "dead:parked", "retry"
 FEW = replace(SMALL, post_entries=6, post_bytes=7_000)  # letters at a time
 OF_THE_QUERY = replace(LIMITS, dead_letters=FEW)
-MEMBER = Membership(("s",), "g", "spark")
+MEMBER = Membership("g", "spark")
 NOTES = notes_key("s", MEMBER)
 REASONS = ("decode", "deliveries")
 

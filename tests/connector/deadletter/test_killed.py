@@ -27,7 +27,7 @@ from tools.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 LETTERS = 3_000
-MEMBER = Membership(("s",), "g", "spark")
+MEMBER = Membership("g", "spark")
 
 
 def start(server: Server, *options: str) -> subprocess.Popen[str]:

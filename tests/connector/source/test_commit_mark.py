@@ -41,7 +41,10 @@ def test_a_mark_tells_how_many_entries_were_added_before_a_query_begins() -> Non
 
 def test_a_mark_tells_who_has_set_it() -> None:
     assert [value for value, mark in VALUES.items() if mark.is_seek] == ["5-0 0.seek"]
-    assert [value for value, mark in VALUES.items() if mark.no_ack] == ["5-0 3.noAck", "5-0 12.5f1c9a0b-noAck"]
+    assert [value for value, mark in VALUES.items() if not mark.has_pending_list] == [
+        "5-0 3.noAck",
+        "5-0 12.5f1c9a0b-noAck",
+    ]
     assert [value for value, mark in VALUES.items() if mark.is_begin] == ["5-0 0.37", "5-0 0.unknown"]
 
 

@@ -54,7 +54,7 @@ def test_the_mark_of_the_last_batch_of_a_stream() -> None:
 
 def test_an_offset_without_a_stream_has_none_of_its_entries() -> None:
     left = OFFSET.without(["b"])
-    assert (left.taken_from, left.streams, left.owed) == (["a"], ["a"], {})
+    assert (left.taken_from, left.streams, left.unacknowledged) == (["a"], ["a"], {})
 
 
 FORMAT_1 = {
@@ -90,7 +90,7 @@ def test_format_1_is_read_as_it_was_written() -> None:
     assert offset.new["flights"] == Range(
         "flights", StreamId(1795150168600, 0), StreamId(1795150168606, 197), 3, until=1795150168700
     )
-    assert (offset.record, offset.notes, offset.no_ack) == ("orders", True, True)
+    assert (offset.record, offset.notes, offset.has_pending_list) == ("orders", True, False)
 
 
 def test_what_spark_4_1_keeps_beside_an_offset_is_no_part_of_it() -> None:

@@ -12,7 +12,7 @@ import redis
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.errors import GroupMissingError, ServerReplyError
 from spark_streams.connector.source import pending_list
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.pending_list import acknowledge, pending_ids, pending_ranges
@@ -22,7 +22,7 @@ from spark_streams.connector.wire.entries.pending_page import PendingPage, decod
 from spark_streams.connector.wire.replies.replies import milliseconds
 from tools.servers.server import Server
 
-MEMBER = Membership((), "g", "c")
+MEMBER = Membership("g", "c")
 
 
 class Counting(Connection):
@@ -71,9 +71,9 @@ def test_a_thousand_small_streams_are_settled_in_two_round_trips(client: redis.R
     for stream in streams:
         deliver(client, stream, 3)
     ranges = [Range(stream, MIN_ID, StreamId(2, 0)) for stream in streams]
-    assert len(pending_ranges(connection, MEMBER, ranges, 100)) == 1000
+    assert len(pending_ranges(GroupClient(connection, MEMBER), ranges, 100)) == 1000
     assert connection.trips == 1
-    assert acknowledge(connection, MEMBER, ranges) == 2000
+    assert acknowledge(GroupClient(connection, MEMBER), ranges) == 2000
     assert connection.trips == 3
     assert all(held_ids(client, stream) == ["3-0"] for stream in streams)
 
@@ -83,12 +83,12 @@ def test_a_long_pending_list_is_settled_page_by_page_up_to_its_end_and_no_furthe
 ) -> None:
     limits = replace(LIMITS, pending_page=70)
     deliver(client, "s", 300)
-    assert acknowledge(connection, MEMBER, [Range("s", StreamId(2, 0), StreamId(5, 0))], limits) == 3
+    assert acknowledge(GroupClient(connection, MEMBER, limits), [Range("s", StreamId(2, 0), StreamId(5, 0))]) == 3
     connection.trips = 0
-    assert acknowledge(connection, MEMBER, [Range("s", MIN_ID, StreamId(250, 0))], limits) == 247
+    assert acknowledge(GroupClient(connection, MEMBER, limits), [Range("s", MIN_ID, StreamId(250, 0))]) == 247
     assert connection.trips == 5
     assert held_ids(client, "s") == [f"{n}-0" for n in range(251, 301)]
-    assert acknowledge(connection, MEMBER, [Range("s", MIN_ID, StreamId(250, 0))], limits) == 0
+    assert acknowledge(GroupClient(connection, MEMBER, limits), [Range("s", MIN_ID, StreamId(250, 0))]) == 0
 
 
 def test_a_full_page_is_decoded_after_the_next_one_is_requested(
@@ -102,7 +102,10 @@ def test_a_full_page_is_decoded_after_the_next_one_is_requested(
         return decode_pending(replies, count)
 
     monkeypatch.setattr(pending_list, "decode_pending", decode)
-    assert acknowledge(connection, MEMBER, [Range("s", MIN_ID, MAX_ID)], replace(LIMITS, pending_page=100)) == 250
+    assert (
+        acknowledge(GroupClient(connection, MEMBER, replace(LIMITS, pending_page=100)), [Range("s", MIN_ID, MAX_ID)])
+        == 250
+    )
     assert unanswered_at_decode[:3] == [1, 1, 0]
 
 
@@ -112,7 +115,10 @@ def test_a_long_list_of_a_consumer_with_any_name_is_settled(
 ) -> None:
     deliver(client, "s", 250, consumer)
     member = replace(MEMBER, consumer=consumer)
-    assert acknowledge(connection, member, [Range("s", MIN_ID, MAX_ID)], replace(LIMITS, pending_page=100)) == 250
+    assert (
+        acknowledge(GroupClient(connection, member, replace(LIMITS, pending_page=100)), [Range("s", MIN_ID, MAX_ID)])
+        == 250
+    )
     assert held_ids(client, "s") == []
 
 
@@ -126,7 +132,7 @@ def test_no_reply_stays_in_the_connection_if_a_page_cannot_be_decoded(
 
     monkeypatch.setattr(pending_list, "decode_pending", decode)
     with pytest.raises(ServerReplyError, match="unreadable"):
-        acknowledge(connection, MEMBER, [Range("s", MIN_ID, MAX_ID)], replace(LIMITS, pending_page=100))
+        acknowledge(GroupClient(connection, MEMBER, replace(LIMITS, pending_page=100)), [Range("s", MIN_ID, MAX_ID)])
     assert connection.execute("XLEN", "s") == 250
 
 
@@ -136,10 +142,10 @@ def test_more_streams_than_a_round_takes_are_settled_in_several(client: redis.Re
     for stream, count in lengths.items():
         deliver(client, stream, count)
     ranges = [Range(stream, MIN_ID, MAX_ID) for stream in lengths]
-    runs = pending_ranges(connection, MEMBER, ranges, 1000, limits=limits)
+    runs = pending_ranges(GroupClient(connection, MEMBER, limits), ranges, 1000)
     for stream, count in lengths.items():
         assert sum(run.count for run in runs if run.stream == stream) == count
-    assert acknowledge(connection, MEMBER, ranges, limits) == sum(lengths.values())
+    assert acknowledge(GroupClient(connection, MEMBER, limits), ranges) == sum(lengths.values())
     assert not any(held_ids(client, stream) for stream in lengths)
 
 
@@ -147,16 +153,16 @@ def test_pending_entries_become_runs_range_by_range(client: redis.Redis, connect
     deliver(client, "s", 10)
     deliver(client, "t", 4, "c", "other")
     ranges = [Range("s", StreamId(1, 0), StreamId(9, 0)), Range("t", MIN_ID, MAX_ID)]
-    assert pending_ranges(connection, MEMBER, ranges, 5) == [
+    assert pending_ranges(GroupClient(connection, MEMBER), ranges, 5) == [
         Range("s", StreamId(1, 0), StreamId(6, 0), 5),
         Range("s", StreamId(6, 0), StreamId(9, 0), 3),
         Range("t", MIN_ID, StreamId(3, 0), 2),
     ]
-    assert pending_ranges(connection, MEMBER, [Range("s", MIN_ID, MAX_ID)], 2, {"s": 3, "t": 1}) == [
+    assert pending_ranges(GroupClient(connection, MEMBER), [Range("s", MIN_ID, MAX_ID)], 2, {"s": 3, "t": 1}) == [
         Range("s", MIN_ID, StreamId(2, 0), 2),
         Range("s", StreamId(2, 0), StreamId(3, 0), 1),
     ]
-    assert pending_ranges(connection, MEMBER, [Range("s", StreamId(4, 0), StreamId(4, 0))], 2) == []
+    assert pending_ranges(GroupClient(connection, MEMBER), [Range("s", StreamId(4, 0), StreamId(4, 0))], 2) == []
 
 
 def test_entries_that_were_delivered_later_are_neither_listed_nor_acknowledged(
@@ -167,11 +173,11 @@ def test_entries_that_were_delivered_later_are_neither_listed_nor_acknowledged(
     until = milliseconds(connection.execute("TIME"))
     time.sleep(0.005)
     client.xclaim("s", "g", "c", 0, ["2-0", "3-0", "10-0"], justid=True)
-    pages = pending_ids(connection, MEMBER, [Range("s", MIN_ID, MAX_ID, until=until)], 4)
+    pages = pending_ids(GroupClient(connection, MEMBER), [Range("s", MIN_ID, MAX_ID, until=until)], 4)
     ids = [entry for _, page in pages for entry in texts_of(page).to_pylist()]
     assert ids == [b"%d-0" % n for n in (1, 4, 5, 6, 7, 8, 9)]
     assert (sum(run.count for run, _ in pages), pages[0][0].until) == (7, until)
-    assert acknowledge(connection, MEMBER, [Range("s", MIN_ID, MAX_ID, until=until)]) == 7
+    assert acknowledge(GroupClient(connection, MEMBER), [Range("s", MIN_ID, MAX_ID, until=until)]) == 7
     assert held_ids(client, "s") == ["2-0", "3-0", "10-0"]
 
 
@@ -179,7 +185,7 @@ def test_a_missing_group_is_a_named_error(client: redis.Redis, connection: Count
     deliver(client, "s", 3)
     for ask in (acknowledge, lambda *given: pending_ranges(*given, 10)):
         with pytest.raises(GroupMissingError, match="XPENDING t g at .*: the stream or its consumer group is missing"):
-            ask(connection, MEMBER, [Range("s", MIN_ID, MAX_ID), Range("t", MIN_ID, MAX_ID)])
+            ask(GroupClient(connection, MEMBER), [Range("s", MIN_ID, MAX_ID), Range("t", MIN_ID, MAX_ID)])
 
 
 def test_a_user_who_may_not_acknowledge_gets_a_named_error(redis_server: Server) -> None:
@@ -192,5 +198,5 @@ def test_a_user_who_may_not_acknowledge_gets_a_named_error(redis_server: Server)
             Connection(Address.parse(redis_server.url.replace("://", "://half:pw@"))) as connection,
             pytest.raises(ServerReplyError, match="XACK s g at .*NOPERM"),
         ):
-            acknowledge(connection, MEMBER, [Range("s", MIN_ID, MAX_ID)])
+            acknowledge(GroupClient(connection, MEMBER), [Range("s", MIN_ID, MAX_ID)])
         admin.acl_deluser("half")

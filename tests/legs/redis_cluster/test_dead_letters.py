@@ -35,7 +35,7 @@ from tools.servers.cluster import RedisCluster
 
 pytestmark = pytest.mark.in_turn
 
-MEMBER = Membership(("s",), "g", "spark")
+MEMBER = Membership("g", "spark")
 COUNT = 12
 
 

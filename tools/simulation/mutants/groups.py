@@ -8,7 +8,7 @@ GROUPS = (
     Mutant(
         "row-stream-of-a-pattern-missing",
         "connector/source/trigger/observe.py",
-        "is_left = finding.kind is Kind.STREAM_MISSING and self._stream_set.by_pattern",
+        "is_left = finding.kind is Kind.STREAM_MISSING and self.stream_set.by_pattern",
         "is_left = False",
         "Remedies, stream of a pattern missing: the query creates it again.",
     ),
@@ -85,15 +85,15 @@ GROUPS = (
     Mutant(
         "row-checkpoint-older",
         "connector/source/group/compare.py",
-        "if is_older(at, self.look.mark):",
+        "if is_older(at, self.snapshot.mark):",
         "if False:",
         "Remedies, checkpoint older: an older copy passes for the newest one.",
     ),
     Mutant(
         "row-checkpoint-older-shared",
         "connector/source/group/compare.py",
-        "return Repair(StreamOffset(mark.id, mark.number, mark.token, None, added, at.missed))",
-        "return Repair(StreamOffset(mark.id, at.number, at.token, None, added, at.missed))",
+        "return Repair(StreamOffset(mark.id, mark.number, mark.token, added=added, missed=at.missed))",
+        "return Repair(StreamOffset(mark.id, at.number, at.token, added=added, missed=at.missed))",
         "Remedies, checkpoint older, shared: the query keeps the number of the older copy.",
     ),
     Mutant(
@@ -162,7 +162,7 @@ GROUPS = (
     Mutant(
         "harmless-without-proof",
         "connector/source/trigger/observe.py",
-        "proved = is_proved_below(at, look.head, has_entry)",
+        "proved = is_proved_below(at, snapshot.head, has_entry)",
         "proved = True",
         "A group below the checkpoint is set forward, also if the server has lost entries.",
     ),
@@ -196,7 +196,7 @@ GROUPS = (
     ),
     Mutant(
         "mark-is-not-restored-with-the-group",
-        "connector/source/group/changes.py",
+        "connector/source/group/group_changes.py",
         "for stream in there)\n",
         "for stream in list[str]())\n",
         "If a missing group is there again, it has the mark of the repair.",
@@ -253,16 +253,16 @@ GROUPS = (
     Mutant(
         "begin-is-deleted-before-the-group-has-it",
         "connector/source/group/begin.py",
-        "            self._join(server, checkpoint, without)\n"
-        "            delete_initial_positions(server, self._keys, without)  # the groups have the positions now\n",
-        "            delete_initial_positions(server, self._keys, without)\n"
-        "            self._join(server, checkpoint, without)\n",
+        "            self._join(client, checkpoint, without)\n"
+        "            self._initial.delete(client.server, without)  # the groups have the positions now\n",
+        "            self._initial.delete(client.server, without)\n"
+        "            self._join(client, checkpoint, without)\n",
         "A query that is killed before it has created a group begins elsewhere.",
     ),
     Mutant(
         "late-stream-from-its-end",
         "connector/source/group/begin.py",
-        'if len(without) < len(self._member.streams) or server.execute("EXISTS", self._begun_key):',
+        'if len(without) < len(self._streams.names) or client.server.execute("EXISTS", self._begun_key):',
         "if False:",
         "A stream that appears later is read from startingOffsets instead of its first entry.",
     ),

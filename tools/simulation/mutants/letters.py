@@ -99,8 +99,8 @@ LETTERS = (
     Mutant(
         "no-look-after-dead-letters",
         "connector/source/trigger/acknowledge.py",
-        "return posted + self._role.commit(",
-        "return self._role.commit(",
+        "return run, commit.posted + entries",
+        "return run, entries",
         "The group is not looked at again after entries became dead letters.",
     ),
     Mutant(

@@ -8,8 +8,8 @@ TRIGGER = (
     Mutant(
         "xack-before-commit",
         "connector/source/trigger/trigger.py",
-        "self._acknowledging.in_background(server, state.start, contents.run)",
-        "self._acknowledging.in_background(server, end, contents.run)",
+        "self._acknowledging.in_background(client, state.start, contents.run)",
+        "self._acknowledging.in_background(client, end, contents.run)",
         "A batch is acknowledged when it is planned, before Spark has committed it.",
     ),
     Mutant(
@@ -22,8 +22,8 @@ TRIGGER = (
     Mutant(
         "no-commit-mark",
         "connector/source/trigger/roles.py",
-        "return acknowledge(server, self.member, ranges, self.limits, commands)",
-        "return acknowledge(server, self.member, ranges, self.limits)",
+        "return acknowledge(client, commit.ranges, marks)",
+        "return acknowledge(client, commit.ranges)",
         "No commit mark is set.",
     ),
     Mutant(
@@ -36,7 +36,7 @@ TRIGGER = (
     Mutant(
         "marks-of-unread-streams-are-not-asked-for",
         "connector/source/trigger/observe.py",
-        "others = fetch_marks(server, self._member, unread)",
+        "others = fetch_marks(self.client, unread)",
         "pass",
         "The marks of streams that the query does not read pass for new ones.",
     ),
@@ -57,7 +57,7 @@ TRIGGER = (
     Mutant(
         "a-replay-trusts-that-it-was-alone",
         "connector/source/query/planning.py",
-        "if (others and look.mark != end.at[entries.stream].mark) or end.at[entries.stream].read is None:",
+        "if (others and snapshot.mark != end.at[entries.stream].mark) or end.at[entries.stream].read is None:",
         "if end.at[entries.stream].read is None:",
         "A replay reads entries that others have claimed since its batch was made.",
     ),
@@ -120,15 +120,15 @@ TRIGGER = (
     Mutant(
         "forgets-what-is-owed",
         "connector/source/trigger/acknowledge.py",
-        "[start.owed[stream]] if stream in start.owed and run.settled is None else []",
+        "[start.unacknowledged[stream]] if stream in start.unacknowledged and run.acknowledged is None else []",
         "[]",
         "After a restart the batch before the last one stays pending.",
     ),
     Mutant(
         "names-nothing-owed",
         "connector/source/trigger/trigger.py",
-        "is_settled = state.is_settled or not start.token",
-        "is_settled = True",
+        "is_acknowledged = state.is_acknowledged or not start.token",
+        "is_acknowledged = True",
         "The offset does not name the batch that was not acknowledged when it was made.",
     ),
     Mutant(
@@ -141,21 +141,21 @@ TRIGGER = (
     Mutant(
         "no-notes-before-the-xack",
         "connector/source/trigger/acknowledge.py",
-        "posted = self.take_notes(server, start, run, marks)",
+        "posted = self.take_notes(client, start, run, marks)",
         "posted = 0",
         "A batch is acknowledged without the notes of its tasks.",
     ),
     Mutant(
         "missing-entries-are-not-deleted",
         "connector/source/trigger/acknowledge.py",
-        "        delete_missing(server, self._member, missing)\n",
+        "        delete_missing(client.server, client.member, missing)\n",
         "",
         "The numbers of missing entries stay after they were reported, and a later run reports them again.",
     ),
     Mutant(
         "old-entries-are-forgotten",
         "connector/source/trigger/batch_contents.py",
-        "if state.is_settled and state.old:",
+        "if state.is_acknowledged and state.old:",
         "if False:",
         "Entries at or below the position that are pending for the query are not read.",
     ),
@@ -246,8 +246,8 @@ TRIGGER = (
     Mutant(
         "notes-of-a-committed-batch",
         "connector/source/trigger/acknowledge.py",
-        "if run.has_settled(start) or _is_committed(marks, start):",
-        "if run.has_settled(start):",
+        "if run.has_acknowledged(start) or _is_committed(marks, start):",
+        "if run.has_acknowledged(start):",
         "A batch that was committed misses its notes after a restart.",
     ),
     Mutant(
@@ -267,8 +267,7 @@ TRIGGER = (
     Mutant(
         "another-client-joins-unseen",
         "connector/source/trigger/reserve.py",
-        "                after = read_group_now(server, member, walk.stream)\n"
-        "                read_to_the_end.add(walk.stream)",
+        "                after = read_group_now(client, walk.stream)\n                read_to_the_end.add(walk.stream)",
         "                continue",
         "If another client joins the group while a batch is reserved, the steps of that round are dropped.",
     ),
@@ -282,7 +281,7 @@ TRIGGER = (
     Mutant(
         "lost-commit-log-passes-for-an-older-copy",
         "connector/source/query/planning.py",
-        "if look.mark == at.mark:",
+        "if snapshot.mark == at.mark:",
         "if False:",
         "A batch that only Spark's commit log has lost is not read again.",
     ),

@@ -29,9 +29,9 @@ from spark_streams.connector.source.archive.rows import first_row_group, in_orde
 from spark_streams.connector.source.batch.plan import fetch_heads
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.account import count_read
-from spark_streams.connector.source.group.changes import GroupChange, change_groups
+from spark_streams.connector.source.group.group_changes import GroupChange, change_groups
 from spark_streams.connector.source.group.snapshot import GroupState, fetch_marks, fetch_state, missing
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.quota import BatchQuota
 from spark_streams.connector.wire.connection.server import Server
@@ -113,18 +113,19 @@ class History:
 
 
 def begin_history(
-    server: Server, member: Membership, archive: ArchiveTable, options: SourceOptions, begin: Offset
+    client: GroupClient, streams: Sequence[str], archive: ArchiveTable, options: SourceOptions, begin: Offset
 ) -> History:
-    """Return the history of a query whose groups exist now. begin: its first offset.
+    """Return the history of a query whose groups exist now on these streams. begin: its first offset.
 
     Raises GroupExistsError if the streams have entries between the start and a group's position: neither the archive
     nor the group would give them to the query. Raises GroupMissingError, ArchiveError, ServerError.
     """
-    states, groups = fetch_state(server, member, member.streams)
-    require_present(server, member, groups)
+    server = client.server
+    states, groups = fetch_state(client, streams)
+    require_present(client, groups)
     starts = {stream: options.starting_offsets.value_for(stream) for stream in groups}
     afters = {stream: StreamId.parse(start) for stream, start in starts.items() if start != "$"}
-    _begin_groups(server, member, begin, afters, states, groups)
+    _begin_groups(client, begin, afters, states, groups)
     # The archive is read between the two: what it has above the second is not what the stream has given meanwhile.
     heads = fetch_heads(server, list(afters), must_exist=False)
     archived = _archived(archive, options, {stream: head.generated for stream, head in heads.items()})
@@ -158,8 +159,7 @@ def _archived_only(server: Server, options: SourceOptions, streams: Iterable[str
 
 
 def _begin_groups(
-    server: Server,
-    member: Membership,
+    client: GroupClient,
     begin: Offset,
     afters: Mapping[str, StreamId],
     heads: Mapping[str, StreamState],
@@ -170,7 +170,7 @@ def _begin_groups(
 
     Such a mark proves that the entries which are pending for the query's consumer were reserved by a run of this query
     that was killed before its first offset was logged: this run reads them."""
-    saved = fetch_marks(server, member, list(afters))
+    saved = fetch_marks(client, list(afters))
     positions, begun = {}, set[str]()
     for stream, group in groups.items():
         mark = saved.get(stream)
@@ -182,28 +182,28 @@ def _begin_groups(
     commands = [
         ("XRANGE", stream, bytes(afters[stream].next()), bytes(positions[stream]), "COUNT", 1) for stream in passed
     ]
-    for stream, reply in zip(passed, server.execute_all(commands), strict=True):
+    for stream, reply in zip(passed, client.server.execute_all(commands), strict=True):
         if reply:
             raise GroupExistsError(
-                f"group {member.group!r} of stream {stream!r} exists and has passed entry {reply[0][0].decode()}, "
+                f"group {client.group!r} of stream {stream!r} exists and has passed entry {reply[0][0].decode()}, "
                 "which the stream still has. A query with archivePath and without a checkpoint reads from "
                 "startingOffsets on. Start it with its checkpoint, set onNewCheckpoint=restart, or give it a group of "
                 "its own"
             )
     marks = {
-        stream: Mark.at_begin(position, count_read(server, stream, heads[stream], position))
+        stream: Mark.at_begin(position, count_read(client.server, stream, heads[stream], position))
         for stream, position in positions.items()
         if stream not in begun
     }
     joined = {stream: GroupChange(consumer=True, mark=mark) for stream, mark in marks.items()}
-    change_groups(server, member, joined)
+    change_groups(client, joined)
 
 
-def require_present(server: Server, member: Membership, groups: Mapping[str, GroupState | None]) -> None:
+def require_present(client: GroupClient, groups: Mapping[str, GroupState | None]) -> None:
     """Raise GroupMissingError for the first of these groups that is missing."""
     for stream, group in groups.items():
         if group is None:
-            raise missing(server, member, stream, stream_too=False)
+            raise missing(client, stream, stream_too=False)
 
 
 def require_unread(server: Server, archive: ArchiveTable, history: History) -> None:

@@ -40,7 +40,7 @@ from spark_streams.connector.wire.entries.lines import Index, Mask
 from spark_streams.connector.wire.session import Session
 
 _PAGE = 10_000  # rows
-NO_GROUP = Membership((), "", "")  # reading ranges needs no group
+NO_GROUP = Membership("", "")  # reading ranges needs no group
 
 
 # -- pages of entries --------------------------------------------------------------------------------------------------

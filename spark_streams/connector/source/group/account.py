@@ -2,9 +2,9 @@
 the checkpoint knows the number.
 
 Counting is XRANGE, page by page, using only the pages' lengths and IDs. It costs as much as reading the range. So it is
-done only once for a group that begins in the middle of a stream, if a server has returned to an older state, and with
-noAck for the last entries of a batch if the scratch group cannot prove their number. It needs neither Arrow nor numpy:
-`rstream groups` counts so, too.
+done only once for a group that begins in the middle of a stream, if a server has returned to an older state, and for
+the last entries of a batch whose number a scratch group cannot prove (trigger.reserve). It needs neither Arrow nor
+numpy: `rstream groups` counts so, too.
 
 A query begins in a stream with its position, and how many entries were ever added up to there. This holds until the
 query's first batch there.
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.compare import is_ahead
-from spark_streams.connector.source.group.snapshot import Look
+from spark_streams.connector.source.group.snapshot import StreamSnapshot
 from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.wire.connection.connection import Argument, PageSizer, Reply, pack
 from spark_streams.connector.wire.connection.server import Server
@@ -185,20 +185,19 @@ def _page(server: Server, command: tuple[Argument, ...]) -> tuple[list[bytes], i
 
 @dataclass(frozen=True)
 class Begin:
-    """Where a query begins in a stream, as far as nobody need be asked. read: how many entries were ever added up to
-    there, None: to be counted; number, token: of the last batch there; mark: the commit mark, None: that of a begin."""
+    """Where a query begins in a stream, as far as nobody need be asked."""
 
-    position: StreamId
-    read: int | None = None
-    number: int = 0
-    token: str | None = None
-    mark: Mark | None = None
+    position: StreamId  # of the query
+    read: int | None = None  # how many entries were ever added up to there; None: to be counted
+    number: int = 0  # of the last batch there
+    token: str | None = None  # of the last batch there
+    mark: Mark | None = None  # the commit mark; None: that of a begin
 
 
-def begin_of(at: StreamOffset | None, start: Offset, look: Look) -> Begin:
+def begin_of(at: StreamOffset | None, start: Offset, snapshot: StreamSnapshot) -> Begin:
     """Return where a query begins in a stream that has the group, by the table above. at: what the checkpoint says of
     the stream. Pure."""
-    group, mark = look.group, look.mark
+    group, mark = snapshot.group, snapshot.mark
     assert group is not None
     if mark is None:
         return Begin(group.last_delivered if at is None else at.position)
@@ -214,22 +213,25 @@ def begin_of(at: StreamOffset | None, start: Offset, look: Look) -> Begin:
     return Begin(position, mark=mark if is_sought else None)
 
 
-def first_account(server: Server, stream: str, start: Offset, look: Look) -> tuple[StreamOffset, Mark]:
+def first_account(server: Server, stream: str, start: Offset, snapshot: StreamSnapshot) -> tuple[StreamOffset, Mark]:
     """Return where a query begins in a stream that has the group, and the commit mark for it."""
-    begin, added = begin_of(start.at.get(stream), start, look), look.head.added or 0
+    begin, added = begin_of(start.at.get(stream), start, snapshot), snapshot.head.added or 0
     if begin.read is not None and begin.mark is not None:
-        return StreamOffset(begin.position, 0, begin.token or "", begin.read, min(begin.read, added)), begin.mark
-    read, missed = _read_before(server, stream, begin.position, look)
+        known = min(begin.read, added)
+        at = StreamOffset(begin.position, token=begin.token or "", read=begin.read, added=known)
+        return at, begin.mark
+    read, missed = _read_before(server, stream, begin.position, snapshot)
     mark_of_begin = Mark.at_begin(begin.position, read)
     token = mark_of_begin.token if begin.token is None else begin.token
-    return StreamOffset(begin.position, begin.number, token, read, added, missed), begin.mark or mark_of_begin
+    at = StreamOffset(begin.position, begin.number, token, read=read, added=added, missed=missed)
+    return at, begin.mark or mark_of_begin
 
 
-def _read_before(server: Server, stream: str, position: StreamId, look: Look) -> tuple[int | None, int]:
+def _read_before(server: Server, stream: str, position: StreamId, snapshot: StreamSnapshot) -> tuple[int | None, int]:
     """Return how many entries were ever added up to the position of a group that the query has not created (None:
     others read from it), and how many lost entries the server does not count. What was lost by now is no loss of the
     query."""
-    group, head = look.group, look.head
+    group, head = snapshot.group, snapshot.head
     assert group is not None
     if is_ahead(StreamOffset(position), head):
         return head.added, 0
@@ -240,16 +242,18 @@ def _read_before(server: Server, stream: str, position: StreamId, look: Look) ->
     return None, (delivered or 0) - (group.entries_read or 0) if is_known else 0
 
 
-def first_account_without_group(server: Server, stream: str, at: StreamOffset, look: Look) -> StreamOffset:
+def first_account_without_group(
+    server: Server, stream: str, at: StreamOffset, snapshot: StreamSnapshot
+) -> StreamOffset:
     """Return where a query begins in a stream whose group is missing, with the number of entries up to there."""
-    read = count_read(server, stream, look.head, at.position)
-    return at._replace(token=Mark.at_begin(at.position, read).token, read=read, added=look.head.added or 0)
+    read = count_read(server, stream, snapshot.head, at.position)
+    return at._replace(token=Mark.at_begin(at.position, read).token, read=read, added=snapshot.head.added or 0)
 
 
-def with_entries_below(server: Server, stream: str, at: StreamOffset, look: Look) -> StreamOffset:
+def with_entries_below(server: Server, stream: str, at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
     """Return the same, with the number of entries up to the position at which the query begins. If that was above all
     entries, others may have been added below it since."""
-    head = look.head
+    head = snapshot.head
     if at.number or at.read is None or head.added is None or head.added <= at.added:
         return at
     if is_ahead(at, head):

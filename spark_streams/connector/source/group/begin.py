@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spark_streams.base.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.connector.errors import StreamMissingError, StreamStateError, UnsupportedError
@@ -35,7 +35,7 @@ from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.options.values import PerStream
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.account import count_read
-from spark_streams.connector.source.group.changes import (
+from spark_streams.connector.source.group.group_changes import (
     GroupChange,
     change_groups,
     streams_without_group,
@@ -44,7 +44,7 @@ from spark_streams.connector.source.group.changes import (
 from spark_streams.connector.source.group.recovery import Start
 from spark_streams.connector.source.group.snapshot import fetch_marks, fetch_state, missing, shared_at_restart
 from spark_streams.connector.source.group.streams import ExpectedStreams, StreamSet
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.limits import drops_any_key, evicting_policy
@@ -101,35 +101,6 @@ def require_no_eviction(server: Server, options: SourceOptions) -> None:
 FIRST = PerStream("0", {})  # before a stream's first entry
 
 
-@dataclass(frozen=True)
-class InitialPositionKeys:
-    """Keys of first positions of streams that a pattern matched when the query began."""
-
-    member: Membership
-
-    def key_of(self, stream: str) -> bytes:
-        """Return the key of one stream."""
-        return key_beside(stream, "first", self.member.group, self.member.consumer)
-
-
-@dataclass(frozen=True)
-class UnusedStart:
-    """A query without a checkpoint, whose group stands elsewhere than startingOffsets. group: a sentence; position: of
-    the group; seek: the command that sets it to startingOffsets."""
-
-    group: str
-    position: StreamId
-    seek: str
-
-    def warning(self) -> str:
-        """Return the log line for onNewCheckpoint=resume."""
-        return (
-            f"{self.group}. The query begins after entry {self.position}, where the group stands. startingOffsets is "
-            f"not used: it applies to new groups. To begin elsewhere, stop the query, set the group ({self.seek}), and "
-            "start it with a new checkpoint; or give the query a group of its own (option group)"
-        )
-
-
 def starting_positions(server: Server, streams: Sequence[str], starting: PerStream[str]) -> dict[str, StreamId]:
     """Return where a new group begins on each of these streams; `latest` is the stream's last entry now. Raises
     WrongKeyTypeError."""
@@ -178,24 +149,23 @@ def _starting_position(starting: PerStream[str], stream: str, head: StreamState)
 
 
 def first_positions(
-    server: Server, member: Membership, new: Mapping[str, StreamId], restarts_at: PerStream[str] | None
+    client: GroupClient, streams: Sequence[str], restarts_at: PerStream[str] | None
 ) -> dict[str, StreamId]:
-    """Return where a query without a checkpoint begins: at its mark if a run has begun there, and has reserved entries
-    above it before Spark logged an offset; otherwise at the group's position (group.account).
+    """Return where a query without a checkpoint begins on streams that have the group: at its mark if a run has begun
+    there, and has reserved entries above it before Spark logged an offset; otherwise at the group's position
+    (group.account).
 
-    new: where it begins on streams whose group does not exist yet; restarts_at: where it begins instead
-    (onNewCheckpoint=restart).
+    restarts_at: where it begins instead (onNewCheckpoint=restart).
     """
-    streams = [stream for stream in member.streams if stream not in new]
-    heads, states = fetch_state(server, member, streams)
-    marks = fetch_marks(server, member, streams)
+    heads, states = fetch_state(client, streams)
+    marks = fetch_marks(client, streams)
     begun = {stream: mark.id for stream, mark in marks.items() if mark is not None and mark.is_begin}
-    commands = [("XPENDING", stream, member.group, f"({begun[stream]}", "+", 1, member.consumer) for stream in begun]
-    reserved = {stream for stream, reply in zip(begun, server.execute_all(commands), strict=True) if reply}
-    positions = dict(new)
+    commands = [("XPENDING", stream, client.group, f"({begun[stream]}", "+", 1, client.consumer) for stream in begun]
+    reserved = {stream for stream, reply in zip(begun, client.server.execute_all(commands), strict=True) if reply}
+    positions: dict[str, StreamId] = {}
     for stream, state in states.items():
         if state is None:
-            raise missing(server, member, stream, not heads[stream].exists)
+            raise missing(client, stream, not heads[stream].exists)
         if restarts_at is not None and restarts_at.covers(stream):
             positions[stream] = _starting_position(restarts_at, stream, heads[stream])
         elif stream in reserved:
@@ -205,74 +175,90 @@ def first_positions(
     return positions
 
 
-def restart_groups(server: Server, member: Membership, positions: Mapping[str, StreamId]) -> None:
+def restart_groups(client: GroupClient, positions: Mapping[str, StreamId]) -> None:
     """Set existing groups to these positions, without pending entries of the query (onNewCheckpoint=restart). A killed
     query does this again. Raises GroupSharedError before any group is changed; DataLossError, ServerError."""
-    heads, states = fetch_state(server, member, list(positions))
+    heads, states = fetch_state(client, list(positions))
     existing = {stream: state for stream, state in states.items() if state is not None}
     for stream, state in existing.items():
         if state.others or state.released:
-            raise shared_at_restart(member, stream, state)
-    deletions = [("XGROUP", "DELCONSUMER", stream, member.group, member.consumer) for stream in existing]
-    for stream, reply in zip(existing, server.execute_all(deletions, is_key_required, is_no_group), strict=True):
+            raise shared_at_restart(client.member, stream, state)
+    deletions = [("XGROUP", "DELCONSUMER", stream, client.group, client.consumer) for stream in existing]
+    for stream, reply in zip(existing, client.server.execute_all(deletions, is_key_required, is_no_group), strict=True):
         if is_key_required(reply) or is_no_group(reply):
-            raise missing(server, member, stream, stream_too=is_key_required(reply))
+            raise missing(client, stream, stream_too=is_key_required(reply))
     starts = {
-        stream: Start(positions[stream], count_read(server, stream, heads[stream], positions[stream]))
+        stream: Start(positions[stream], count_read(client.server, stream, heads[stream], positions[stream]))
         for stream in existing
     }
     changes = {
         stream: GroupChange(set_to=start, mark=Mark.at_begin(start.position, start.read), touch=True)
         for stream, start in starts.items()
     }
-    change_groups(server, member, changes)
+    change_groups(client, changes)
 
 
-def unused_start(
-    server: Server, member: Membership, positions: Mapping[str, StreamId], starting: PerStream[str]
-) -> UnusedStart | None:
-    """Return what to say of streams whose group existed, if entries are between their position and `starting`; None:
-    there are no such streams. positions: where the query begins on them. Raises WrongKeyTypeError, ServerError."""
+def unused_start(client: GroupClient, positions: Mapping[str, StreamId], starting: PerStream[str]) -> str | None:
+    """Return what to log of streams whose group existed, if entries are between their position and `starting`
+    (onNewCheckpoint=resume); None: there are no such streams. positions: where the query begins on them. Raises
+    WrongKeyTypeError, ServerError."""
     covered = [stream for stream in positions if starting.covers(stream)]
     starts = {
-        stream: _starting_position(starting, stream, head) for stream, head in stream_states(server, covered).items()
+        stream: _starting_position(starting, stream, head)
+        for stream, head in stream_states(client.server, covered).items()
     }
     between = [
         ("XRANGE", stream, bytes(min(ends).next()), bytes(max(ends)), "COUNT", 1)
         for stream in covered
         if (ends := (positions[stream], starts[stream]))[0] != ends[1]
     ]
-    differing = [command[1] for command, reply in zip(between, server.execute_all(between), strict=True) if reply]
+    differing = [
+        command[1] for command, reply in zip(between, client.server.execute_all(between), strict=True) if reply
+    ]
     if not differing:
         return None
     stream, others = differing[0], len(differing) - 1
     start = starts[stream]
     seek_to = "earliest" if start == MIN_ID else "latest" if starting.value_for(stream) == "$" else start
     more = f" and {others:,} more stream{'' if others == 1 else 's'}" if others else ""
-    return UnusedStart(
-        f"group {member.group!r} already exists on stream {stream!r}{more}",
-        positions[stream],
-        seek_command(stream, member.group, seek_to),
+    return (
+        f"group {client.group!r} already exists on stream {stream!r}{more}. The query begins after entry "
+        f"{positions[stream]}, where the group stands. startingOffsets is not used: it applies to new groups. To begin "
+        f"elsewhere, stop the query, set the group ({seek_command(stream, client.group, seek_to)}), and start it with "
+        "a new checkpoint; or give the query a group of its own (option group)"
     )
 
 
-def save_initial_positions(
-    server: Server, keys: InitialPositionKeys, positions: Mapping[str, StreamId]
-) -> dict[str, StreamId]:
-    """Save first positions on the server until a checkpoint has them. Return those that were saved first."""
-    server.execute_all([("SET", keys.key_of(stream), str(position), "NX") for stream, position in positions.items()])
-    # If a key was deleted meanwhile, its position is the one that was to be saved.
-    return {**positions, **fetch_initial_positions(server, keys, list(positions))}
+@dataclass(frozen=True)
+class InitialPositions:
+    """First positions that the server keeps until a checkpoint or a group has them."""
 
+    member: Membership
 
-def fetch_initial_positions(server: Server, keys: InitialPositionKeys, streams: Sequence[str]) -> dict[str, StreamId]:
-    """Return the first positions that the server has, of those streams that have one."""
-    replies = server.execute_all([("GET", keys.key_of(stream)) for stream in streams])
-    return {
-        stream: _parse_position(keys.key_of(stream), reply)
-        for stream, reply in zip(streams, replies, strict=True)
-        if reply is not None
-    }
+    def key_of(self, stream: str) -> bytes:
+        """Return the key of one stream."""
+        return key_beside(stream, "first", self.member.group, self.member.consumer)
+
+    def save(self, server: Server, positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
+        """Save these positions. Return those that were saved first."""
+        server.execute_all(
+            [("SET", self.key_of(stream), str(position), "NX") for stream, position in positions.items()]
+        )
+        # If a key was deleted meanwhile, its position is the one that was to be saved.
+        return {**positions, **self.fetch(server, list(positions))}
+
+    def fetch(self, server: Server, streams: Sequence[str]) -> dict[str, StreamId]:
+        """Return the positions that the server has, of those streams that have one."""
+        replies = server.execute_all([("GET", self.key_of(stream)) for stream in streams])
+        return {
+            stream: _parse_position(self.key_of(stream), reply)
+            for stream, reply in zip(streams, replies, strict=True)
+            if reply is not None
+        }
+
+    def delete(self, server: Server, streams: Sequence[str]) -> None:
+        """Delete the positions of these streams."""
+        server.execute_all([("DEL", self.key_of(stream)) for stream in streams])
 
 
 def _parse_position(key: bytes, text: bytes) -> StreamId:
@@ -284,11 +270,6 @@ def _parse_position(key: bytes, text: bytes) -> StreamId:
             "Only the query's user may write keys rstream:… (rstream help access). Restore the key from the "
             "server's backup"
         ) from None
-
-
-def delete_initial_positions(server: Server, keys: InitialPositionKeys, streams: Sequence[str]) -> None:
-    """Delete first positions, because the checkpoint or the group has the position."""
-    server.execute_all([("DEL", keys.key_of(stream)) for stream in streams])
 
 
 @dataclass(frozen=True)
@@ -310,49 +291,42 @@ class Opening:
         self._expected = ExpectedStreams(options)
         self._found: Mapping[str, Start] = {}  # starts of missing groups, with the counts of the moment of `find`
         self._met: set[str] = set()  # streams of which onNewCheckpoint was asked, or whose group this run has created
-        member = streams.member
-        self._keys = InitialPositionKeys(member)
-        self._begun_key = key_of_query("begun", member.group, member.consumer)  # until the query has a checkpoint
+        self._initial = InitialPositions(streams.member)
+        self._begun_key = key_of_query("begun", options.group, options.consumer)  # until the query has a checkpoint
 
-    @property
-    def _member(self) -> Membership:
-        return self._streams.member
-
-    def first(self, server: Server) -> dict[str, StreamId]:
+    def first(self, client: GroupClient) -> dict[str, StreamId]:
         """Return where the query begins on each stream without a checkpoint, and save that where the group is missing.
         Raises as `find` does."""
-        new = self.find(server)
-        return first_positions(server, self._member, new, self._options.restarts_at)
+        new = self.find(client)
+        existing = [stream for stream in self._streams.names if stream not in new]
+        return {**new, **first_positions(client, existing, self._options.restarts_at)}
 
-    def find(self, server: Server) -> dict[str, StreamId]:
+    def find(self, client: GroupClient) -> dict[str, StreamId]:
         """Find the streams, hold the lease on them, and save where missing groups begin without a checkpoint. Return
         these positions.
 
         Raises ConsumerTakenError, WrongKeyTypeError, ServerError."""
-        positions = self._positions_without_group(server)
-        self._found = starts_at(server, positions, self._options.starting_offsets)
+        positions = self._positions_without_group(client)
+        self._found = starts_at(client.server, positions, self._options.starting_offsets)
         return positions
 
-    def _positions_without_group(self, server: Server) -> dict[str, StreamId]:
+    def _positions_without_group(self, client: GroupClient) -> dict[str, StreamId]:
         streams, starting = self._streams, self._options.starting_offsets
         if not streams.by_pattern:
-            streams.hold(server, self._member.streams)
-            without = streams_without_group(server, self._member, self._member.streams)
-            self._expected.record_absent(server, without)
-            return self._kept(server, starting_positions(server, without, starting))
-        without = streams.match(server)
-        if len(without) < len(self._member.streams) or server.execute("EXISTS", self._begun_key):
-            return {**dict.fromkeys(without, MIN_ID), **fetch_initial_positions(server, self._keys, without)}
+            streams.hold(client, self._streams.names)
+            without = streams_without_group(client, self._streams.names)
+            self._expected.record_absent(client.server, without)
+            return self._initial.save(client.server, starting_positions(client.server, without, starting))
+        without = streams.match(client)
+        if len(without) < len(self._streams.names) or client.server.execute("EXISTS", self._begun_key):
+            return {**dict.fromkeys(without, MIN_ID), **self._initial.fetch(client.server, without)}
         # No stream has the group, so the query begins. From the moment of this SET, streams that appear are read from
         # their first entry, also by the run after a kill. All first positions are saved before it.
-        positions = self._kept(server, starting_positions(server, without, starting))
-        server.execute("SET", self._begun_key, self._options.pattern)
+        positions = self._initial.save(client.server, starting_positions(client.server, without, starting))
+        client.server.execute("SET", self._begun_key, self._options.pattern)
         return positions
 
-    def _kept(self, server: Server, positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
-        return save_initial_positions(server, self._keys, positions)
-
-    def open(self, server: Server, checkpoint: Offset) -> Offset:
+    def open(self, client: GroupClient, checkpoint: Offset) -> Offset:
         """Create missing groups: all before the first batch, later those of streams that the checkpoint does not name.
         Return the checkpoint without streams that the options no longer name and that no longer have the group.
 
@@ -360,46 +334,46 @@ class Opening:
         streams = self._streams
         streams.forget_retries()
         if streams.by_pattern:
-            self.join(server, checkpoint)
-            self._expected.check_pattern(server, streams.named(checkpoint))
+            self.join(client, checkpoint)
+            self._expected.report_unmatched(client.server, streams.named(checkpoint))
         else:
-            unnamed = [s for s in self._member.streams if not (checkpoint.token and s in checkpoint.positions)]
-            streams.hold(server, self._member.streams)
-            self._check_expected(server, unnamed)
-            without = streams_without_group(server, self._member, unnamed)
+            unnamed = [s for s in self._streams.names if not (checkpoint.token and s in checkpoint.positions)]
+            streams.hold(client, self._streams.names)
+            self._report_expected(client, unnamed)
+            without = streams_without_group(client, unnamed)
             if not self._expected.has_recorded:
-                self._expected.record_absent(server, without)
-            self._join(server, checkpoint, without)
-            delete_initial_positions(server, self._keys, without)  # the groups have the positions now
+                self._expected.record_absent(client.server, without)
+            self._join(client, checkpoint, without)
+            self._initial.delete(client.server, without)  # the groups have the positions now
         if checkpoint.token:
-            self._confirm(server, checkpoint)
-        return checkpoint if streams.by_pattern else self._without_dropped(server, checkpoint)
+            self._confirm(client, checkpoint)
+        return checkpoint if streams.by_pattern else self._without_dropped(client, checkpoint)
 
-    def join(self, server: Server, checkpoint: Offset) -> None:
+    def join(self, client: GroupClient, checkpoint: Offset) -> None:
         """Match the pattern, and join the streams that match it now. Raises as `open` does."""
-        self._join(server, checkpoint, self._streams.match(server, checkpoint))
+        self._join(client, checkpoint, self._streams.match(client, checkpoint))
 
-    def _join(self, server: Server, checkpoint: Offset, without: Sequence[str]) -> None:
+    def _join(self, client: GroupClient, checkpoint: Offset, without: Sequence[str]) -> None:
         """Create the groups of these streams, and meet those of the others."""
-        positions = self._new_positions(server, [s for s in without if s not in checkpoint.positions])
+        positions = self._new_positions(client, [s for s in without if s not in checkpoint.positions])
         if not checkpoint.token:
             positions |= {s: checkpoint[s] for s in without if s in checkpoint.positions}
         # What is lost since `find` is a loss of the query: the counts of that moment show it.
         found = {s: start for s, start in self._found.items() if positions.get(s) == start.position}
         others = {s: position for s, position in positions.items() if s not in found}
-        created = self._create(server, {**found, **starts_at(server, others, self._options.starting_offsets)})
+        created = self._create(client, {**found, **starts_at(client.server, others, self._options.starting_offsets)})
         self._found = {}
         if not checkpoint.token:
             self._met |= created
-            self._meet_existing(server, checkpoint)
+            self._meet_existing(client, checkpoint)
 
-    def _new_positions(self, server: Server, new: Sequence[str]) -> dict[str, StreamId]:
+    def _new_positions(self, client: GroupClient, new: Sequence[str]) -> dict[str, StreamId]:
         """Return where the groups begin on streams that came to the query after it had begun."""
         if self._streams.by_pattern:
             return dict.fromkeys(new, MIN_ID)
-        return self._kept(server, starting_positions(server, new, self._options.starting_offsets))
+        return self._initial.save(client.server, starting_positions(client.server, new, self._options.starting_offsets))
 
-    def _create(self, server: Server, starts: Mapping[str, Start]) -> set[str]:
+    def _create(self, client: GroupClient, starts: Mapping[str, Start]) -> set[str]:
         """Create groups, and streams that did not exist when the query started. Return the streams that have the group
         now. A stream of a pattern that has vanished since is no longer read. For one of `streams`, raises DataLossError
         unless losses are counted."""
@@ -407,66 +381,66 @@ class Opening:
             stream: GroupChange.at_begin(start, makes_stream=self._expected.was_absent(stream))
             for stream, start in starts.items()
         }
-        vanished = try_to_change(server, self._member, changes).missing
+        vanished = try_to_change(client, changes).missing
         created = {*starts} - vanished
         if vanished and self._streams.by_pattern:
             self._streams.leave(vanished)
         elif vanished and self._options.fail_on_data_loss:
-            raise missing(server, self._member, min(vanished), stream_too=True)
+            raise missing(client, min(vanished), stream_too=True)
         elif vanished:
             for stream in sorted(vanished):
                 _log.warning("stream %r was deleted after the query started. The query creates it again, empty", stream)
             again = {stream: GroupChange.at_begin(starts[stream], makes_stream=True) for stream in vanished}
-            change_groups(server, self._member, again)
+            change_groups(client, again)
             created |= vanished
-        warn_of_entries_before(self._member, {stream: starts[stream] for stream in created})
+        warn_of_entries_before(client.member, {stream: starts[stream] for stream in created})
         return created
 
-    def _meet_existing(self, server: Server, first: Offset) -> None:
+    def _meet_existing(self, client: GroupClient, first: Offset) -> None:
         """Do as `onNewCheckpoint` says, once for each stream, if the group existed on it. first: the first offset.
         Raises GroupSharedError."""
-        options, member = self._options, self._member
+        options = self._options
         new = [stream for stream in self._streams.named(first) if stream not in self._met]
         if not new or not options.is_start_given:
             return
-        later = replace(member, streams=tuple(stream for stream in new if stream not in first.positions))
+        later = [stream for stream in new if stream not in first.positions]
         at_first = None if options.restarts_at is None else FIRST
         existing = {
             **{stream: position for stream, position in first.positions.items() if stream in new},
-            **(first_positions(server, later, {}, at_first) if later.streams else {}),
+            **(first_positions(client, later, at_first) if later else {}),
         }
         if options.restarts_at is not None:
             covered = {s: position for s, position in existing.items() if options.restarts_at.covers(s)}
-            restart_groups(server, member, covered)
+            restart_groups(client, covered)
         else:
             # A query that has committed nothing meets the group that it has created itself.
-            marks = fetch_marks(server, member, list(existing))
+            marks = fetch_marks(client, list(existing))
             existing = {
                 stream: position
                 for stream, position in existing.items()
                 if (mark := marks[stream]) is None or not mark.is_begin or mark.id != position
             }
-            unused = unused_start(server, member, existing, options.starting_offsets)
+            unused = unused_start(client, existing, options.starting_offsets)
             if unused is not None:
-                _log.warning("%s", unused.warning())
+                _log.warning("%s", unused)
         self._met.update(new)
 
-    def _check_expected(self, server: Server, unknown: Sequence[str]) -> None:
+    def _report_expected(self, client: GroupClient, unknown: Sequence[str]) -> None:
         """Raises StreamMissingError, and deletes what `find` has saved: the next start begins at startingOffsets."""
         try:
-            self._expected.check(server, unknown)
+            self._expected.report_silent(client.server, unknown)
         except StreamMissingError:
-            delete_initial_positions(server, self._keys, unknown)
+            self._initial.delete(client.server, unknown)
             raise
 
-    def _without_dropped(self, server: Server, checkpoint: Offset) -> Offset:
-        member = self._member
-        named = {*member.streams, *(returned_stream(stream, member.group) for stream in member.streams)}
-        _, states = fetch_state(server, member, [stream for stream in checkpoint.streams if stream not in named])
+    def _without_dropped(self, client: GroupClient, checkpoint: Offset) -> Offset:
+        streams = self._streams.names
+        named = {*streams, *(returned_stream(stream, client.group) for stream in streams)}
+        _, states = fetch_state(client, [stream for stream in checkpoint.streams if stream not in named])
         return checkpoint.without(stream for stream, state in states.items() if state is None)
 
-    def _confirm(self, server: Server, checkpoint: Offset) -> None:
+    def _confirm(self, client: GroupClient, checkpoint: Offset) -> None:
         """Delete the keys that replace a missing checkpoint: first positions, and the key that the query has begun."""
-        delete_initial_positions(server, self._keys, checkpoint.streams)
+        self._initial.delete(client.server, checkpoint.streams)
         if self._streams.by_pattern:
-            server.execute("DEL", self._begun_key)
+            client.server.execute("DEL", self._begun_key)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kind, Start
-from spark_streams.connector.source.group.snapshot import GroupState, Look, PendingAbove
+from spark_streams.connector.source.group.snapshot import GroupState, PendingAbove, StreamSnapshot
 from spark_streams.connector.source.offset import StreamOffset
 from spark_streams.connector.wire.replies.xinfo import StreamState
 
@@ -50,9 +50,9 @@ def at_position(at: StreamOffset, group: GroupState) -> GroupState:
     return group._replace(last_delivered=at.position, entries_read=at.read, lag=None)
 
 
-def use_of(at: StreamOffset, look: Look) -> GroupUse:
+def use_of(at: StreamOffset, snapshot: StreamSnapshot) -> GroupUse:
     """Return whether the query is alone in the group, now and at the last offset."""
-    others = look.group is not None and bool(look.group.others)
+    others = snapshot.group is not None and bool(snapshot.group.others)
     return GroupUse.SHARED if others or at.read is None else GroupUse.ALONE
 
 
@@ -68,13 +68,13 @@ def is_behind(mark: Mark | None, at: StreamOffset) -> bool:
     return at.number > 0 and (mark is None or mark.number < at.number)
 
 
-def moved_since_checkpoint(at: StreamOffset, look: Look, is_logged: bool = True) -> StreamOffset | None:
+def moved_since_checkpoint(at: StreamOffset, snapshot: StreamSnapshot, is_logged: bool = True) -> StreamOffset | None:
     """Return where the query goes on if its group was moved since the checkpoint: the commit mark says so. An operator
     has moved it with `rstream groups seek`, or a run has, and was killed before Spark logged the new position. None: it
     was not moved. The mark is then replaced by that of the last batch, at the new position. So it is if an operator has
     moved the group to where the checkpoint is: after the next batch, the mark would move the query back. is_logged:
     Spark has logged an offset; as long as it has not, only the mark knows where the operator has moved the group."""
-    mark, group = look.mark, look.group
+    mark, group = snapshot.mark, snapshot.group
     if mark is None or group is None:
         return None
     if mark.id == at.position:
@@ -84,44 +84,44 @@ def moved_since_checkpoint(at: StreamOffset, look: Look, is_logged: bool = True)
         return None
     is_there = group.last_delivered == mark.id and not group.others
     moved = at.moved(mark.id, group.entries_read if is_there else None)
-    return moved if mark.is_seek else moved._replace(added=min(at.added, look.head.added or 0))
+    return moved if mark.is_seek else moved._replace(added=min(at.added, snapshot.head.added or 0))
 
 
 def compare(
-    stream: str, at: StreamOffset, look: Look, above: PendingAbove, closed: int | None = None
+    stream: str, at: StreamOffset, snapshot: StreamSnapshot, above: PendingAbove, closed: int | None = None
 ) -> Finding | None:
     """Return what is wrong with a stream. closed: entries that were lost while the query was alone, if others have
     joined since and the number is known."""
-    found = _Comparison(at, look, above, closed).outcome()
+    found = _Comparison(at, snapshot, above, closed).outcome()
     if found is None:
         return None
     kind, lost = found
-    group, mark = look.group, look.mark
+    group, mark = snapshot.group, snapshot.mark
     others = () if group is None else group.others
-    use = use_of(at, look)
+    use = use_of(at, snapshot)
     return Finding(
         kind,
         stream,
         use,
-        at.position,
-        None if group is None else group.last_delivered,
-        None if mark is None else mark.id,
-        lost,
-        kind is Kind.ENTRIES_LOST and (use is GroupUse.ALONE or bool(closed)),
-        others[0].name if others else "",
+        above=at.position,
+        position=None if group is None else group.last_delivered,
+        mark=None if mark is None else mark.id,
+        lost=lost,
+        is_exact=kind is Kind.ENTRIES_LOST and (use is GroupUse.ALONE or bool(closed)),
+        other=others[0].name if others else "",
     )
 
 
 @dataclass(frozen=True)
 class _Comparison:
     at: StreamOffset
-    look: Look
+    snapshot: StreamSnapshot
     above: PendingAbove
     closed: int | None
 
     def outcome(self) -> tuple[Kind, int] | None:
         """Return the kind of the finding and the number of lost entries (at least)."""
-        at, head, group = self.at, self.look.head, self.look.group
+        at, head, group = self.at, self.snapshot.head, self.snapshot.group
         unread = 1 if at.read is None else max(0, at.added - at.read)
         if not head.exists:
             return Kind.STREAM_MISSING, unread
@@ -132,13 +132,13 @@ class _Comparison:
         if group is None:
             lost = lost_above(head, at.position, at.read) or 0
             return (Kind.STREAM_REPLACED, unread) if is_other or lost < 0 else (Kind.GROUP_MISSING, 0)
-        if is_older(at, self.look.mark):
-            skipped = 1 if use_of(at, self.look) is GroupUse.SHARED else 0  # alone: it reads them again
+        if is_older(at, self.snapshot.mark):
+            skipped = 1 if use_of(at, self.snapshot) is GroupUse.SHARED else 0  # alone: it reads them again
             return Kind.CHECKPOINT_OLDER, skipped
         if is_other:
             return Kind.SERVER_RESTORED, max(at.added - added, 1)
         delivered = group.last_delivered
-        if use_of(at, self.look) is GroupUse.SHARED:
+        if use_of(at, self.snapshot) is GroupUse.SHARED:
             if delivered < at.position:
                 return Kind.GROUP_BELOW, 0
             if not group.has_consumer and delivered > at.position:
@@ -155,7 +155,7 @@ class _Comparison:
         return self._lost(delivered, at.read + self.above.count)
 
     def _lost(self, position: StreamId, read: int | None) -> tuple[Kind, int] | None:
-        lost = lost_above(self.look.head, position, read) or 0
+        lost = lost_above(self.snapshot.head, position, read) or 0
         if lost < 0:
             return Kind.SERVER_RESTORED, 1
         return (Kind.ENTRIES_LOST, lost) if lost else None
@@ -163,45 +163,43 @@ class _Comparison:
     def _lost_in_shared_group(self) -> tuple[Kind, int] | None:
         """By the server's counter, or by ours if nobody has read since the checkpoint. An XDEL above the group is
         certain, and its number unknown."""
-        group, head = self.look.group, self.look.head
+        group, head = self.snapshot.group, self.snapshot.head
         assert group is not None
-        lost = lost_above(head, group.last_delivered, read_in_shared_group(self.at, self.look))
+        lost = lost_above(head, group.last_delivered, read_in_shared_group(self.at, self.snapshot))
         if lost is None:
             return (Kind.ENTRIES_LOST, 1) if head.deleted > group.last_delivered else None
         return (Kind.ENTRIES_LOST, lost) if lost > 0 else None
 
 
-def read_in_shared_group(at: StreamOffset, look: Look) -> int | None:
+def read_in_shared_group(at: StreamOffset, snapshot: StreamSnapshot) -> int | None:
     """Return how many entries were ever added up to the group's position: by our own count if nobody has read since
     the checkpoint."""
-    group = look.group
+    group = snapshot.group
     assert group is not None
     if at.read is not None and group.last_delivered == at.position:
         return at.read
     return None if group.entries_read is None else group.entries_read + at.missed
 
 
-def has_forgotten(at: StreamOffset, look: Look) -> bool:
+def has_forgotten(at: StreamOffset, snapshot: StreamSnapshot) -> bool:
     """Whether the server no longer knows how many entries a shared group has read: it counts fewer than it did (a
     failover of Redis 7.0, FACTS R90)."""
-    group = look.group
+    group = snapshot.group
     if group is None or group.entries_read is None or group.last_delivered < at.position:
         return False
-    is_shared = use_of(at, look) is GroupUse.SHARED
+    is_shared = use_of(at, snapshot) is GroupUse.SHARED
     return is_shared and group.entries_read + at.missed < (at.group_read if at.read is None else at.read)
 
 
 @dataclass(frozen=True)
 class Repair:
-    """What a lenient query does about a finding. at: where it goes on; command: CREATE or SETID, "": the group stays;
-    makes_stream: the look has shown that the stream is missing; creates_consumer: in an existing group;
-    reported_deletion: the highest XDEL that is reported and that `at` does not count."""
+    """What a lenient query does about a finding."""
 
-    at: StreamOffset
-    command: str = ""
-    makes_stream: bool = False
-    creates_consumer: bool = False
-    reported_deletion: StreamId = MIN_ID
+    at: StreamOffset  # where it goes on
+    command: str = ""  # CREATE or SETID; "": the group stays
+    makes_stream: bool = False  # the snapshot has shown that the stream is missing
+    creates_consumer: bool = False  # in an existing group
+    reported_deletion: StreamId = MIN_ID  # the highest XDEL that is reported and that `at` does not count
 
     @property
     def start(self) -> Start:
@@ -214,15 +212,15 @@ class Repair:
         return bool(self.command) or self.creates_consumer
 
 
-def repaired(finding: Finding, at: StreamOffset, look: Look, logged: StreamOffset) -> Repair:
+def repaired(finding: Finding, at: StreamOffset, snapshot: StreamSnapshot, logged: StreamOffset) -> Repair:
     """Apply the rule. at: where the query was; logged: the same of the checkpoint, without corrections of this run."""
-    head, group, kind = look.head, look.group, finding.kind
+    head, group, kind = snapshot.head, snapshot.group, finding.kind
     is_alone = finding.group_use is GroupUse.ALONE
     added = head.added or 0
     if kind is Kind.ENTRIES_LOST and finding.is_exact and not is_alone and at.read is not None:
         return Repair(at._replace(read=min(at.read + finding.lost, added)), reported_deletion=head.deleted)
     if kind is Kind.ENTRIES_LOST:
-        return _without_lost(finding.lost, at, look, is_alone)
+        return _without_lost(finding.lost, at, snapshot, is_alone)
     if kind in (Kind.STREAM_MISSING, Kind.STREAM_REPLACED):
         return Repair(at.moved(MIN_ID, 0)._replace(added=added), "CREATE", not head.exists)
     if kind is Kind.GROUP_MISSING:
@@ -238,19 +236,19 @@ def repaired(finding: Finding, at: StreamOffset, look: Look, logged: StreamOffse
         more = min(lost_above(head, at.position, read) or 0, 0)  # negative: losses above the position were counted
         return Repair(at._replace(read=None if read is None else read + more), "SETID")
     if kind is Kind.CHECKPOINT_OLDER:
-        assert look.mark is not None
-        mark = look.mark
-        return Repair(StreamOffset(mark.id, mark.number, mark.token, None, added, at.missed))
+        assert snapshot.mark is not None
+        mark = snapshot.mark
+        return Repair(StreamOffset(mark.id, mark.number, mark.token, added=added, missed=at.missed))
     return Repair(at.moved(group.last_delivered, None, at.missed), creates_consumer=True)
 
 
-def _without_lost(lost: int, at: StreamOffset, look: Look, is_alone: bool) -> Repair:
+def _without_lost(lost: int, at: StreamOffset, snapshot: StreamSnapshot, is_alone: bool) -> Repair:
     """Return where a query goes on that counts lost entries."""
-    head, group = look.head, look.group
+    head, group = snapshot.head, snapshot.group
     assert group is not None
     added = head.added or 0
     is_at_position = group.last_delivered == at.position
-    if not is_alone and lost_above(head, group.last_delivered, read_in_shared_group(at, look)) is None:
+    if not is_alone and lost_above(head, group.last_delivered, read_in_shared_group(at, snapshot)) is None:
         return Repair(at, reported_deletion=head.deleted)
     if at.read is not None and (is_alone or is_at_position):
         return Repair(at._replace(read=min(at.read + lost, added)))
@@ -267,10 +265,10 @@ def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> boo
     return has_entry or first > at.position or head.length == 0
 
 
-def at_end(at: StreamOffset, look: Look) -> StreamOffset:
+def at_end(at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
     """Return the same with numbers that the server knows now: at the end of the stream, the number of entries read is
     the number of entries added; and what the server has corrected in its own counter."""
-    head, group = look.head, look.group
+    head, group = snapshot.head, snapshot.group
     if group is None or head.added is None or is_ahead(at, head):
         return at
     is_alone = not group.others and not group.released

@@ -68,28 +68,23 @@ class Start:
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding about one stream.
+    """One finding about one stream."""
 
-    above: the checkpoint's position, or the entry above which entries are missing; position: of the group, None: there
-    is no group; mark: position of the commit mark, None: there is none; lost: unread entries that are lost, at least;
-    for SERVER_RESTORED, entries that the server no longer has, read ones, too; is_exact: whether exactly so many are;
-    other: another consumer of the group; detail: which entries, for ENTRIES_LOST; is_harmless: a strict query need not
-    stop: all entries up to the checkpoint are there and the query is alone (GROUP_BELOW), or the loss was accepted
-    before; is_left: the missing stream is one of a pattern, and the query stops reading it.
-    """
-
-    kind: Kind
+    kind: Kind  # what is wrong
     stream: str
-    group_use: GroupUse = GroupUse.ALONE
-    above: StreamId = MIN_ID
-    position: StreamId | None = None
-    mark: StreamId | None = None
+    group_use: GroupUse = GroupUse.ALONE  # whether others are in the group
+    above: StreamId = MIN_ID  # the checkpoint's position, or the entry above which entries are missing
+    position: StreamId | None = None  # of the group; None: there is no group
+    mark: StreamId | None = None  # position of the commit mark; None: there is none
+    # unread entries that are lost, at least; for SERVER_RESTORED, entries that the server no longer has, read ones, too
     lost: int = 0
-    is_exact: bool = True
-    other: str = ""
-    detail: str = ""
+    is_exact: bool = True  # whether exactly so many are
+    other: str = ""  # another consumer of the group
+    detail: str = ""  # which entries, for ENTRIES_LOST
+    # a strict query need not stop: all entries up to the checkpoint are there and the query is alone (GROUP_BELOW), or
+    # the loss was accepted before
     is_harmless: bool = False
-    is_left: bool = False
+    is_left: bool = False  # the missing stream is one of a pattern, and the query stops reading it
 
 
 class MessageContext(NamedTuple):
@@ -179,17 +174,16 @@ _WITHOUT_NOTES = (
 _LEAVES = "counts the entries that it had not read, and stops reading the stream"
 
 
-class Remedy(NamedTuple):
-    """What a query does about a finding: a row of docs/reference/data-loss.md. error, alone_advice, shared_advice,
-    short: if it is strict; alone, shared: what a lenient query does. The advices are templates."""
+class RecoveryAction(NamedTuple):
+    """What a query does about a finding: a row of docs/reference/data-loss.md."""
 
     kind: Kind
-    error: type[StreamStateError]
-    alone_advice: str
-    shared_advice: str
-    short: str
-    alone: str
-    shared: str
+    error: type[StreamStateError]  # of a strict query
+    alone_advice: str  # template, if it is alone in the group
+    shared_advice: str  # template, in a shared group
+    short: str  # the advice in the table
+    alone: str  # what a lenient query does that is alone
+    shared: str  # what a lenient query does in a shared group
 
     def advice(self, use: GroupUse) -> str:
         """Return what the error advises."""
@@ -201,54 +195,54 @@ class Remedy(NamedTuple):
 
 
 ROWS = (
-    Remedy(
+    RecoveryAction(
         Kind.STREAM_MISSING, DataLossError, _RESTORE, _RESTORE, "Restore the stream from a backup, or accept the loss",
         "counts the entries that it had not read, and creates stream and group again",
         "counts the entries that it had not read, and creates stream and group again",
     ),
-    Remedy(
+    RecoveryAction(
         Kind.STREAM_REPLACED, DataLossError, _RESTORE_REPLACED, _RESTORE_REPLACED,
         "Restore the stream from a backup, or accept the loss",
         "counts the entries that it had not read, and reads what the stream holds now",
         "counts the entries that it had not read, and reads what the stream holds now",
     ),
-    Remedy(
+    RecoveryAction(
         Kind.GROUP_MISSING, GroupMissingError, _CREATE, _SHARED_CREATE, "Create the group at the checkpoint",
         "creates the group at the checkpoint", "creates the group at the checkpoint",
     ),
-    Remedy(
+    RecoveryAction(
         Kind.GROUP_BELOW, StreamStateError, _ALONE_BELOW, _SHARED_BELOW, "Set the group to the checkpoint",
         "sets the group to the checkpoint", "goes on at the group's position, and reads entries again",
     ),
-    Remedy(
+    RecoveryAction(
         Kind.GROUP_ABOVE, DataLossError, _ALONE_ABOVE, _SHARED_ABOVE, "Set the group back, or accept the loss",
         "sets the group back to the checkpoint, and reads the entries", "counts a loss, and goes on at the group's "
         "position",
     ),
-    Remedy(
+    RecoveryAction(
         Kind.CHECKPOINT_OLDER, DataLossError, _USE_LATER, _USE_LATER,
         "Start it with the checkpoint that was used last, or set the group back",
         "sets the group back to the checkpoint, and reads the entries again",
         "counts a loss, and goes on at the commit mark",
     ),
-    Remedy(
+    RecoveryAction(
         Kind.SERVER_RESTORED, DataLossError, _RESTORE_NEWER, _RESTORE_NEWER,
         "Restore a newer backup, or accept the loss",
         "counts the missing entries, and goes on with those that are there",
         "counts the missing entries, and goes on at the group's position",
     ),
-    Remedy(
+    RecoveryAction(
         Kind.ENTRIES_LOST, DataLossError, _KEEP_LONGER, _KEEP_LONGER, "Keep the stream longer, or accept the loss",
         "counts them, and goes on", "counts at least so many, and goes on",
     ),
-    Remedy(
+    RecoveryAction(
         Kind.NOTES_LOST, DataLossError, _WITHOUT_NOTES, _WITHOUT_NOTES, "List the pending entries, or accept the loss",
         "counts one entry, because their number is not known, and acknowledges the batch",
         "counts one entry, because their number is not known, and acknowledges the batch",
     ),
 )  # fmt: skip
 
-REMEDIES: Mapping[Kind, Remedy] = {row.kind: row for row in ROWS}
+RECOVERY_ACTIONS: Mapping[Kind, RecoveryAction] = {row.kind: row for row in ROWS}
 
 
 @dataclass
@@ -298,7 +292,7 @@ class DataLoss:
 
     def count(self, finding: Finding) -> None:
         """Log a finding, and count what is lost."""
-        does = _LEAVES if finding.is_left else REMEDIES[finding.kind].does(finding.group_use)
+        does = _LEAVES if finding.is_left else RECOVERY_ACTIONS[finding.kind].does(finding.group_use)
         line = f"{problem_of(finding, self.place)}. The query {does}"
         if not finding.lost:
             _log.log(logging.INFO if finding.is_harmless else logging.WARNING, "%s", line)
@@ -310,7 +304,7 @@ class DataLoss:
 
 def error_of(finding: Finding, place: MessageContext) -> StreamStateError:
     """Return the error for a finding."""
-    row = REMEDIES[finding.kind]
+    row = RECOVERY_ACTIONS[finding.kind]
     advice = row.advice(finding.group_use).format_map(_words(finding, place))
     return row.error(f"{problem_of(finding, place)}. {advice}")
 

@@ -35,14 +35,13 @@ _log = logging.getLogger("spark_streams.source")
 
 @dataclass
 class _RetryStream:
-    """One retry stream. delay: milliseconds; exists: it was seen on the server; length: entries; first: ID of its first
-    entry, None: unknown."""
+    """One retry stream."""
 
     name: str
-    delay: int
-    exists: bool = False
-    length: int = 0
-    first: StreamId | None = None
+    delay: int  # milliseconds
+    exists: bool = False  # it was seen on the server
+    length: int = 0  # entries
+    first: StreamId | None = None  # ID of its first entry; None: unknown
 
     @property
     def due(self) -> int | None:

@@ -1,9 +1,9 @@
 """Streams and consumer groups as the driver sees them.
 
-fetch_looks   one transaction for each stream: stream, group, consumers, commit mark and time are of one moment
-fetch_state   one round trip for all streams, without transactions: for a query whose groups are as it has left them
+fetch_snapshots   one transaction for each stream: stream, group, consumers, commit mark and time are of one moment
+fetch_state       one round trip for all streams, without transactions: for a query whose groups are as it has left them
 
-A role (trigger.roles) adds what is pending above the query's position to its looks.
+A role (trigger.roles) adds what is pending above the query's position to the snapshots.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.errors import GroupMissingError, GroupSharedError, StreamStateError
 from spark_streams.connector.keys import probe_group
 from spark_streams.connector.operator_commands import delete_consumer_command
-from spark_streams.connector.source.commit_mark import Mark, committed_key
+from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.recovery import Finding, Kind, MessageContext, error_of, problem_of
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply
-from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import transact_in_turn
 from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, milliseconds
 from spark_streams.connector.wire.replies.xinfo import (
@@ -41,20 +40,15 @@ class OtherConsumer(NamedTuple):
 
 
 class GroupState(NamedTuple):
-    """One stream's group at one moment.
+    """One stream's group at one moment."""
 
-    last_delivered: the group's position; entries_read, lag: Redis' own counts, None: unknown; ours: entries pending for
-    the query's consumer; has_consumer: whether the group has the query's consumer; others: all other consumers;
-    released: entries that are pending for no consumer (XNACK).
-    """
-
-    last_delivered: StreamId
-    entries_read: int | None
-    lag: int | None
-    ours: int
-    has_consumer: bool = True
-    others: tuple[OtherConsumer, ...] = ()
-    released: int = 0
+    last_delivered: StreamId  # the group's position
+    entries_read: int | None  # Redis' own count; None: unknown
+    lag: int | None  # Redis' own count; None: unknown
+    ours: int  # entries pending for the query's consumer
+    has_consumer: bool = True  # whether the group has the query's consumer
+    others: tuple[OtherConsumer, ...] = ()  # all other consumers
+    released: int = 0  # entries that are pending for no consumer (XNACK)
 
     @property
     def is_alone(self) -> bool:
@@ -62,59 +56,57 @@ class GroupState(NamedTuple):
         return self.has_consumer and not self.others and not self.released
 
 
-class Look(NamedTuple):
-    """A stream, its group (None: there is none), the query's commit mark and the server's time (milliseconds) at one
-    moment. has_scratch: it has the query's scratch group, which a killed run has left (trigger.reserve)."""
+class StreamSnapshot(NamedTuple):
+    """A stream, its group and its commit mark at one moment."""
 
-    head: StreamState
-    group: GroupState | None
-    mark: Mark | None = None
-    time: int = 0
-    has_scratch: bool = False
+    head: StreamState  # the stream
+    group: GroupState | None  # None: there is none
+    mark: Mark | None = None  # the query's commit mark
+    time: int = 0  # of the server, in milliseconds
+    has_scratch: bool = False  # it has the query's scratch group, which a killed run has left (trigger.reserve)
 
     @property
     def until(self) -> int:
-        """When what is pending in the look was delivered at the latest (Range.until). 0: at any time, because nobody
-        else can hand entries over."""
+        """When what is pending in the snapshot was delivered at the latest (Range.until). 0: at any time, because
+        nobody else can hand entries over."""
         return 0 if self.group is not None and self.group.is_alone else self.time
 
 
-def fetch_looks(server: Server, member: Membership, streams: Sequence[str]) -> dict[str, Look]:
+def fetch_snapshots(client: GroupClient, streams: Sequence[str]) -> dict[str, StreamSnapshot]:
     """Return the state of each stream at one moment. Raises WrongKeyTypeError, ServerReplyError."""
-    looks: dict[str, Look] = {}
-    scratch = probe_group(member.group, member.consumer)
-    for connection, part in server.parts(streams, lambda stream: stream):
+    snapshots: dict[str, StreamSnapshot] = {}
+    scratch = probe_group(client.group, client.consumer)
+    for connection, part in client.server.parts(streams, lambda stream: stream):
         # One stream after the other: XINFO STREAM also returns the first and the last entry, however large.
-        for stream, (info, groups, consumers, mark, time) in _looked_at(connection, member, part):
-            head = read_stream_state(server, stream, info)
-            group = _read_group_state(server, member, stream, groups, consumers)
+        for stream, (info, groups, consumers, mark, time) in _snapshot_replies(client, connection, part):
+            head = read_stream_state(client.server, stream, info)
+            group = _read_group_state(client, stream, groups, consumers)
             has_scratch = group_named(scratch, groups) is not None
-            looks[stream] = Look(head, group, Mark.parse(mark), milliseconds(time), has_scratch)
-    return {stream: looks[stream] for stream in streams}
+            snapshots[stream] = StreamSnapshot(head, group, Mark.parse(mark), milliseconds(time), has_scratch)
+    return {stream: snapshots[stream] for stream in streams}
 
 
-def _looked_at(
-    connection: Connection, member: Membership, streams: Sequence[str]
+def _snapshot_replies(
+    client: GroupClient, connection: Connection, streams: Sequence[str]
 ) -> Iterator[tuple[str, Sequence[Reply]]]:
-    """Yield each stream with the replies to the commands of its look."""
+    """Yield each stream with the replies to the commands of its snapshot."""
     sent: list[list[tuple[Argument, ...]]] = []
     for stream in streams:
-        key = committed_key(stream, member.group, member.consumer)
-        look: list[tuple[Argument, ...]] = [("XINFO", "STREAM", stream), *_group_commands(member, stream)]
-        sent.append([*look, ("GET", key), ("TIME",)])
+        key = client.mark_key(stream)
+        snapshot: list[tuple[Argument, ...]] = [("XINFO", "STREAM", stream), *_group_commands(client.member, stream)]
+        sent.append([*snapshot, ("GET", key), ("TIME",)])
     yield from zip(streams, transact_in_turn(connection, sent, is_no_such_key, is_no_group), strict=True)
 
 
-def fetch_marks(server: Server, member: Membership, streams: Sequence[str]) -> dict[str, Mark | None]:
+def fetch_marks(client: GroupClient, streams: Sequence[str]) -> dict[str, Mark | None]:
     """Return the commit marks of these streams; None: there is none. Raises ServerError."""
-    keys = [committed_key(stream, member.group, member.consumer) for stream in streams]
-    marks = map(Mark.parse, server.execute_all([("GET", key) for key in keys]))
+    keys = [client.mark_key(stream) for stream in streams]
+    marks = map(Mark.parse, client.server.execute_all([("GET", key) for key in keys]))
     return dict(zip(streams, marks, strict=True))
 
 
 def fetch_state(
-    server: Server,
-    member: Membership,
+    client: GroupClient,
     streams: Sequence[str],
     cached_heads: Mapping[str, StreamState] | None = None,
     if_alone: bool = False,
@@ -129,22 +121,22 @@ def fetch_state(
     commands: list[tuple[str, ...]] = []
     for stream in streams:
         commands.append(("XLEN", stream) if stream in cached_heads else ("XINFO", "STREAM", stream))
-        commands += _group_commands(member, stream)[: 1 if if_alone else 2]
-    replies = server.execute_each(commands, is_no_such_key, is_no_group)
+        commands += _group_commands(client.member, stream)[: 1 if if_alone else 2]
+    replies = client.server.execute_each(commands, is_no_such_key, is_no_group)
     heads: dict[str, StreamState] = {}
     states: dict[str, GroupState | None] = {}
     for stream, head, groups in zip(streams, replies, replies, strict=True):
         if if_alone:
-            state = read_lone_group(member, groups)
+            state = read_lone_group(client.member, groups)
         else:
-            state = _read_group_state(server, member, stream, groups, next(replies))
+            state = _read_group_state(client, stream, groups, next(replies))
         states[stream] = state
         cached_head = cached_heads.get(stream)
         if cached_head is None:
-            heads[stream] = read_stream_state(server, stream, head)
+            heads[stream] = read_stream_state(client.server, stream, head)
         elif state is not None and _is_unchanged(cached_head, head, state):
             heads[stream] = cached_head
-    heads.update(stream_states(server, [stream for stream in streams if stream not in heads]))
+    heads.update(stream_states(client.server, [stream for stream in streams if stream not in heads]))
     return heads, states
 
 
@@ -155,11 +147,11 @@ def _is_unchanged(head: StreamState, length: Reply, state: GroupState) -> bool:
     return state.entries_read + state.lag == head.added
 
 
-def read_group_state(server: Server, member: Membership, stream: str, groups: Reply, consumers: Reply) -> GroupState:
+def read_group_state(client: GroupClient, stream: str, groups: Reply, consumers: Reply) -> GroupState:
     """Parse the answers to XINFO GROUPS and XINFO CONSUMERS. Raises GroupMissingError, DataLossError."""
-    state = _read_group_state(server, member, stream, groups, consumers)
+    state = _read_group_state(client, stream, groups, consumers)
     if state is None:
-        raise missing(server, member, stream, is_no_such_key(groups))
+        raise missing(client, stream, is_no_such_key(groups))
     return state
 
 
@@ -172,18 +164,16 @@ def read_lone_group(member: Membership, groups: Reply) -> GroupState | None:
     return GroupState(group.last_delivered, group.entries_read, group.lag, group.pending)
 
 
-def read_group_now(server: Server, member: Membership, stream: str) -> GroupState:
+def read_group_now(client: GroupClient, stream: str) -> GroupState:
     """Ask the server for the group. Raises GroupMissingError, DataLossError."""
-    groups, consumers = server.execute_all(_group_commands(member, stream), is_no_such_key, is_no_group)
-    return read_group_state(server, member, stream, groups, consumers)
+    groups, consumers = client.server.execute_all(_group_commands(client.member, stream), is_no_such_key, is_no_group)
+    return read_group_state(client, stream, groups, consumers)
 
 
-def missing(
-    server: Server, member: Membership, stream: str, stream_too: bool, logged: StreamId | None = None
-) -> StreamStateError:
+def missing(client: GroupClient, stream: str, stream_too: bool, logged: StreamId | None = None) -> StreamStateError:
     """Return the error for a missing group, alone or with its stream. logged: the checkpoint's position, None:
     unknown."""
-    place = MessageContext(member, str(server.address), server.address.forgets)
+    place = MessageContext(client.member, str(client.server.address), client.server.address.forgets)
     kind = Kind.STREAM_MISSING if stream_too else Kind.GROUP_MISSING
     finding = Finding(kind, stream, above=MIN_ID if logged is None else logged)
     if stream_too or logged is not None:
@@ -198,10 +188,8 @@ def _group_commands(member: Membership, stream: str) -> list[tuple[str, ...]]:
     return [("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, member.group)]
 
 
-def _read_group_state(
-    server: Server, member: Membership, stream: str, groups: Reply, consumers: Reply
-) -> GroupState | None:
-    group = group_named(member.group, groups)
+def _read_group_state(client: GroupClient, stream: str, groups: Reply, consumers: Reply) -> GroupState | None:
+    group = group_named(client.group, groups)
     if group is None:
         return None
     ours = None
@@ -211,7 +199,7 @@ def _read_group_state(
         consumer_list = consumers_in(consumers)
         released = max(0, group.pending - sum(consumer.pending for consumer in consumer_list))
         for consumer in consumer_list:
-            if consumer.text == member.consumer:
+            if consumer.text == client.consumer:
                 ours = consumer.pending
             else:
                 others.append(OtherConsumer(consumer.text, consumer.pending))
@@ -219,10 +207,10 @@ def _read_group_state(
         group.last_delivered,
         group.entries_read,
         group.lag,
-        ours or 0,
-        ours is not None,
-        tuple(others),
-        released,
+        ours=ours or 0,
+        has_consumer=ours is not None,
+        others=tuple(others),
+        released=released,
     )
 
 
@@ -254,11 +242,11 @@ class PendingAbove:
 
 
 @dataclass(frozen=True)
-class Looks:
-    """Looks at some streams, and what is pending above the position in each: for the query, and for nobody (released:
-    number and last ID)."""
+class Snapshots:
+    """Snapshots of some streams, and what is pending above the position in each: for the query, and for nobody
+    (released: number and last ID)."""
 
-    looks: Mapping[str, Look]
+    snapshots: Mapping[str, StreamSnapshot]
     above: Mapping[str, list[Range]]
     released: Mapping[str, tuple[int, StreamId]]
 
@@ -272,15 +260,17 @@ class Looks:
         """Return how many entries are pending for the query above its position."""
         return sum(entries.count for entries in self.above.get(stream, ()))
 
-    def of(self, streams: Collection[str]) -> Looks:
-        """Return the looks at these streams."""
-        return Looks(
-            {stream: look for stream, look in self.looks.items() if stream in streams},
+    def of(self, streams: Collection[str]) -> Snapshots:
+        """Return the snapshots of these streams."""
+        return Snapshots(
+            {stream: snapshot for stream, snapshot in self.snapshots.items() if stream in streams},
             {stream: ranges for stream, ranges in self.above.items() if stream in streams},
             {stream: released for stream, released in self.released.items() if stream in streams},
         )
 
-    def with_later(self, other: Looks) -> Looks:
-        """Return these looks, and later ones at some of the streams instead of theirs."""
-        kept = self.of(self.looks.keys() - other.looks.keys())
-        return Looks({**kept.looks, **other.looks}, {**kept.above, **other.above}, {**kept.released, **other.released})
+    def with_later(self, other: Snapshots) -> Snapshots:
+        """Return these snapshots, and later ones of some of the streams instead of theirs."""
+        kept = self.of(self.snapshots.keys() - other.snapshots.keys())
+        return Snapshots(
+            {**kept.snapshots, **other.snapshots}, {**kept.above, **other.above}, {**kept.released, **other.released}
+        )

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from itertools import filterfalse
 
 from spark_streams.base.ids import MIN_ID
@@ -46,10 +45,9 @@ from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.options.values import MOST_DELAYS
 from spark_streams.connector.retention import ForgottenGroup
 from spark_streams.connector.shards.names import Shard
-from spark_streams.connector.source.commit_mark import committed_key
-from spark_streams.connector.source.group.changes import streams_without_group
+from spark_streams.connector.source.group.group_changes import streams_without_group
 from spark_streams.connector.source.group.retries import Retries
-from spark_streams.connector.source.group_client import Membership, lease_key
+from spark_streams.connector.source.group_client import GroupClient, Membership, lease_key
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire import lease
@@ -122,7 +120,7 @@ class ExpectedStreams:
         """Whether a stream did not exist when the query started."""
         return stream in self._absent
 
-    def check(self, server: Server, unknown: Sequence[str]) -> None:
+    def report_silent(self, server: Server, unknown: Sequence[str]) -> None:
         """Report streams without entries, at the first trigger of a run. unknown: streams that the checkpoint does not
         name. Raises StreamMissingError."""
         if self._is_reported:
@@ -139,7 +137,7 @@ class ExpectedStreams:
             _log.warning("%s", line)
         self._is_reported = True
 
-    def check_pattern(self, server: Server, streams: Sequence[str]) -> None:
+    def report_unmatched(self, server: Server, streams: Sequence[str]) -> None:
         """Do the same for a pattern. streams: that match it, or that the checkpoint names."""
         if not self._is_reported and not streams:
             line = nothing_matches(server, self._options.pattern, self._excluded)
@@ -150,35 +148,35 @@ class ExpectedStreams:
 _KINDS = ("committed", "notes", "missing")  # not the lease, which the next renewal removes
 
 
-def is_idle(server: Server, member: Membership, stream: str) -> bool:
+def is_idle(client: GroupClient, stream: str) -> bool:
     """Whether a stream is missing, and no entry of it waits for a retry or is returned. Raises ServerError."""
-    return _has_nothing(_state(server.connection_for(stream), member, stream))
+    return _has_nothing(_state(client.server.connection_for(stream), client.group, stream))
 
 
-def forget(server: Server, member: Membership, stream: str) -> bool:
+def forget(client: GroupClient, stream: str) -> bool:
     """Delete the keys beside a missing stream. Return False, and delete nothing, if it exists by now or an entry of it
     waits. Raises ServerError."""
-    node = server.connection_for(stream)
-    retries, returned = _retry_streams(member, stream), returned_stream(stream, member.group)
+    node = client.server.connection_for(stream)
+    retries, returned = _retry_streams(client.group, stream), returned_stream(stream, client.group)
     node.execute("WATCH", stream, *retries, returned)
-    if not _has_nothing(_state(node, member, stream)):
+    if not _has_nothing(_state(node, client.group, stream)):
         node.execute("UNWATCH")
         return False
-    keys: list[bytes | str] = [*retries, *map(origins_key, retries), returned, delays_key(stream, member.group)]
+    keys: list[bytes | str] = [*retries, *map(origins_key, retries), returned, delays_key(stream, client.group)]
     for name in (stream, returned):
-        keys += [key for kind, key in keys_of_consumer(name, member.group, member.consumer) if kind in _KINDS]
+        keys += [key for kind, key in keys_of_consumer(name, client.group, client.consumer) if kind in _KINDS]
     return transact(node, [("DEL", *keys)]) is not None
 
 
-def _retry_streams(member: Membership, stream: str) -> list[str]:
-    return [retry_stream(stream, member.group, attempts) for attempts in range(1, MOST_DELAYS + 1)]
+def _retry_streams(group: str, stream: str) -> list[str]:
+    return [retry_stream(stream, group, attempts) for attempts in range(1, MOST_DELAYS + 1)]
 
 
-def _state(node: Connection, member: Membership, stream: str) -> Sequence[Reply]:
+def _state(node: Connection, group: str, stream: str) -> Sequence[Reply]:
     """Return whether the stream exists, what is pending of returned entries, and the lengths of the other streams."""
-    returned = returned_stream(stream, member.group)
-    lengths = [("XLEN", name) for name in (returned, *_retry_streams(member, stream))]
-    return node.execute_all([("EXISTS", stream), ("XPENDING", returned, member.group), *lengths], is_no_group)
+    returned = returned_stream(stream, group)
+    lengths = [("XLEN", name) for name in (returned, *_retry_streams(group, stream))]
+    return node.execute_all([("EXISTS", stream), ("XPENDING", returned, group), *lengths], is_no_group)
 
 
 def _has_nothing(state: Sequence[Reply]) -> bool:
@@ -205,7 +203,8 @@ class StreamSet:
         self._checkpointed: Sequence[str] = ()  # the streams of the last checkpoint
         self._left_out = ""  # as it was last logged
         self._read: set[str] = set()  # streams of the pattern that this run has read, and that are not forgotten
-        self.member = Membership(options.streams or (), options.group, options.consumer)
+        self.member = Membership(options.group, options.consumer)
+        self.names = options.streams or ()  # those of the options, or those that match the pattern
 
     @property
     def by_pattern(self) -> bool:
@@ -215,24 +214,24 @@ class StreamSet:
     def named(self, checkpoint: Offset) -> tuple[str, ...]:
         """Return the streams of the options, or those of the pattern and the checkpoint, without returned entries."""
         if not self.by_pattern:
-            return self.member.streams
-        return tuple(sorted({*self.member.streams, *filterfalse(is_returned, checkpoint.streams)}))
+            return self.names
+        return tuple(sorted({*self.names, *filterfalse(is_returned, checkpoint.streams)}))
 
-    def of_trigger(self, server: Server, checkpoint: Offset) -> tuple[str, ...]:
+    def of_trigger(self, client: GroupClient, checkpoint: Offset) -> tuple[str, ...]:
         """Return the streams to read, after returning due entries for their retry, and hold the lease on them.
         Raises ConsumerTakenError, ServerError."""
         streams = self.named(checkpoint)
         self._checkpointed = checkpoint.streams
         if self.by_pattern:
-            self._forget_missing(server, streams, checkpoint)
-        streams = (*streams, *self._returned(server, streams, checkpoint))
-        self.hold(server, streams)
+            self._forget_missing(client, streams, checkpoint)
+        streams = (*streams, *self._returned(client, streams, checkpoint))
+        self.hold(client, streams)
         self._lease.keep_only(streams)
         if len(self._begun_on) > len(streams):  # a stream that comes back is asked for again
             self._begun_on.intersection_update(streams)
         return streams
 
-    def _returned(self, server: Server, streams: Sequence[str], checkpoint: Offset) -> Sequence[str]:
+    def _returned(self, client: GroupClient, streams: Sequence[str], checkpoint: Offset) -> Sequence[str]:
         """Return due entries for their retry. Return the streams with returned entries. The server is asked at each
         trigger if the query has retryDelay, otherwise only if the streams have changed."""
         # A stream that no longer matches the pattern may have entries that wait for a retry or are returned.
@@ -241,23 +240,22 @@ class StreamSet:
         if self._options.retry_delay or origins != self._retry_origins:
             self._retry_origins = origins
             limit = 0 if self._ends_now else self._limits.returned_entries
-            self._returned_streams = self.retries.return_due(server, origins, checkpoint, limit)
+            self._returned_streams = self.retries.return_due(client.server, origins, checkpoint, limit)
         return [stream for stream in self._returned_streams if stream not in self._unused_returned]
 
-    def _forget_missing(self, server: Server, streams: Sequence[str], checkpoint: Offset) -> None:
+    def _forget_missing(self, client: GroupClient, streams: Sequence[str], checkpoint: Offset) -> None:
         """Forget missing streams, here and on the server, unless entries of them wait (missing_streams)."""
         returned = {origin_of(stream): stream for stream in checkpoint.streams if is_returned(stream)}
         self._read |= {*streams, *returned}
         missing_streams = self._read - {*streams}
-        idle = {stream for stream in missing_streams & returned.keys() if is_idle(server, self.member, stream)}
+        idle = {stream for stream in missing_streams & returned.keys() if is_idle(client, stream)}
         unused = {returned[stream] for stream in idle}
         # If an entry is returned after all, the query continues at the group's position, and not at a mark.
-        member = self.member
-        keys = [committed_key(s, member.group, member.consumer) for s in sorted(unused - self._unused_returned)]
-        server.execute_all([("DEL", key) for key in keys])
+        keys = [client.mark_key(s) for s in sorted(unused - self._unused_returned)]
+        client.server.execute_all([("DEL", key) for key in keys])
         self._unused_returned = unused
         for stream in missing_streams - returned.keys():
-            if forget(server, self.member, stream):
+            if forget(client, stream):
                 self.retries.forget_stream(stream)
                 self._read.discard(stream)
 
@@ -267,40 +265,40 @@ class StreamSet:
 
     def leave(self, streams: Collection[str]) -> None:
         """Read these missing streams of the pattern no longer, until the pattern matches them again."""
-        self.member = replace(self.member, streams=tuple(s for s in self.member.streams if s not in streams))
+        self.names = tuple(stream for stream in self.names if stream not in streams)
 
     def forget_retries(self) -> None:
         """Ask the server at the next trigger which entries wait for a retry."""
         self.retries.forget()
         self._retry_origins = None
 
-    def until_now(self, server: Server) -> tuple[str, ...]:
+    def until_now(self, client: GroupClient) -> tuple[str, ...]:
         """Return all streams of a run that ends at their present last entries, after returning all due entries. From
-        now on it looks for no others."""
+        now on it takes no others."""
         self._ends_now = True
-        streams = self.member.streams
-        return (*streams, *self.retries.return_due(server, streams, None, limit=None))
+        streams = self.names
+        return (*streams, *self.retries.return_due(client.server, streams, None, limit=None))
 
     # -- the pattern ---------------------------------------------------------------------------------------------
 
-    def match(self, server: Server, checkpoint: Offset | None = None) -> list[str]:
+    def match(self, client: GroupClient, checkpoint: Offset | None = None) -> list[str]:
         """Match the pattern: read the streams that match it. Return those of them that do not have the group.
         checkpoint: None if Spark has not passed it yet."""
         self._checkpointed = self._checkpointed if checkpoint is None else checkpoint.streams
         if not self._ends_now:
-            matching = self._fetch_matching(server)
-            self.hold(server, matching)
+            matching = self._fetch_matching(client)
+            self.hold(client, matching)
             self._matched_at = self._now()
-            self.member = replace(self.member, streams=tuple(matching))
-        return streams_without_group(server, self.member, self.member.streams)
+            self.names = tuple(matching)
+        return streams_without_group(client, self.names)
 
-    def has_changed(self, server: Server) -> bool:
+    def has_changed(self, client: GroupClient) -> bool:
         """Whether a pattern matches other streams than those that are read. The server is asked at intervals.
         Raises ServerError, and ConsumerTakenError if the lease is lost."""
-        self.hold(server, ())
+        self.hold(client, ())
         if not self.is_match_due():
             return False
-        if self._fetch_matching(server) != [*self.member.streams]:
+        if self._fetch_matching(client) != [*self.names]:
             return True  # the trigger matches the pattern again and joins the new streams
         self._matched_at = self._now()
         return False
@@ -308,29 +306,29 @@ class StreamSet:
     def is_match_due(self) -> bool:
         """Whether the pattern was matched so long ago that new streams may match it."""
         limits = self._limits
-        interval = max(limits.pattern_interval, limits.pattern_interval_each * len(self.member.streams))
+        interval = max(limits.pattern_interval, limits.pattern_interval_each * len(self.names))
         return self.by_pattern and not self._ends_now and self._now() - self._matched_at >= interval
 
-    def _fetch_matching(self, server: Server) -> list[str]:
+    def _fetch_matching(self, client: GroupClient) -> list[str]:
         """Return the streams that match the pattern and have entries, or the group: entries of an empty stream may wait
         for a retry. Those that the options exclude are left out."""
         own = own_dead_letter_streams(self._options.dead_letter_stream)
-        names = self._options.without_excluded(matching_streams(server, self._options.pattern, own))
-        found = bounded(names, lambda names: self._used(server, names), self._limits.pattern_streams)
+        names = self._options.without_excluded(matching_streams(client.server, self._options.pattern, own))
+        found = bounded(names, lambda names: self._used(client, names), self._limits.pattern_streams)
         self._report_left_out(found.left_out)
         matching = found.streams
-        inputs = self._inputs.filter_inputs(server, matching)
+        inputs = self._inputs.filter_inputs(client.server, matching)
         empty = self._inputs.without_entries(matching)
         if not empty:
             return inputs
-        without = {*streams_without_group(server, self.member, empty), *fetch_recorded(server, empty)}
+        without = {*streams_without_group(client, empty), *fetch_recorded(client.server, empty)}
         return sorted({*inputs, *filterfalse(without.__contains__, empty)})
 
-    def _used(self, server: Server, names: Sequence[str]) -> Collection[str]:
+    def _used(self, client: GroupClient, names: Sequence[str]) -> Collection[str]:
         """Return the streams that the query reads: those of this run and of the checkpoint, else those with the group.
         Streams of a stranger do not take their places."""
-        known = {*self.member.streams, *self._checkpointed}
-        return known or {*names}.difference(streams_without_group(server, self.member, names))
+        known = {*self.names, *self._checkpointed}
+        return known or {*names}.difference(streams_without_group(client, names))
 
     def _report_left_out(self, left_out: str) -> None:
         """Log which streams of the pattern are left out, when this changes."""
@@ -343,12 +341,12 @@ class StreamSet:
 
     # -- the lease -----------------------------------------------------------------------------------------------
 
-    def hold(self, server: Server, streams: Sequence[str]) -> None:
+    def hold(self, client: GroupClient, streams: Sequence[str]) -> None:
         """Hold the lease on these streams. Raises ConsumerTakenError, and GroupForgottenError if the query begins."""
-        self._lease.hold(server, streams)
+        self._lease.hold(client.server, streams)
         if not self._begun_on.issuperset(streams):
             new = [stream for stream in streams if stream not in self._begun_on]
-            require_not_forgotten(server, self.member, new, not self._options.fail_on_data_loss)
+            require_not_forgotten(client, new, not self._options.fail_on_data_loss)
             self._begun_on.update(new)
 
     def live(self, server: Server, consumers: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -360,25 +358,25 @@ class StreamSet:
         self._lease.release()
 
 
-def require_not_forgotten(server: Server, member: Membership, streams: Sequence[str], accepts_loss: bool) -> None:
+def require_not_forgotten(client: GroupClient, streams: Sequence[str], accepts_loss: bool) -> None:
     """Check that the group was not forgotten on these streams since it was last used (connector.retention), while the
     query holds its lease. accepts_loss: log it, and let the group hold entries back again.
 
     Raises GroupForgottenError, ServerError.
     """
     own = [stream for stream in streams if not is_returned(stream)]
-    replies = server.execute_all([("GET", forgotten_key(stream, member.group)) for stream in own])
+    replies = client.server.execute_all([("GET", forgotten_key(stream, client.group)) for stream in own])
     for stream, record in zip(own, map(ForgottenGroup.parse, replies), strict=True):
         if record is None:
             continue
-        [groups] = server.execute_all([("XINFO", "GROUPS", stream)], is_no_such_key)
-        info = group_named(member.group, groups)
+        [groups] = client.server.execute_all([("XINFO", "GROUPS", stream)], is_no_such_key)
+        info = group_named(client.group, groups)
         if info is None or info.last_delivered != record.position:
             continue  # created again or set to another position since
-        first = stream_states(server, [stream])[stream].first
+        first = stream_states(client.server, [stream])[stream].first
         left = "no entry is left" if first in (None, MIN_ID) else f"the oldest entry that is left is {first}"
         why = (
-            f"group {member.group!r} of stream {stream!r} at {server.address} was forgotten at "
+            f"group {client.group!r} of stream {stream!r} at {client.server.address} was forgotten at "
             f"{from_milliseconds(record.at).isoformat(timespec='seconds')}, after entry {record.position}: its "
             "consumers were idle when rstream groups prune --hold ran, so entries that it had not acknowledged may be "
             f"removed; {left}"
@@ -389,4 +387,4 @@ def require_not_forgotten(server: Server, member: Membership, streams: Sequence[
                 "entries longer, raise --idle of that command where it is scheduled"
             )
         _log.warning("%s (failOnDataLoss=false)", why)
-        server.execute("DEL", forgotten_key(stream, member.group))
+        client.server.execute("DEL", forgotten_key(stream, client.group))

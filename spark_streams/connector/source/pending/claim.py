@@ -41,7 +41,7 @@ from spark_streams.connector.source.group.account import count_missing
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters
 from spark_streams.connector.source.group.snapshot import GroupState, OtherConsumer, read_group_now
 from spark_streams.connector.source.group.streams import StreamSet
-from spark_streams.connector.source.group_client import Membership, lease_key
+from spark_streams.connector.source.group_client import GroupClient, Membership, lease_key
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.pending_list import pending_ids, pending_page
@@ -210,7 +210,7 @@ class Claims:
 
     def _count_pending(self, server: Server, stream: str) -> int:
         """Return how many entries are pending for the query. Raises GroupMissingError, DataLossError."""
-        return read_group_now(server, self._member, stream).ours
+        return read_group_now(GroupClient(server, self._member, self._limits), stream).ours
 
     def _count_deleted(self, server: Server, stream: str, requested_ids: Sequence[bytes]) -> int:
         """Return how many entries that a claim requested are no longer in the stream: XCLAIM drops those from the
@@ -218,8 +218,7 @@ class Claims:
         ids = texts_of(b"".join(requested_ids))
         first, last = StreamId.parse(ids[0].as_py()), StreamId.parse(ids[-1].as_py())
         between = Range(stream, min(first, last).previous(), max(first, last))
-        size = self._limits.claim_page
-        held = pending_ids(server, self._member, [between], size, limits=self._limits)
+        held = pending_ids(GroupClient(server, self._member, self._limits), [between], self._limits.claim_page)
         held_ids = texts_of(b"".join([ids for _, ids in held]))
         missing = ids.filter(pc.invert(pc.is_in(ids, value_set=held_ids))).to_pylist()
         return count_missing(server, stream, missing)

@@ -29,7 +29,7 @@ from dataclasses import replace
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.printable import printable
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import Part, entries_per_stream, pending_parts
@@ -78,6 +78,9 @@ class PoisonBatch:
 
     # -- a batch is planned --------------------------------------------------------------------------------------
 
+    def _client(self, server: Server) -> GroupClient:
+        return GroupClient(server, self._member, self._limits)
+
     def attempt(
         self, server: Server, begin: Offset, end: Offset, cache: CachedPoisonState, missing_groups: Sequence[str] = ()
     ) -> tuple[bool, CachedPoisonState]:
@@ -106,7 +109,7 @@ class PoisonBatch:
         if not died or may_go_on or is_done_in_sink(server, end):
             record.save(state, *([] if died else [attempt_key_of(end)]))
             return False, record.cache
-        pending = pending_ranges(server, self._member, remaining.all_ranges, _PAGE, limits=self._limits)
+        pending = pending_ranges(self._client(server), remaining.all_ranges, _PAGE)
         if not pending:
             record.save(state)
             return False, record.cache
@@ -169,7 +172,7 @@ class PoisonBatch:
     def _next_page(self, server: Server, entries: Range, limit: int) -> tuple[Range, StreamId] | None:
         """Return the first pending entries of a range, and the ID of the first one."""
         at_most = {entries.stream: limit}
-        found = pending_ids(server, self._member, [entries], limit, at_most, self._limits)
+        found = pending_ids(self._client(server), [entries], limit, at_most)
         return next(((page, StreamId.parse(ids.split(b"\r\n", 2)[1])) for page, ids in found), None)
 
     def has_read(self, server: Server, end: Offset) -> bool:
@@ -273,7 +276,7 @@ class PoisonBatch:
         for stream, parts in state.pieces[name].ranges().items():
             counted = []
             for part in parts:
-                found = pending_ranges(server, self._member, [part], self._limits.reserve_step, limits=self._limits)
+                found = pending_ranges(self._client(server), [part], self._limits.reserve_step)
                 counted.append(replace(part, count=sum(one.count for one in found)))
                 tasks += pending_parts(found)
                 self._report_missing(Counter({stream: part.count - counted[-1].count}), part.after)
@@ -294,7 +297,7 @@ class PoisonBatch:
         piece = state.pieces[name]
         consumer = self._member.consumer
         for stream, parts in piece.ranges().items():
-            found = pending_ids(server, self._member, parts, _PAGE, limits=self._limits)
+            found = pending_ids(self._client(server), parts, _PAGE)
             for entry_id in [text for _, ids in found for text in texts_of(ids).to_pylist()]:
                 reply = server.execute("XPENDING", stream, self._member.group, entry_id, entry_id, 1, consumer)
                 if not reply:

@@ -1,20 +1,13 @@
-"""Steps of a run: each asks or changes the server, with what the run knows before it, and returns what it knows then.
-
-After a broken connection, Session.run waits for the server and runs the step again. Each attempt begins by making the
-run state unknown, so a step that fails leaves it unknown: the next attempt asks the server.
-
-----
-
-The driver's side of a query, independent of Spark: the calls that Spark makes to a streaming source.
+"""The driver's side of a query, independent of Spark: the calls that Spark makes to a streaming source.
 
 A micro-batch is exactly the entries that are pending for the query's consumer in the ranges of its offset (see
-source.offset). With noAck it is the range itself. Spark calls `next(start)` only with a start that is in its commit log
-(docs/internals/facts.md, S4). So the query may acknowledge entries up to there.
+source.offset). If the group is a bookmark (trigger.roles), it is the range itself. Spark calls `next(start)` only with
+a start that is in its commit log (docs/internals/facts.md, S4). So the query may acknowledge entries up to there.
 
-    next      a trigger makes a batch (triggering.py, trigger.trigger), or waits for entries (idle.py)
-    plan      the tasks of a batch (planning.py, replayed_batch.py)
+    next      a trigger makes a batch (triggering.py, trigger.trigger), or waits for entries (triggering.Idle)
+    plan      the tasks of a batch (planning.py)
 
-State in this process (steps.py) only saves work: the offset and the server have all that a restart needs.
+State in this process (trigger.run_state) only saves work: the offset and the server have all that a restart needs.
 """
 
 from __future__ import annotations
@@ -29,23 +22,23 @@ from spark_streams.connector.counters import LOST
 from spark_streams.connector.errors import DataLossError, GroupMissingError, OffsetError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.group.begin import Opening, require_entry_counts, require_no_eviction
-from spark_streams.connector.source.group.changes import streams_without_group
+from spark_streams.connector.source.group.group_changes import streams_without_group
 from spark_streams.connector.source.group.recovery import DataLoss, MessageContext, RunCounters
 from spark_streams.connector.source.group.snapshot import missing
 from spark_streams.connector.source.group.streams import StreamSet
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.source.partitioning import Plan
 from spark_streams.connector.source.pending.claim import Claims, DeadLetterWriter
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.query.planning import CurrentBatch, Planning
-from spark_streams.connector.source.query.triggering import BackgroundWorker, Idle, Steps, Triggering
+from spark_streams.connector.source.query.triggering import BackgroundWorker, Idle, RunSteps, Triggering
 from spark_streams.connector.source.trigger.acknowledge import Acknowledging, Removing
 from spark_streams.connector.source.trigger.admission import Admission, Pacing
 from spark_streams.connector.source.trigger.batch_contents import ContentsChooser
 from spark_streams.connector.source.trigger.observe import Observer
-from spark_streams.connector.source.trigger.roles import Bookmarked, Delivered
+from spark_streams.connector.source.trigger.roles import role_of
 from spark_streams.connector.source.trigger.run_state import RunState
 from spark_streams.connector.source.trigger.trigger import Trigger
 from spark_streams.connector.wire.connect import RoleCheck
@@ -74,16 +67,15 @@ class MicroBatchStream:
         self.worker = worker or BackgroundWorker(options.address)
         self.counters = RunCounters()
         self.run_name = secrets.token_hex(6)
-        place = MessageContext(
-            Membership((), options.group, options.consumer), str(options.address), options.address.forgets
-        )
+        member = Membership(options.group, options.consumer)
+        place = MessageContext(member, str(options.address), options.address.forgets)
         losses = self._losses = DataLoss(not options.fail_on_data_loss, place, self.counters.entries(LOST))
         streams = self._streams = StreamSet(options, now, limits)
         self._opening = Opening(options, streams)
-        removing = self._removing = Removing(options, streams.retries, now, limits)
+        removing = self._removing = Removing(options, streams.retries, now)
         dead_letters = DeadLetterWriter(options, losses, self.counters, limits, removing.dead_lettered)
-        poison = PoisonBatch(options.max_deliveries, self.member, self.run_name, dead_letters, losses, limits)
-        role = Bookmarked(options, limits) if options.no_ack else Delivered(options, limits)
+        poison = PoisonBatch(options.max_deliveries, member, self.run_name, dead_letters, losses, limits)
+        role = role_of(options)
         acks = Acknowledging(options, losses, self.counters, removing, poison, role)
         claims = Claims(options, streams, losses, self.counters, dead_letters, limits)
         contents = ContentsChooser(options, poison, role)
@@ -95,7 +87,7 @@ class MicroBatchStream:
         self._is_idle = False
         self._now = now
         run = RunState(is_known=False, admission=Admission.of_options(options, first_at_once))
-        self._steps = Steps(self._server, losses, run)
+        self._steps = RunSteps(self._server, member, limits, losses, run)
         self._planning = Planning(options, self._steps, streams, poison, losses, limits)
         self._pacing = Pacing(options.target_batch_time, now)
         self._heads: Mapping[str, StreamState] = {}  # of the last trigger, for reports
@@ -113,6 +105,11 @@ class MicroBatchStream:
         return self._streams.member
 
     @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that the query reads, without those of returned entries."""
+        return self._streams.names
+
+    @property
     def knows_fields(self) -> bool:
         """Whether the query knows which declared columns no entry has. Then tasks need not find out."""
         return self._steps.run.knows_fields
@@ -126,34 +123,27 @@ class MicroBatchStream:
     def first(self) -> Offset:
         """Return the first offset of a query without a checkpoint. The group keeps it on the server: a second call
         returns the same offset (S2)."""
-        return self._steps.take_again(lambda server, run: (self._first(server), run))
+        return self._steps.take_again(self._first)
 
     def until_now(self) -> None:
         """End the run at the present last entries of the streams (AvailableNow)."""
         self._steps.take(self._until_now)
 
-    def open_groups(self, begin: Offset, existing: Sequence[str], question: Callable[[Server, Membership], T]) -> T:
+    def open_groups(self, begin: Offset, existing: Sequence[str], question: Callable[[GroupClient], T]) -> T:
         """Create the groups where the query begins, hold the lease, and ask a question, without reading an entry.
 
         existing: streams that must have the group, unless losses are allowed. Raises GroupMissingError.
         """
         self._check_owner(begin)
+        return self._steps.ask(self._open_and_ask, begin, existing, question)
 
-        def open_and_ask(server: Server) -> T:
-            for stream in () if self._losses.allowed else streams_without_group(server, self.member, existing):
-                raise missing(server, self.member, stream, stream_too=False)
-            self._triggering.opened(server, begin, RunState(is_known=False))
-            return question(server, self.member)
-
-        return self._steps.ask(open_and_ask)
-
-    def ask(self, question: Callable[[Server], T]) -> T:
+    def ask(self, question: Callable[[GroupClient], T]) -> T:
         """Ask the server a question, without reading an entry."""
         return self._steps.ask(question)
 
     def hold(self) -> None:
         """Hold the lease without reading an entry, after `open_groups`."""
-        self._steps.ask(lambda server: self._streams.hold(server, ()))
+        self._steps.ask(self._streams.hold, ())
 
     def next(self, begin: Offset, limit: int | None) -> Offset | None:
         """Reserve the next batch of at most `limit` entries, and return its end. None: there is nothing to read. What
@@ -161,20 +151,22 @@ class MicroBatchStream:
         self._check_owner(begin)
         self._server.renew_login()
         if self._role.is_due():
-            self._steps.ask(self._role.require_master)
+            self._steps.ask(lambda client: self._role.require_master(client.server))
         self._pacing.called()
         was_idle, self._is_idle = self._is_idle, False
         if was_idle and self._idle.lasts(begin) and not self._steps.ask(self._streams.has_changed):
             self._is_idle = True
             return None
-        has_settled = self._steps.run.has_settled(begin)
+        has_acknowledged = self._steps.run.has_acknowledged(begin)
         limit = self._pacing.limit(begin.held, limit)
-        result = self._steps.take_again(lambda server, run: self._triggering.next(server, begin, limit, run))
+        result = self._steps.take_again(self._triggering.next, begin, limit)
         self._heads = result.run.heads
         if result.end is None:
             if not was_idle:
                 self._idle.batch_ran()
-            if has_settled:  # otherwise this trigger has acknowledged a batch, and the next one must see the result
+            if (
+                has_acknowledged
+            ):  # otherwise this trigger has acknowledged a batch, and the next one must see the result
                 last = {stream: head.last for stream, head in self._heads.items()}
                 self._idle.begin(begin, last, self._seconds_until_due())
                 self._is_idle = True
@@ -200,9 +192,9 @@ class MicroBatchStream:
             self._idle.batch_ran()
         current = self._planning.current
         is_ours = current is not None and current.end == end
-        if is_ours and not self._steps.run.has_settled(end):
+        if is_ours and not self._steps.run.has_acknowledged(end):
             try:
-                self._steps.take(lambda server, run: self._triggering.commit(server, end, run))
+                self._steps.take(self._triggering.commit, end)
             except (GroupMissingError, DataLossError):
                 # A stream or group has vanished. The next trigger reports the loss, and acknowledges the rest.
                 if not self._losses.allowed:
@@ -244,14 +236,22 @@ class MicroBatchStream:
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    def _first(self, server: Server) -> Offset:
-        positions = self._opening.first(server)
+    def _first(self, client: GroupClient, run: RunState) -> tuple[Offset, RunState]:
+        positions = self._opening.first(client)
         at = {stream: StreamOffset(position) for stream, position in positions.items()}
-        return Offset(self.member.group, self.member.consumer, at, left=frozenset(at))
+        return Offset(client.group, client.consumer, at, left=frozenset(at)), run
 
-    def _until_now(self, server: Server, run: RunState) -> tuple[None, RunState]:
-        self._opening.find(server)  # Spark calls this before `first`
-        until = stream_states(server, self._streams.until_now(server))
+    def _open_and_ask(
+        self, client: GroupClient, begin: Offset, existing: Sequence[str], question: Callable[[GroupClient], T]
+    ) -> T:
+        for stream in () if self._losses.allowed else streams_without_group(client, existing):
+            raise missing(client, stream, stream_too=False)
+        self._triggering.opened(client, begin, RunState(is_known=False))
+        return question(client)
+
+    def _until_now(self, client: GroupClient, run: RunState) -> tuple[None, RunState]:
+        self._opening.find(client)  # Spark calls this before `first`
+        until = stream_states(client.server, self._streams.until_now(client))
         return None, replace(run, admission=replace(run.admission, until=until))
 
     def _check_owner(self, offset: Offset) -> None:

@@ -12,22 +12,21 @@ from dataclasses import dataclass, replace
 
 from spark_streams.connector.errors import DataLossError, GroupMissingError
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.source.group.changes import begin_batches
 from spark_streams.connector.source.group.compare import NOTHING_ABOVE, at_position, compare, is_older
+from spark_streams.connector.source.group.group_changes import begin_batches
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind
-from spark_streams.connector.source.group.snapshot import Look, fetch_looks, fetch_state, missing
+from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_snapshots, fetch_state, missing
 from spark_streams.connector.source.group.streams import StreamSet
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import ALL, Part, Plan, divide_into_tasks, pending_parts
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.pending.poison_record import CachedPoisonState
 from spark_streams.connector.source.pending_list import pending_ranges
-from spark_streams.connector.source.query.triggering import Steps
+from spark_streams.connector.source.query.triggering import RunSteps
 from spark_streams.connector.source.task.notes import delete_missing, keep_due_notes, open_notes
 from spark_streams.connector.source.trigger.run_state import RunState
-from spark_streams.connector.wire.connection.server import Server
 
 # If a stream shows one of these, the batch of the offset is not the one that the server has.
 _OTHER_BATCH = {Kind.STREAM_MISSING, Kind.STREAM_REPLACED, Kind.CHECKPOINT_OLDER, Kind.SERVER_RESTORED}
@@ -38,11 +37,9 @@ class ReplayedBatch:
     """A batch that an earlier run has made. is_strict: an error is raised for what is lost (failOnDataLoss); size:
     entries a task, for a batch of so many."""
 
-    server: Server
-    member: Membership
+    client: GroupClient
     is_strict: bool
     size: Callable[[Sequence[int]], int]
-    limits: Limits
 
     def read(self, begin: Offset, end: Offset, is_cut: bool) -> tuple[list[Part], list[Finding]]:
         """Return what tasks read of the batch, old entries first, and what is lost. If the server does not have the
@@ -50,41 +47,45 @@ class ReplayedBatch:
         batch were set aside, so its tasks read none.
 
         Raises GroupMissingError, DataLossError."""
-        looks = fetch_looks(self.server, self.member, end.taken_from)
-        wrong = [finding for s, look in looks.items() if (finding := self._compared(s, begin, end, look)) is not None]
+        snapshots = fetch_snapshots(self.client, end.taken_from)
+        wrong = [
+            finding
+            for s, snapshot in snapshots.items()
+            if (finding := self._compared(s, begin, end, snapshot)) is not None
+        ]
         older = [replace(finding, lost=0) for finding in wrong if finding.kind is Kind.CHECKPOINT_OLDER]
         if is_cut or (wrong and self.is_strict):
             return [], wrong if self.is_strict else older
         old = [entries for stream in end.taken_from for entries in end.old.get(stream, ())]
         new = [end.new[stream] for stream in end.taken_from if stream in end.new]
-        read = [*map(self._pending, old), *(self._new(entries, end, looks[entries.stream]) for entries in new)]
+        read = [*map(self._pending, old), *(self._new(entries, end, snapshots[entries.stream]) for entries in new)]
         lost = [finding for _, finding in read if finding is not None]
         return [part for parts, _ in read for part in parts], [*older, *lost]
 
-    def _compared(self, stream: str, begin: Offset, end: Offset, look: Look) -> Finding | None:
+    def _compared(self, stream: str, begin: Offset, end: Offset, snapshot: StreamSnapshot) -> Finding | None:
         """Return what says that the server does not have this batch, as a fresh batch is compared with its position at
         the end of this one. If the commit mark knows this batch, only Spark's commit log has lost it: it is read again.
         For a first batch Spark passes where the query would begin now (S2): that is no part of the checkpoint."""
         at = end.at[stream]
         if not end.pending(stream):  # without a pending list, the group is no part of the batch
-            look = look._replace(mark=None, group=look.group and at_position(at, look.group))
-        if look.mark == at.mark:
-            look = look._replace(mark=None)
-        elif begin.token and stream in begin.at and is_older(begin.at[stream], look.mark):
+            snapshot = snapshot._replace(mark=None, group=snapshot.group and at_position(at, snapshot.group))
+        if snapshot.mark == at.mark:
+            snapshot = snapshot._replace(mark=None)
+        elif begin.token and stream in begin.at and is_older(begin.at[stream], snapshot.mark):
             at = begin.at[stream]
-        finding = compare(stream, at, look, NOTHING_ABOVE)
+        finding = compare(stream, at, snapshot, NOTHING_ABOVE)
         if finding is None or finding.kind not in _OTHER_BATCH:
             return None
         # The batch is read again whatever the group's position is, so the query goes on at its end.
         return replace(finding, above=end[stream])
 
-    def _new(self, entries: Range, end: Offset, look: Look) -> tuple[list[Part], Finding | None]:
+    def _new(self, entries: Range, end: Offset, snapshot: StreamSnapshot) -> tuple[list[Part], Finding | None]:
         """Return what is read of a range. If the query is alone, and was, the stream itself has the batch, whatever has
         become of the pending list. Others may have claimed entries of it, unless they were acknowledged with it."""
         if not end.pending(entries.stream):
             return [Part(entries, ALL)], None
-        others = look.group is not None and (look.group.others or look.group.released)
-        if (others and look.mark != end.at[entries.stream].mark) or end.at[entries.stream].read is None:
+        others = snapshot.group is not None and (snapshot.group.others or snapshot.group.released)
+        if (others and snapshot.mark != end.at[entries.stream].mark) or end.at[entries.stream].read is None:
             return self._pending(entries)
         found = self._still_pending(entries, spare=True)
         if sum(pending.count for pending in found) == entries.count:
@@ -105,7 +106,7 @@ class ReplayedBatch:
         """Return the entries that are still pending. If the group is missing, raise GroupMissingError or DataLossError,
         unless losses are allowed or the stream has the entries (`spare`)."""
         try:
-            return pending_ranges(self.server, self.member, [entries], self.size([entries.count]), limits=self.limits)
+            return pending_ranges(self.client, [entries], self.size([entries.count]))
         except (GroupMissingError, DataLossError):
             if not spare and self.is_strict:
                 raise
@@ -114,21 +115,15 @@ class ReplayedBatch:
 
 @dataclass(frozen=True)
 class CurrentBatch:
-    """The batch that Spark is running.
+    """The batch that Spark is running."""
 
-    end: its offset, whose token names the batch; parts: its entries, None: not known yet; is_new: this run has created
-    the batch; is_counted: this run's attempt at it was counted (maxDeliveries); is_opened: this run has created the key
-    for the notes of its tasks (source.task.notes); is_cut: entries of it were set aside (source.pending.poison_batch);
-    noted: see Plan.
-    """
-
-    end: Offset
-    parts: list[Part] | None = None
-    is_new: bool = False
-    is_counted: bool = False
-    is_opened: bool = False
-    is_cut: bool = False
-    noted: frozenset[str] = frozenset()
+    end: Offset  # its offset, whose token names the batch
+    parts: list[Part] | None = None  # its entries; None: not known yet
+    is_new: bool = False  # this run has created the batch
+    is_counted: bool = False  # this run's attempt at it was counted (maxDeliveries)
+    is_opened: bool = False  # this run has created the key for the notes of its tasks (source.task.notes)
+    is_cut: bool = False  # entries of it were set aside (source.pending.poison_batch)
+    noted: frozenset[str] = frozenset()  # see Plan
 
 
 class Planning:
@@ -137,7 +132,7 @@ class Planning:
     def __init__(
         self,
         options: SourceOptions,
-        steps: Steps,
+        steps: RunSteps,
         streams: StreamSet,
         poison: PoisonBatch,
         losses: DataLoss,
@@ -151,10 +146,6 @@ class Planning:
         self._limits = limits
         self.current: CurrentBatch | None = None
 
-    @property
-    def _member(self) -> Membership:
-        return self._streams.member
-
     def plan(self, begin: Offset, end: Offset) -> Plan:
         """Return the tasks of a batch. After a restart the pending list has the batch's entries (S5)."""
         batch = self.current
@@ -164,19 +155,18 @@ class Planning:
             if not batch.is_counted and not (batch.is_new and not end.record):
                 # Once per run: Spark plans a batch again for each action on it. An earlier run may have cut its batch,
                 # whether or not maxDeliveries is set now.
-                is_cut = self._steps.take(lambda server, run: self._count_attempt(server, begin, end, run))
+                is_cut = self._steps.take(self._count_attempt, begin, end)
                 batch = self.current = replace(batch, is_cut=is_cut, is_counted=True)
             if first := begun_with(begin, end):
-                self._steps.ask(lambda server: begin_batches(server, self._member, end, first))
+                self._steps.ask(begin_batches, end, first)
             if batch.parts is None:
-                again = batch
-                batch = self.current = self._steps.ask(lambda server: self._read_again(server, begin, again))
+                batch = self.current = self._steps.ask(self._replayed, begin, batch)
             parts = batch.parts or []
         except GroupMissingError:
-            self._steps.ask(lambda server: self._require_groups(server, begin, end))
+            self._steps.ask(self._require_groups, begin, end)
             raise
         if end.notes and not batch.is_opened:  # once per run: later calls would hide that the key was deleted
-            self._steps.ask(lambda server: open_notes(server, self._member, end))
+            self._steps.ask(self._open_notes, end)
             self.current = replace(batch, is_opened=True)
         run = self._steps.run
         size = run.admission.size([part.count for part in parts])
@@ -186,40 +176,43 @@ class Planning:
         is_lossy = not batch.is_cut and sum(task.count for task in planned) < end.held
         return Plan.of_tasks(planned, batch.is_cut or bool(run.poison.streams), is_lossy, batch.noted)
 
-    def _count_attempt(self, server: Server, begin: Offset, end: Offset, run: RunState) -> tuple[bool, RunState]:
+    def _open_notes(self, client: GroupClient, end: Offset) -> None:
+        open_notes(client.server, client.member, end)
+
+    def _count_attempt(self, client: GroupClient, run: RunState, begin: Offset, end: Offset) -> tuple[bool, RunState]:
         """Count this run's attempt at a batch. After too many attempts its entries are set aside. Return whether the
         batch was cut."""
-        self._streams.hold(server, end.streams)
+        self._streams.hold(client, end.streams)
         try:
-            is_cut, poison_cache = self._poison.attempt(server, begin, end, run.poison)
+            is_cut, poison_cache = self._poison.attempt(client.server, begin, end, run.poison)
         except (GroupMissingError, DataLossError):
             if not self._losses.allowed:
                 raise
-            _, states = fetch_state(server, self._member, end.streams)
+            _, states = fetch_state(client, end.streams)
             missing_groups = [stream for stream, state in states.items() if state is None]
-            is_cut, poison_cache = self._poison.attempt(server, begin, end, CachedPoisonState(), missing_groups)
+            is_cut, poison_cache = self._poison.attempt(client.server, begin, end, CachedPoisonState(), missing_groups)
         return is_cut, replace(run, poison=poison_cache)
 
-    def _read_again(self, server: Server, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
+    def _replayed(self, client: GroupClient, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
         """Return a batch that an earlier run has created, with what its tasks read."""
         end = batch.end
-        self._streams.hold(server, end.streams)
+        self._streams.hold(client, end.streams)
         size = self._steps.run.admission.size
-        replayed = ReplayedBatch(server, self._member, not self._losses.allowed, size, self._limits)
+        replayed = ReplayedBatch(client, not self._losses.allowed, size)
         parts, findings = replayed.read(begin, end, batch.is_cut)
         self._losses.report(*findings)
-        noted = keep_due_notes(server, self._member, end, parts, self._limits)
+        noted = keep_due_notes(client.server, client.member, end, parts, client.limits)
         if batch.is_cut:  # what the pieces of it lack is counted with them
-            delete_missing(server, self._member, end.streams)
+            delete_missing(client.server, client.member, end.streams)
         return replace(batch, parts=parts, noted=noted)
 
-    def _require_groups(self, server: Server, begin: Offset, end: Offset) -> None:
+    def _require_groups(self, client: GroupClient, begin: Offset, end: Offset) -> None:
         """Raise GroupMissingError or DataLossError for the first missing group of a batch. The message names the
         command that creates it where the batch begins."""
-        heads, states = fetch_state(server, self._member, end.streams)
+        heads, states = fetch_state(client, end.streams)
         for stream, state in states.items():
             if state is None:
-                raise missing(server, self._member, stream, not heads[stream].exists, begin[stream])
+                raise missing(client, stream, not heads[stream].exists, begin[stream])
 
 
 def begun_with(begin: Offset, end: Offset) -> list[str]:

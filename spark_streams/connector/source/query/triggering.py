@@ -24,7 +24,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from typing import TypeVar, TypeVarTuple
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import DataLossError, GroupMissingError, RStreamError, StreamStateError
@@ -32,6 +33,7 @@ from spark_streams.connector.source.group.begin import Opened, Opening
 from spark_streams.connector.source.group.recovery import DataLoss
 from spark_streams.connector.source.group.snapshot import fetch_marks
 from spark_streams.connector.source.group.streams import StreamSet
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.trigger.acknowledge import Acknowledging
@@ -47,43 +49,58 @@ _log = logging.getLogger("spark_streams.source")
 
 
 _TRIES = 5  # attempts of a trigger during which streams or groups vanish (failOnDataLoss=false)
+Given = TypeVarTuple("Given")
 T = TypeVar("T")
 
 
-class Steps:
+class RunSteps:
     """The steps of one run. run: what the run knows."""
 
-    def __init__(self, session: Session, losses: DataLoss, run: RunState) -> None:
+    def __init__(self, session: Session, member: Membership, limits: Limits, losses: DataLoss, run: RunState) -> None:
         self._session = session
+        self._member = member
+        self._limits = limits
         self._losses = losses
         self.run = run
 
-    def take(self, step: Callable[[Server, RunState], tuple[T, RunState]]) -> T:
-        """Run a step with what this run knows. The step returns what is known after it."""
+    def take(
+        self,
+        step: Callable[[GroupClient, RunState, *Given], tuple[T, RunState]],
+        *given: *Given,
+    ) -> T:
+        """Run a step with what this run knows, and with these arguments. The step returns what is known after it."""
+        return self._session.run(lambda server: self._attempt(server, step, *given))
 
-        def attempt(server: Server) -> T:
-            run, self.run = self.run, self.run.unknown()
-            self._losses.attempt_began()
-            result, self.run = step(server, run)
-            self._losses.step_ended()
-            return result
+    def _attempt(
+        self,
+        server: Server,
+        step: Callable[[GroupClient, RunState, *Given], tuple[T, RunState]],
+        *given: *Given,
+    ) -> T:
+        run, self.run = self.run, self.run.unknown()
+        self._losses.attempt_began()
+        result, self.run = step(GroupClient(server, self._member, self._limits), run, *given)
+        self._losses.step_ended()
+        return result
 
-        return self._session.run(attempt)
-
-    def ask(self, question: Callable[[Server], T]) -> T:
+    def ask(self, question: Callable[[GroupClient, *Given], T], *given: *Given) -> T:
         """Run a step that does not change what this run knows."""
-        return self.take(lambda server, run: (question(server), run))
+        return self.take(lambda client, run: (question(client, *given), run))
 
-    def take_again(self, step: Callable[[Server, RunState], tuple[T, RunState]]) -> T:
+    def take_again(
+        self,
+        step: Callable[[GroupClient, RunState, *Given], tuple[T, RunState]],
+        *given: *Given,
+    ) -> T:
         """Run a step again if a stream or group vanishes under it and losses are allowed: the next attempt counts what
         is lost with it."""
         for _ in range(_TRIES - 1):
             try:
-                return self.take(step)
+                return self.take(step, *given)
             except (GroupMissingError, DataLossError):
                 if not self._losses.allowed:
                     raise
-        return self.take(step)
+        return self.take(step, *given)
 
 
 class BackgroundWorker:
@@ -99,7 +116,7 @@ class BackgroundWorker:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._jobs: queue.SimpleQueue[tuple[Job, Future[object]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Callable[[Server], object], Future[object]] | None] = queue.SimpleQueue()
         self._submitted: list[Future[object]] = []
         self._broken: Exception | None = None  # since the last `wait`
         self._thread: threading.Thread | None = None
@@ -108,7 +125,7 @@ class BackgroundWorker:
     def __reduce__(self) -> tuple[type[BackgroundWorker], tuple[Address]]:
         return BackgroundWorker, (self._address,)
 
-    def submit(self, job: Job) -> Future[object]:
+    def submit(self, job: Callable[[Server], object]) -> Future[object]:
         """Run this job after the earlier ones, also if one of them has found a missing stream or group. Return its
         future."""
         if self._thread is None:
@@ -186,38 +203,38 @@ class Triggering:
         self._prefetching: Future[object] | None = None  # the reservation for the next trigger
 
     def next(
-        self, server: Server, checkpoint: Offset, limit: int | None, run: RunState
+        self, client: GroupClient, run: RunState, checkpoint: Offset, limit: int | None
     ) -> tuple[TriggerResult, RunState]:
         """Run a trigger, and start its background jobs."""
         run = self._after_jobs(run)
         with collection_paused():
-            opened = self.opened(server, checkpoint, run)
-            result = self._trigger.next(server, opened, limit, run)
+            opened = self.opened(client, checkpoint, run)
+            result = self._trigger.next(client, opened, limit, run)
         # Tasks read while the next batch is reserved, and no longer while Spark commits: then entries are acknowledged.
         # So the server always has work.
         if result.prefetch is not None:
-            self._prefetching = self._worker.submit(result.prefetch.work)
+            self._prefetching = self._worker.submit(partial(_beside, result.prefetch.work, client))
         for job in result.jobs:
-            self._worker.submit(job)
+            self._worker.submit(partial(_beside, job, client))
         return result, result.run
 
-    def opened(self, server: Server, checkpoint: Offset, run: RunState) -> Opened:
+    def opened(self, client: GroupClient, checkpoint: Offset, run: RunState) -> Opened:
         """Open the run if it knows nothing yet, and return where the trigger begins."""
         streams, begin = self._streams, checkpoint
         if not run.is_known:
-            begin = self._opening.open(server, checkpoint)
+            begin = self._opening.open(client, checkpoint)
         elif streams.is_match_due():
-            self._opening.join(server, checkpoint)
-        names = streams.of_trigger(server, begin)
+            self._opening.join(client, checkpoint)
+        names = streams.of_trigger(client, begin)
         start = streams.without_unused_returned(run.start_of(begin))
         forgotten = start.at.keys() - {*names} - checkpoint.at.keys()  # of a pattern, and missing: Spark logged none
         return Opened(checkpoint, start.without(forgotten), names)
 
-    def commit(self, server: Server, end: Offset, run: RunState) -> tuple[None, RunState]:
+    def commit(self, client: GroupClient, run: RunState, end: Offset) -> tuple[None, RunState]:
         """Acknowledge the batch that ends here, without another trigger."""
         run = self._after_jobs(run)
-        marks = None if run.settled is not None else fetch_marks(server, self._streams.member, end.streams)
-        acknowledged, _ = self._acknowledging.acknowledge(server, end, run, marks)
+        marks = None if run.acknowledged is not None else fetch_marks(client, end.streams)
+        acknowledged, _ = self._acknowledging.at_once(client, end, run, marks)
         # The next trigger finds what was reserved ahead in the pending list.
         return None, acknowledged if run.prefetched is None else run.unknown()
 
@@ -231,6 +248,11 @@ class Triggering:
             return run.unknown()
         prefetched = None if reserving is None else reserving.result()
         return replace(run, prefetched=prefetched) if isinstance(prefetched, Reserved) and run.is_known else run
+
+
+def _beside(job: Job, client: GroupClient, server: Server) -> object:
+    """Do a job of the worker over its own connection."""
+    return job(client.over(server))
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.counters import BAD, DEAD, RETRIED
@@ -43,7 +44,7 @@ from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.compare import is_behind
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters
 from spark_streams.connector.source.group.retries import Retries
-from spark_streams.connector.source.limits import Limits
+from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset, around
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
@@ -54,7 +55,7 @@ from spark_streams.connector.source.task.notes import (
     fetch_missing,
     noted_streams,
 )
-from spark_streams.connector.source.trigger.roles import GroupRole
+from spark_streams.connector.source.trigger.roles import Commit, GroupRole
 from spark_streams.connector.source.trigger.run_state import Job, RunState
 from spark_streams.connector.wire.connection.server import Server
 
@@ -62,13 +63,12 @@ from spark_streams.connector.wire.connection.server import Server
 class Removing:
     """The removing of one query. retries: what it knows of its returned streams; now: a monotonic clock, in seconds."""
 
-    def __init__(self, options: SourceOptions, retries: Retries, now: Callable[[], float], limits: Limits) -> None:
+    def __init__(self, options: SourceOptions, retries: Retries, now: Callable[[], float]) -> None:
         on_commit = options.on_commit
         self._inputs = None if on_commit == "keep" else Sweeper(on_commit == "delete", now)
         self._returned = Sweeper(exactly=True, now=now)
         self._retries = retries
         self._now = now
-        self._limits = limits
         self._behind: set[str] = set()  # streams with entries that another group or consumer is not done with
         self._next_sweep = 0.0
         self._swept: set[str] = set()  # streams of which a sweeper knows the readers
@@ -100,22 +100,22 @@ class Removing:
         """Return the time until `due_later` has streams; inf if it has none."""
         return self._next_sweep - self._now() if self._behind else math.inf
 
-    def sweep(self, server: Server, up_to: Offset, due: Set[str]) -> None:
+    def sweep(self, client: GroupClient, up_to: Offset, due: Set[str]) -> None:
         """Sweep these streams. up_to: where the query is. Raises StreamStateError, ServerReplyError."""
         limits = {stream: at.position for stream in due if (at := up_to.at.get(stream)) and at.read is not None}
         todo = sorted(due)
         self._forget_gone(up_to, due)
         for sweeper in (self._inputs, self._returned):
             mine = [stream for stream in todo if sweeper is not None and self._sweeper_of(stream) is sweeper]
-            for start in range(0, len(mine), self._limits.sweep_streams):
-                page = mine[start : start + self._limits.sweep_streams]
-                swept = sweeper.sweep(server, page, limits) if sweeper is not None else {}
+            for start in range(0, len(mine), client.limits.sweep_streams):
+                page = mine[start : start + client.limits.sweep_streams]
+                swept = sweeper.sweep(client.server, page, limits) if sweeper is not None else {}
                 self._behind -= {*page}
                 self._behind |= {
                     stream.decode() for stream, readers in swept.items() if _is_behind(readers, up_to[stream.decode()])
                 }
         if todo and self._behind and self._now() >= self._next_sweep:
-            self._next_sweep = self._now() + self._limits.lag_check
+            self._next_sweep = self._now() + client.limits.lag_check
 
     def _forget_gone(self, up_to: Offset, due: Set[str]) -> None:
         """Forget the readers of streams that the query no longer reads: streams of a pattern come and go."""
@@ -163,20 +163,18 @@ class Acknowledging:
     ) -> None:
         self._options = options
         self._role = role
-        self._member = role.member
         self._losses = losses
         self._removing = removing
         self._poison = poison
-        self._limits = role.limits
         self._noted = options.mode == "DEADLETTER"
         self._retries = len(options.retry_delay or ())
         self._removes = options.on_commit != "keep" or self._retries > 0
         self._counters = counters
         self._column_warnings = ColumnWarnings(STREAM_MODES, self._retries > 0)
 
-    def acknowledge(
+    def at_once(
         self,
-        server: Server,
+        client: GroupClient,
         start: Offset,
         run: RunState,
         marks: Marks | None = None,
@@ -188,48 +186,51 @@ class Acknowledging:
         marks: as the server has them, None: as this run has left them; streams: those that have the group, None: all.
         Raises GroupMissingError, ServerError.
         """
-        run, settle, jobs = self._steps(server, start, run, marks, streams)
-        entries = settle(server)
-        for job in jobs:
-            job(server)
-        return run, entries
+        commit = self._noted_commit(client, start, run, marks, streams)
+        due, run = self._after(start, run)
+        entries = self._role.commit(client, commit)
+        if due:
+            self._removing.sweep(client, start, due)
+        return run, commit.posted + entries
 
-    def in_background(self, server: Server, start: Offset, run: RunState) -> tuple[RunState, list[Job]]:
-        """Do the same, but return the steps that can run beside the tasks of the next batch as jobs."""
-        run, settle, jobs = self._steps(server, start, run, None, None)
-        return run, [settle, *jobs]
+    def in_background(self, client: GroupClient, start: Offset, run: RunState) -> tuple[RunState, list[Job]]:
+        """Do the same, but return the steps that can run beside the tasks of the next batch as jobs: the XACK of the
+        entries with the commit marks, and the removal."""
+        acknowledge = partial(self._role.commit, commit=self._noted_commit(client, start, run, None, None))
+        due, run = self._after(start, run)
+        removals: list[Job] = [partial(self._removing.sweep, up_to=start, due=due)] if due else []
+        return run, [acknowledge, *removals]
 
-    def _steps(
-        self, server: Server, start: Offset, run: RunState, marks: Marks | None, streams: AbstractSet[str] | None
-    ) -> tuple[RunState, Callable[[Server], int], list[Job]]:
-        """Take notes. Return what the run knows after the remaining steps, and these steps: the XACK of the entries
-        with the commit marks, and the jobs that follow it. The notes come first: the mark says that they were taken."""
-        posted = self.take_notes(server, start, run, marks)
-        ranges = self._ranges(server, start, run, marks, streams)
-        to_set, settled = _marks_to_set(start, marks), run.settled
+    def _noted_commit(
+        self, client: GroupClient, start: Offset, run: RunState, marks: Marks | None, streams: AbstractSet[str] | None
+    ) -> Commit:
+        """Take the notes of the batch, and return what acknowledges it. The notes come first: the mark says that they
+        were taken."""
+        posted = self.take_notes(client, start, run, marks)
         committed = start.without(
             stream
             for stream, at in start.at.items()
             if (streams is not None and stream not in streams) or (marks is not None and _shows_move(marks[stream], at))
         )
-        removes, due = self._due(start, run)
+        ranges = self._ranges(client, start, run, marks, streams)
+        return Commit(posted, ranges, _marks_to_set(start, marks), committed, run.acknowledged)
 
-        def settle(server: Server) -> int:
-            return posted + self._role.commit(server, ranges, to_set, committed, settled)
-
-        jobs: list[Job] = [lambda server: self._removing.sweep(server, start, due)] if due else []
-        knows_fields = run.knows_fields or (run.settled is not None and bool(start.taken_from))
-        run = replace(run, settled=start, removes=removes, knows_fields=knows_fields)
-        return run, settle, jobs
+    def _after(self, start: Offset, run: RunState) -> tuple[set[str], RunState]:
+        """Return the streams to sweep with this batch, and what the run knows once it is acknowledged."""
+        is_first = run.acknowledged is None or not run.acknowledged.token
+        removes = self._removes or run.removes or any(map(is_returned, start.streams))
+        due = self._removing.due(start, is_first) if is_first or removes else set()
+        knows_fields = run.knows_fields or (run.acknowledged is not None and bool(start.taken_from))
+        return due, replace(run, acknowledged=start, removes=removes or bool(due), knows_fields=knows_fields)
 
     def _ranges(
-        self, server: Server, start: Offset, run: RunState, marks: Marks | None, streams: AbstractSet[str] | None
+        self, client: GroupClient, start: Offset, run: RunState, marks: Marks | None, streams: AbstractSet[str] | None
     ) -> list[Range]:
         """Return the pending entries of the batch, and of the one before if that was not acknowledged. A batch that the
         record does not prove read stays pending: better read again than acknowledged unread. A run asks for the record
         of its first batch in any case."""
-        may_have_record = bool(start.record) or run.settled is None
-        is_read = not may_have_record or self._poison.has_read(server, start)
+        may_have_record = bool(start.record) or run.acknowledged is None
+        is_read = not may_have_record or self._poison.has_read(client.server, start)
         ranges: list[Range] = []
         for stream in start.at:
             is_done = marks is not None and _knows_batch(marks[stream], start, stream)
@@ -239,43 +240,36 @@ class Acknowledging:
             if marks is not None and _is_all_committed(start, stream, marks[stream]):
                 ranges += around(stream, () if is_read else batch, start[stream])
             else:
-                ranges += [*_owed(start, stream, run), *(batch if is_read else ())]
+                ranges += [*_unacknowledged(start, stream, run), *(batch if is_read else ())]
         return [entries for entries in ranges if not entries.is_empty]
 
-    def sweep_when_idle(self, server: Server, start: Offset, run: RunState) -> None:
+    def sweep_when_idle(self, client: GroupClient, start: Offset, run: RunState) -> None:
         """Remove entries that are due, if there is nothing to read and nothing to acknowledge."""
         if run.removes:
-            self._removing.sweep(server, start, self._removing.due_later())
+            self._removing.sweep(client, start, self._removing.due_later())
 
-    def _due(self, start: Offset, run: RunState) -> tuple[bool, set[str]]:
-        """Return whether entries leave any stream, and the streams to sweep with this batch."""
-        is_first = run.settled is None or not run.settled.token
-        removes = self._removes or run.removes or any(map(is_returned, start.streams))
-        due = self._removing.due(start, is_first) if is_first or removes else set()
-        return removes or bool(due), due
-
-    def take_notes(self, server: Server, start: Offset, run: RunState, marks: Marks | None) -> int:
+    def take_notes(self, client: GroupClient, start: Offset, run: RunState, marks: Marks | None) -> int:
         """Take the notes of the tasks of the batch that ends here: dead letters, missing entries, bad values. Return
         how many entries were acknowledged, because they became dead letters or wait for a retry."""
-        if run.has_settled(start) or _is_committed(marks, start):
+        if run.has_acknowledged(start) or _is_committed(marks, start):
             return 0
-        is_first, read = run.settled is None, start.taken_from
+        is_first, read = run.acknowledged is None, start.taken_from
         may_miss = self._losses.allowed or is_first  # an earlier run may have had other options
-        missing = fetch_missing(server, self._member, read, start.token) if may_miss else {}
+        missing = fetch_missing(client.server, client.member, read, start.token) if may_miss else {}
         takes_all = self._noted or is_first or start.notes
         streams = start.streams if takes_all else read[:1]
         numbers = {stream: start.at[stream].number for stream in read} if start.notes else {}
-        noted, lost = noted_streams(server, self._member, streams, numbers)
+        noted, lost = noted_streams(client.server, client.member, streams, numbers)
         self._losses.report(*_missing_entries(start, missing), *(_lost_notes(start, stream) for stream in lost))
-        delete_missing(server, self._member, missing)
+        delete_missing(client.server, client.member, missing)
         notes = collect(
-            server,
-            self._member,
+            client.server,
+            client.member,
             noted,
             start.token,
             LetterDestination(self._options.dead_letter_stream, self._retries),
             lambda stream, entry: _is_earlier(start, stream, entry, run, marks),
-            self._limits,
+            client.limits,
         )
         self._counters.entries(DEAD).update(notes.dead_letters)
         self._counters.entries(RETRIED).update(notes.retried)
@@ -304,30 +298,30 @@ def _lost_notes(start: Offset, stream: str) -> Finding:
     return Finding(Kind.NOTES_LOST, stream, above=start[stream], lost=1, is_exact=False)
 
 
-def _owed(start: Offset, stream: str, run: RunState) -> list[Range]:
+def _unacknowledged(start: Offset, stream: str, run: RunState) -> list[Range]:
     """Return the batch before the last one, unless this run has acknowledged it."""
-    return [start.owed[stream]] if stream in start.owed and run.settled is None else []
+    return [start.unacknowledged[stream]] if stream in start.unacknowledged and run.acknowledged is None else []
 
 
 def _is_earlier(start: Offset, stream: str, entry: StreamId, run: RunState, marks: Marks | None) -> bool:
     """Whether an entry is acknowledged with the batch that ends here, and is of an earlier one."""
     if any(part.covers(entry) for part in start.ranges(stream)):
         return False
-    is_owed = any(part.covers(entry) for part in _owed(start, stream, run))
-    return is_owed or (marks is not None and _is_restored(start, stream, marks[stream]) and entry <= start[stream])
+    is_before = any(part.covers(entry) for part in _unacknowledged(start, stream, run))
+    return is_before or (marks is not None and _is_restored(start, stream, marks[stream]) and entry <= start[stream])
 
 
 def _is_all_committed(start: Offset, stream: str, mark: Mark | None) -> bool:
     """Whether all that is pending up to the position was read, and is not acknowledged any more, or not yet."""
     at = start.at[stream]
     has_replay = mark is not None and mark.has_replay
-    return is_behind(mark, at) and not has_replay and stream not in start.left and not at.mark.no_ack
+    return is_behind(mark, at) and not has_replay and stream not in start.left and at.mark.has_pending_list
 
 
 def _is_restored(start: Offset, stream: str, mark: Mark | None) -> bool:
     """Whether the server has lost acknowledgements: the mark is older than the batch before the ones that may not be
     acknowledged yet."""
-    missing = sum([start.is_of_this_batch(stream), stream in start.owed])
+    missing = sum([start.is_of_this_batch(stream), stream in start.unacknowledged])
     is_older_yet = mark is not None and start.at[stream].number - mark.number > missing
     return is_older_yet and _is_all_committed(start, stream, mark)
 
@@ -336,7 +330,7 @@ def _marks_to_set(start: Offset, marks: Marks | None) -> dict[str, Mark]:
     """Return the marks that are behind the checkpoint, as they are to be. A mark that shows a move stays: the query
     follows it after this, and a kill in between must not hide the move."""
     if marks is None:
-        return {s: at.mark for s, at in start.at.items() if start.is_of_this_batch(s) or s in start.owed}
+        return {s: at.mark for s, at in start.at.items() if start.is_of_this_batch(s) or s in start.unacknowledged}
     return {
         stream: at.mark
         for stream, at in start.at.items()
@@ -362,4 +356,5 @@ def _is_committed(marks: Marks | None, start: Offset) -> bool:
 
 def _knows_batch(mark: Mark | None, start: Offset, stream: str) -> bool:
     """Whether the mark proves that the stream's last batch is acknowledged, also if the group was moved since."""
-    return mark is not None and (mark.number, mark.token) == start.at[stream][1:3]
+    at = start.at[stream]
+    return mark is not None and (mark.number, mark.token) == (at.number, at.token)

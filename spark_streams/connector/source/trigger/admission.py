@@ -134,13 +134,12 @@ class RunningBatch:
 
 @dataclass(frozen=True)
 class BatchPace:
-    """What a run knows of the time of its batches. target: seconds of a batch; timed: the last batches, the newest
-    last; running: the batch that Spark runs; limit: the most entries of the last batch, of all streams together."""
+    """What a run knows of the time of its batches."""
 
-    target: float
-    timed: tuple[TimedBatch, ...] = ()
-    running: RunningBatch | None = None
-    limit: int | None = None
+    target: float  # seconds of a batch
+    timed: tuple[TimedBatch, ...] = ()  # the last batches, the newest last
+    running: RunningBatch | None = None  # the batch that Spark runs
+    limit: int | None = None  # the most entries of the last batch, of all streams together
 
     def called(self, now: float) -> BatchPace:
         """Return the pace when Spark asks for the next batch: the batch that was running has ended."""

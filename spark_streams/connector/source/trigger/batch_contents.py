@@ -27,6 +27,8 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.group.compare import lost_above
 from spark_streams.connector.source.group.snapshot import GroupState, fetch_state
+from spark_streams.connector.source.group_client import GroupClient
+from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Range, around
 from spark_streams.connector.source.partitioning import ALL, PENDING, Part, by_stream, entries_per_stream, pending_parts
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
@@ -35,34 +37,32 @@ from spark_streams.connector.source.quota import BatchQuota, average_sizes
 from spark_streams.connector.source.trigger.admission import Admission
 from spark_streams.connector.source.trigger.roles import GroupRole
 from spark_streams.connector.source.trigger.run_state import QueryState, Reserved, RunState
-from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState
 
 
 @dataclass(frozen=True)
 class Prefetch:
-    """A reservation for the next batch. read: how many entries of each stream were read up to the end of the present
-    batch; positions: where that leaves the groups; turn: of the next batch; heads: the streams at the last trigger."""
+    """A reservation for the next batch."""
 
-    role: GroupRole
-    admission: Admission
-    read: Mapping[str, int]
-    positions: Mapping[str, StreamId]
-    quota: BatchQuota
-    turn: int
-    heads: Mapping[str, StreamState]
+    role: GroupRole  # of the group
+    admission: Admission  # of the last trigger
+    read: Mapping[str, int]  # how many entries of each stream were read up to the end of the present batch
+    positions: Mapping[str, StreamId]  # where that leaves the groups
+    quota: BatchQuota  # of the next batch
+    turn: int  # of the next batch
+    heads: Mapping[str, StreamState]  # the streams at the last trigger
 
-    def work(self, server: Server) -> Reserved | None:
+    def work(self, client: GroupClient) -> Reserved | None:
         """Reserve entries, unless the next trigger must look at the streams first. Raises as `reserve` does."""
         role, admission = self.role, self.admission
-        heads, groups = fetch_state(server, role.member, list(self.read), self.heads, if_alone=True)
+        heads, groups = fetch_state(client, list(self.read), self.heads, if_alone=True)
         states = {stream: state for stream, state in groups.items() if state is not None}
         if len(states) < len(groups) or any(self._is_other(s, heads[s], state) for s, state in states.items()):
             return None
         backlog = admission.backlog(heads, states)
-        if not role.takes_long(admission, backlog, self.quota):
+        if not _is_large(admission, backlog, self.quota, client.limits):
             return None
-        reserved = role.new_entries(server, admission, heads, states, backlog, self.quota, self.turn)
+        reserved = role.new_entries(client, admission, heads, states, backlog, self.quota, self.turn)
         return reserved if reserved.parts else None
 
     def _is_other(self, stream: str, head: StreamState, state: GroupState) -> bool:
@@ -77,19 +77,16 @@ _OLD_PAGE = 10_000  # entries of one range of old entries
 
 @dataclass(frozen=True)
 class BatchContents:
-    """Entries chosen so far.
+    """Entries chosen so far."""
 
-    old: ranges of old entries, or of one piece, per stream; new: ranges above the position, per stream; parts:
-    all entries, for tasks; fresh: those that this trigger has reserved; after: the groups that they were reserved from,
-    after that; takes_no_more: the batch takes nothing more; run: what the run knows now."""
-
+    # ranges of old entries, or of one piece, per stream
     old: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
-    new: Mapping[str, Range] = field(default_factory=dict)
-    parts: list[Part] = field(default_factory=list)
-    fresh: list[Part] = field(default_factory=list)
-    after: Mapping[str, GroupState] = field(default_factory=dict)
-    takes_no_more: bool = False
-    run: RunState = field(default_factory=RunState)
+    new: Mapping[str, Range] = field(default_factory=dict)  # ranges above the position, per stream
+    parts: list[Part] = field(default_factory=list)  # all entries, for tasks
+    fresh: list[Part] = field(default_factory=list)  # those that this trigger has reserved
+    after: Mapping[str, GroupState] = field(default_factory=dict)  # the groups that they were reserved from, after that
+    takes_no_more: bool = False  # the batch takes nothing more
+    run: RunState = field(default_factory=RunState)  # what the run knows now
 
     def __bool__(self) -> bool:
         return bool(self.old or self.new)
@@ -111,13 +108,12 @@ class BatchContents:
 
 @dataclass(frozen=True)
 class BatchRequest:
-    """token: name of the batch; quota: what it may still take; turn: counts triggers, and decides which streams are
-    first if the quota does not suffice for all; now: a monotonic clock, in seconds."""
+    """What a trigger asks for."""
 
-    token: str
-    quota: BatchQuota
-    turn: int
-    now: float
+    token: str  # name of the batch
+    quota: BatchQuota  # what it may still take
+    turn: int  # counts triggers, and decides which streams are first if the quota does not suffice for all
+    now: float  # a monotonic clock, in seconds
 
 
 class ContentsChooser:
@@ -127,56 +123,99 @@ class ContentsChooser:
         self._options = options
         self._poison = poison
         self.role = role
-        self._member = role.member
-        self._limits = role.limits
 
-    def with_sizes(self, server: Server, state: QueryState, request: BatchRequest) -> BatchRequest:
+    def with_sizes(self, client: GroupClient, state: QueryState, request: BatchRequest) -> BatchRequest:
         """Return the request with the sizes of entries, if bytes are limited and there may be entries to read."""
         if request.quota.size is None:
             return request
         has_some = state.above or state.old or state.has_others or state.run.poison.may_hold
         if not (has_some or state.run.admission.backlog(state.heads, state.groups)):
             return request
-        sizes = average_sizes(server, {stream: state.start[stream] for stream in state.groups}, self._limits)
+        sizes = average_sizes(client.server, {stream: state.start[stream] for stream in state.groups}, client.limits)
         return replace(request, quota=replace(request.quota, sizes=sizes))
 
-    def begin(self, server: Server, state: QueryState) -> QueryState:
+    def begin(self, client: GroupClient, state: QueryState) -> QueryState:
         """Return the state with the record of failed batches, in the first trigger of a run."""
-        return replace(state, run=replace(state.run, poison=self._poison.begin(server, state.start)))
+        return replace(state, run=replace(state.run, poison=self._poison.begin(client.server, state.start)))
 
-    def choose(self, server: Server, state: QueryState, request: BatchRequest) -> BatchContents:
+    def choose(self, client: GroupClient, state: QueryState, request: BatchRequest) -> BatchContents:
         """Return the entries that the quota admits; empty if there is nothing to read. Raises DataLossError,
         ServerError and its subclasses."""
-        contents, quota = BatchContents(run=state.run), request.quota
-        if state.is_settled:
-            contents = self._piece(server, state, contents)
+        return _Choice(client, self.role, self._poison, state, request).contents()
+
+    def plan_prefetch(
+        self,
+        state: QueryState,
+        contents: BatchContents,
+        request: BatchRequest,
+        positions: Mapping[str, StreamId],
+        limits: Limits,
+    ) -> Prefetch | None:
+        """What follows the batch, if that is much (Limits.prefetch_entries). Not if others are in the groups: they
+        could read it meanwhile. Not if entries were released: the next batch begins with them. Not while pieces wait:
+        they take turns with new entries. Not if the limit of the next batch depends on the time of this one
+        (targetBatchTime). request: for the next batch; positions: where the batch leaves the groups."""
+        options, admission = self._options, state.run.admission
+        if options.claim_idle is not None or options.target_batch_time is not None:
+            return None
+        if contents.takes_no_more or contents.old or state.has_others or contents.run.poison.holds_pieces:
+            return None
+        remaining = Counter(admission.backlog(state.heads, state.groups))
+        remaining.subtract(entries_per_stream(contents.fresh))
+        if not (self.role.has_pending_list and _is_large(admission, remaining, request.quota, limits)):
+            return None
+        taken = entries_per_stream(contents.parts)
+        read = {stream: state.start.at[stream].read for stream in state.groups}
+        if any(entries is None for entries in read.values()):
+            return None
+        known = {stream: (entries or 0) + taken[stream] for stream, entries in read.items()}
+        left = {stream: positions[stream] for stream in known}
+        return Prefetch(self.role, admission, known, left, request.quota, request.turn, state.heads)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The choice of one batch."""
+
+    client: GroupClient
+    role: GroupRole
+    poison: PoisonBatch
+    state: QueryState
+    request: BatchRequest
+
+    def contents(self) -> BatchContents:
+        """Return the entries that the quota admits."""
+        state = self.state
+        contents, quota = BatchContents(run=state.run), self.request.quota
+        if state.is_acknowledged:
+            contents = self._piece(contents)
             if contents:
                 return replace(contents, takes_no_more=True)
-        if state.is_settled and state.old:
-            contents, quota = self._old(server, state, contents, quota)
-        contents, quota = self._reserved(server, state, contents, quota, request.turn)
+        if state.is_acknowledged and state.old:
+            contents, quota = self._old(contents, quota)
+        contents, quota = self._reserved(contents, quota)
         if not contents.takes_no_more:
-            contents = self._new(server, state, contents, replace(request, quota=quota))
-        if contents or not state.is_settled or not contents.run.poison.holds_pieces:
+            contents = self._new(contents, quota)
+        if contents or not state.is_acknowledged or not contents.run.poison.holds_pieces:
             return contents
         run = contents.run
-        old, parts, cache = self._poison.fallback_piece(server, state.start, run.poison)
+        old, parts, cache = self.poison.fallback_piece(self.client.server, state.start, run.poison)
         return replace(contents, old=old, parts=parts, run=replace(run, poison=cache))
 
     # -- what is pending for the query ---------------------------------------------------------------------------
 
-    def _piece(self, server: Server, state: QueryState, contents: BatchContents) -> BatchContents:
+    def _piece(self, contents: BatchContents) -> BatchContents:
         """Take a piece of a batch that killed its query."""
-        run = contents.run
+        state, run = self.state, contents.run
+        server = self.client.server
         read = [stream for stream in state.groups if not state.old.get(stream)]
-        cache = self._poison.let_go(server, state.start, run.poison, read)
-        old, parts, cache = self._poison.next_piece(server, list(state.groups), state.start, cache)
+        cache = self.poison.let_go(server, state.start, run.poison, read)
+        old, parts, cache = self.poison.next_piece(server, list(state.groups), state.start, cache)
         return replace(contents, old=old, parts=parts, run=replace(run, poison=cache))
 
-    def _old(
-        self, server: Server, state: QueryState, contents: BatchContents, quota: BatchQuota
-    ) -> tuple[BatchContents, BatchQuota]:
+    def _old(self, contents: BatchContents, quota: BatchQuota) -> tuple[BatchContents, BatchQuota]:
         """Take entries at or below the positions, around the pieces of batches that killed the query."""
+        state = self.state
         old: dict[str, tuple[Range, ...]] = {}
         parts: list[Part] = []
         pieces = contents.run.poison.state
@@ -188,7 +227,7 @@ class ContentsChooser:
                 if limit == 0:
                     break
                 at_most = NO_LIMIT if limit is None else {stream: limit}
-                found = pending_ranges(server, self._member, [pending], _OLD_PAGE, at_most, self._limits, True)
+                found = pending_ranges(self.client, [pending], _OLD_PAGE, at_most, True)
                 count = sum(entries.count for entries in found)
                 if count:
                     ranges.append(replace(pending, last=found[-1].last, count=count))
@@ -198,10 +237,9 @@ class ContentsChooser:
                 old[stream] = tuple(ranges)
         return replace(contents, old=old, parts=parts), quota
 
-    def _reserved(
-        self, server: Server, state: QueryState, contents: BatchContents, quota: BatchQuota, turn: int
-    ) -> tuple[BatchContents, BatchQuota]:
+    def _reserved(self, contents: BatchContents, quota: BatchQuota) -> tuple[BatchContents, BatchQuota]:
         """Take entries that are reserved above the position. Those of this run were reserved for this batch."""
+        state = self.state
         if not state.above:
             return contents, quota
         prefetched = state.run.prefetched
@@ -211,13 +249,13 @@ class ContentsChooser:
         if quota.is_full:
             return replace(contents, takes_no_more=True), quota
         counts = {stream: sum(entries.count for entries in ranges) for stream, ranges in state.above.items()}
-        allowed = quota.divide(counts, turn)
+        allowed = quota.divide(counts, self.request.turn)
         size = state.run.admission.size(list(allowed.values()))
         pending = [
             Range(stream, state.start[stream], state.groups[stream].last_delivered, until=state.times[stream])
             for stream in allowed
         ]
-        found = pending_ranges(server, self._member, pending, size, allowed, self._limits, True)
+        found = pending_ranges(self.client, pending, size, allowed, True)
         taken = entries_per_stream(found)
         # If all are taken, the range ends where the group is: nothing else in between is ours.
         last = {entries.stream: index for index, entries in enumerate(found)}
@@ -229,10 +267,11 @@ class ContentsChooser:
 
     # -- new entries -----------------------------------------------------------------------------------------------
 
-    def _new(self, server: Server, state: QueryState, contents: BatchContents, request: BatchRequest) -> BatchContents:
+    def _new(self, contents: BatchContents, quota: BatchQuota) -> BatchContents:
         """Reserve new entries. It does not wait for more to come if there is a batch anyway, if there are enough for a
         full batch, or if pieces wait. While pieces wait, a batch takes only a part of the new entries."""
-        admission, quota = state.run.admission, request.quota
+        state, request = self.state, self.request
+        admission = state.run.admission
         groups = {**state.groups, **contents.after}
         backlog = admission.backlog(state.heads, groups)
         waiting, holds_pieces = sum(backlog.values()), contents.run.poison.holds_pieces
@@ -245,12 +284,12 @@ class ContentsChooser:
             if is_held_back:
                 return contents
         if holds_pieces:
-            quota = quota.with_entries(self._poison.share_of(waiting, quota.entries))
+            quota = quota.with_entries(self.poison.share_of(waiting, quota.entries))
         after: dict[str, GroupState] = {}
         while backlog:
-            reserved = self.role.new_entries(server, admission, state.heads, groups, backlog, quota, request.turn)
+            reserved = self.role.new_entries(self.client, admission, state.heads, groups, backlog, quota, request.turn)
             after |= reserved.states
-            parts = self._listed(server, state, contents, reserved)
+            parts = self._listed(contents, reserved)
             if parts:
                 contents = contents.with_new(parts, state, reserved.times)
                 return replace(contents, fresh=parts, after=after)
@@ -260,10 +299,11 @@ class ContentsChooser:
             backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
         return replace(contents, after=after)
 
-    def _listed(self, server: Server, state: QueryState, contents: BatchContents, reserved: Reserved) -> list[Part]:
+    def _listed(self, contents: BatchContents, reserved: Reserved) -> list[Part]:
         """Return what was reserved. If other clients could hand entries over or move the group since the trigger
         looked, return what the pending list has above the position, up to the group's: of a group that was set back,
         nothing. What it has delivered are old entries of a later batch."""
+        state = self.state
         after = {
             stream: contents.new[stream].last if stream in contents.new else state.start[stream]
             for stream in reserved.times
@@ -285,42 +325,21 @@ class ContentsChooser:
             for stream in sorted(doubtful)
         ]
         size = state.run.admission.size([counts[stream] for stream in doubtful])
-        found = pending_ranges(server, self._member, pending, size, limits=self._limits)
+        found = pending_ranges(self.client, pending, size)
         listed = entries_per_stream(found)
         kept = {stream for stream in doubtful & whole if listed[stream] == counts[stream]}
         parts = [part for part in reserved.parts if part.stream not in back | (doubtful - kept)]
         return parts + [Part(entries, PENDING) for entries in found if entries.stream not in kept]
-
-    def plan_prefetch(
-        self,
-        state: QueryState,
-        contents: BatchContents,
-        request: BatchRequest,
-        positions: Mapping[str, StreamId],
-    ) -> Prefetch | None:
-        """What follows the batch, if that is much (Limits.prefetch_entries). Not if others are in the groups: they
-        could read it meanwhile. Not if entries were released: the next batch begins with them. Not while pieces wait:
-        they take turns with new entries. Not if the limit of the next batch depends on the time of this one
-        (targetBatchTime). request: for the next batch; positions: where the batch leaves the groups."""
-        options, admission = self._options, state.run.admission
-        if options.claim_idle is not None or options.target_batch_time is not None:
-            return None
-        if contents.takes_no_more or contents.old or state.has_others or contents.run.poison.holds_pieces:
-            return None
-        remaining = Counter(admission.backlog(state.heads, state.groups))
-        remaining.subtract(entries_per_stream(contents.fresh))
-        if not self.role.takes_long(admission, remaining, request.quota):
-            return None
-        taken = entries_per_stream(contents.parts)
-        read = {stream: state.start.at[stream].read for stream in state.groups}
-        if any(entries is None for entries in read.values()):
-            return None
-        known = {stream: (entries or 0) + taken[stream] for stream, entries in read.items()}
-        left = {stream: positions[stream] for stream in known}
-        return Prefetch(self.role, admission, known, left, request.quota, request.turn, state.heads)
 
 
 def _are_all(parts: Sequence[Part], position: StreamId) -> bool:
     """Whether the group was at the position of a stream, and has delivered to nobody else above it. parts: of the
     stream."""
     return all(part.by == ALL for part in parts) and parts[0].range.after == position
+
+
+def _is_large(admission: Admission, backlog: Mapping[str, int], quota: BatchQuota, limits: Limits) -> bool:
+    """Whether the group is to deliver so many entries that it begins while tasks read the batch before."""
+    waiting, admitted = sum(backlog.values()), sum(quota.within_stream_limits(backlog).values())
+    taken = admitted if quota.entries is None else min(admitted, quota.entries)
+    return taken >= limits.prefetch_entries and not admission.is_too_little(waiting)

@@ -7,7 +7,7 @@ which says how many of these are ours. Steps of all streams travel in one round 
 where steps end. If XREADGROUP fails, the others show nothing new: the driver then reads one entry with its reply, to
 get the error.
 
-If the group delivers nothing (noAck), a second group walks ahead of the query in the same way. The scratch group
+If the group is a bookmark, a second group walks ahead of the query in the same way. The scratch group
 `rstream-probe:<group>:<consumer>` begins at the query's position and reads with NOACK. So the driver learns the ID of
 each n-th entry and receives none. Nothing is pending, and the server's memory does not grow.
 
@@ -17,11 +17,11 @@ proof are counted with XRANGE.
 
 A step that has not moved the scratch group is the end of the stream, or the server has refused it: nobody reads its
 reply. So one more entry is then asked for, with its reply: that is the error, or an entry up to `last`, and the trigger
-looks again.
+takes another snapshot.
 
 The scratch group is destroyed before the trigger ends. If the run is killed in between, the next run finds it with its
-first look, and destroys it. Until then it is at or above the query's own group, so it holds no entry that the query has
-read.
+first snapshot, and destroys it. Until then it is at or above the query's own group, so it holds no entry that the query
+has read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import ServerReplyError
 from spark_streams.connector.keys import probe_group
 from spark_streams.connector.source.group.account import count_between
-from spark_streams.connector.source.group.changes import GroupChange, change_groups
+from spark_streams.connector.source.group.group_changes import GroupChange, change_groups
 from spark_streams.connector.source.group.recovery import Start
 from spark_streams.connector.source.group.snapshot import (
     GroupState,
@@ -44,8 +44,7 @@ from spark_streams.connector.source.group.snapshot import (
     read_group_state,
     read_lone_group,
 )
-from spark_streams.connector.source.group_client import Membership
-from spark_streams.connector.source.limits import LIMITS, Limits
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.partitioning import ALL, PENDING, Part
 from spark_streams.connector.source.trigger.run_state import Reserved
@@ -94,12 +93,12 @@ Steps = TypeVar("Steps", bound=GroupSteps)
 
 
 def in_rounds(
-    server: Server, groups: Sequence[Steps], size: int, limit: int, commands_of: Callable[[Steps, int], bytes]
+    client: GroupClient, groups: Sequence[Steps], size: int, commands_of: Callable[[Steps, int], bytes]
 ) -> Iterator[tuple[list[Steps], Iterator[tuple[Steps, int, Connection]]]]:
-    """Let the groups walk until all are finished, in rounds of about `limit` entries. Yield those of each round, and
-    its steps: each with its number of entries, and the connection from which the caller takes its replies."""
+    """Let the groups walk until all are finished, in rounds of about Limits.reserve_round entries. Yield those of each
+    round, and its steps: each with its number of entries, and the connection with its replies."""
     while unfinished := [group for group in groups if not group.is_finished]:
-        yield unfinished, _sent(server, _round(unfinished, size, limit), commands_of)
+        yield unfinished, _sent(client.server, _round(unfinished, size, client.limits.reserve_round), commands_of)
 
 
 def _round(groups: Sequence[Steps], size: int, limit: int) -> list[tuple[Steps, int]]:
@@ -129,12 +128,10 @@ def _sent(
 
 
 def reserve(
-    server: Server,
-    member: Membership,
+    client: GroupClient,
     wanted: Sequence[Range],
     states: Mapping[str, GroupState],
     step: int,
-    limits: Limits = LIMITS,
 ) -> Reserved:
     """Have entries delivered to the query's consumer.
 
@@ -144,22 +141,22 @@ def reserve(
     """
     walks = [_Reserving(entries, states[entries.stream]) for entries in wanted]
     times: dict[str, int] = {}
-    for unfinished, sent in in_rounds(server, walks, step, limits.reserve_round, partial(_step, member)):
+    for unfinished, sent in in_rounds(client, walks, step, partial(_step, client.member)):
         read_to_the_end: set[str] = set()  # of this round
-        for walk, lone, replies in _taken(member, sent, times):
+        for walk, lone, replies in _taken(client.member, sent, times):
             if walk.stream in read_to_the_end:
                 continue
             if lone is not None:
                 after = lone
             elif replies is not None:
-                after = read_group_state(server, member, walk.stream, *replies)
+                after = read_group_state(client, walk.stream, *replies)
             else:  # another client has joined the group: all steps of this round are one range
-                after = read_group_now(server, member, walk.stream)
+                after = read_group_now(client, walk.stream)
                 read_to_the_end.add(walk.stream)
             walk.delivered(_part(walk.stream, walk.before, after), after)
         for walk in unfinished:
             if walk.is_finished and walk.got_nothing:
-                part, after, times[walk.stream] = _read_one_with_reply(server, member, walk.stream, walk.before)
+                part, after, times[walk.stream] = _read_one_with_reply(client, walk.stream, walk.before)
                 walk.delivered(part, after)
     return Reserved(
         [part for walk in walks for part in walk.parts],
@@ -238,17 +235,15 @@ def _step(member: Membership, walk: _Reserving, count: int) -> bytes:
     return commands + _TIME
 
 
-def _read_one_with_reply(
-    server: Server, member: Membership, stream: str, before: GroupState
-) -> tuple[Part, GroupState, int]:
+def _read_one_with_reply(client: GroupClient, stream: str, before: GroupState) -> tuple[Part, GroupState, int]:
     """Read one entry with its reply, to get the error: nothing was delivered, although the group is not at the end.
     Return the part, the group after that, and the server's time in milliseconds.
 
     Raises ServerReplyError. If there is neither entry nor error, the entries were deleted, or other clients read them.
     """
-    server.execute(*xreadgroup(member, stream, 1))
-    now = milliseconds(server.connection_for(stream).execute("TIME"))
-    after = read_group_now(server, member, stream)
+    client.server.execute(*xreadgroup(client.member, stream, 1))
+    now = milliseconds(client.server.connection_for(stream).execute("TIME"))
+    after = read_group_now(client, stream)
     return _part(stream, before, after), after, now
 
 
@@ -268,16 +263,14 @@ _NOACK = "NOACK"
 
 @dataclass
 class ScratchSteps(GroupSteps):
-    """The steps of the scratch group through one stream, also over one entry above the limit, as proof. is_whole: the
-    range has exactly as many entries as are wanted; reached: each step that moved it: the number of entries asked for,
-    and the position after it; is_at_the_end: the last step has not moved it; was_refused: one has not moved
-    it although there were entries; is_missing: there is no scratch group."""
+    """The steps of the scratch group through one stream, also over one entry above the limit, as proof."""
 
-    is_whole: bool
+    is_whole: bool  # the range has exactly as many entries as are wanted
+    # each step that moved it: the number of entries asked for, and the position after it
     reached: list[tuple[int, StreamId]] = field(default_factory=list)
-    is_at_the_end: bool = False
-    was_refused: bool = False
-    is_missing: bool = False
+    is_at_the_end: bool = False  # the last step has not moved it
+    was_refused: bool = False  # one has not moved it although there were entries
+    is_missing: bool = False  # there is no scratch group
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -321,7 +314,7 @@ class ScratchSteps(GroupSteps):
 
 
 def exact_ranges(
-    server: Server, member: Membership, wanted: Sequence[Range], whole: Collection[str], step: int, limits: Limits
+    client: GroupClient, wanted: Sequence[Range], whole: Collection[str], step: int
 ) -> dict[str, list[Range]]:
     """Return the first `count` entries of each range as touching ranges, each with its exact number of entries. whole:
     streams whose range has exactly as many.
@@ -332,39 +325,40 @@ def exact_ranges(
     """
     if not wanted:
         return {}
-    scratch = replace(member, group=probe_group(member.group, member.consumer))
+    scratch = client.of_group(probe_group(client.group, client.consumer))
     begins = {entries.stream: Start(entries.after) for entries in wanted}
-    # There is none yet: the first look of a run has destroyed that of a run that was killed.
-    change_groups(server, scratch, {stream: GroupChange(create=start) for stream, start in begins.items()})
+    # There is none yet: the first snapshot of a run has destroyed that of a run that was killed.
+    change_groups(scratch, {stream: GroupChange(create=start) for stream, start in begins.items()})
     walks = [ScratchSteps(entries, entries.stream in whole) for entries in wanted]
-    _walk(server, scratch, walks, step, limits)
-    ranges = {walk.stream: _counted(server, walk) for walk in walks}
-    destroy_scratch_groups(server, member, list(begins))
+    _walk(scratch, walks, step)
+    ranges = {walk.stream: _counted(client.server, walk) for walk in walks}
+    destroy_scratch_groups(client, list(begins))
     return ranges
 
 
-def destroy_scratch_groups(server: Server, member: Membership, streams: Collection[str]) -> None:
+def destroy_scratch_groups(client: GroupClient, streams: Collection[str]) -> None:
     """Destroy the query's scratch groups on these streams, if they exist. Raises ServerError."""
-    group = probe_group(member.group, member.consumer)
+    group = probe_group(client.group, client.consumer)
     commands = [("XGROUP", "DESTROY", stream, group) for stream in streams]
-    server.execute_all(commands, is_key_required)  # a stream may be deleted meanwhile
+    client.server.execute_all(commands, is_key_required)  # a stream may be deleted meanwhile
 
 
-def _walk(server: Server, scratch: Membership, walks: Sequence[ScratchSteps], step: int, limits: Limits) -> None:
+def _walk(scratch: GroupClient, walks: Sequence[ScratchSteps], step: int) -> None:
     """Let the group walk until all walks have ended."""
-    for of_round, sent in in_rounds(server, walks, step, limits.reserve_round, partial(_scratch_step, scratch)):
+    for of_round, sent in in_rounds(scratch, walks, step, partial(_scratch_step, scratch.member)):
         for walk, count, connection in sent:
             groups = connection.next_answer(("XINFO", "GROUPS", walk.stream), is_no_such_key)
             walk.moved(count, group_named(scratch.group, groups))
         for walk in of_round:
             if walk.is_missing:
-                raise missing(server, scratch, walk.stream, not server.execute("EXISTS", walk.stream))
+                raise missing(scratch, walk.stream, not scratch.server.execute("EXISTS", walk.stream))
             if walk.is_at_the_end and walk.position < walk.wanted.last:
-                for _, entries in server.execute(*xreadgroup(scratch, walk.stream, 1, _NOACK)) or ():
+                for _, entries in scratch.server.execute(*xreadgroup(scratch.member, walk.stream, 1, _NOACK)) or ():
                     walk.goes_on_at(StreamId.parse(entries[0][0]))
             if walk.was_refused:
                 raise ServerReplyError(
-                    f"the server at {server.address} has refused XREADGROUP of stream {walk.stream!r}", "TRYAGAIN"
+                    f"the server at {scratch.server.address} has refused XREADGROUP of stream {walk.stream!r}",
+                    "TRYAGAIN",
                 )
 
 

@@ -23,19 +23,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.errors import GroupMissingError, GroupSharedError, StreamStateError
 from spark_streams.connector.operator_commands import acknowledge_command, delete_consumer_command
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.source.commit_mark import Mark, committed_key, without_pending_list
-from spark_streams.connector.source.group.changes import GroupChange, change_groups
+from spark_streams.connector.source.commit_mark import Mark, without_pending_list
 from spark_streams.connector.source.group.compare import at_position, is_older
+from spark_streams.connector.source.group.group_changes import GroupChange, change_groups
 from spark_streams.connector.source.group.recovery import Start
-from spark_streams.connector.source.group.snapshot import GroupState, Look, Looks, fetch_looks
-from spark_streams.connector.source.group_client import Membership
-from spark_streams.connector.source.limits import Limits
+from spark_streams.connector.source.group.snapshot import GroupState, Snapshots, StreamSnapshot, fetch_snapshots
+from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.partitioning import ALL, Part, by_stream, entries_per_stream, task_size
 from spark_streams.connector.source.pending.claim import released_above
@@ -45,23 +45,29 @@ from spark_streams.connector.source.trigger.admission import ENDLESS, Admission
 from spark_streams.connector.source.trigger.reserve import exact_ranges, reserve
 from spark_streams.connector.source.trigger.run_state import Reserved, RunState
 from spark_streams.connector.wire.connection.connection import pack
-from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What acknowledges a batch that is in Spark's commit log, after the notes of its tasks were taken."""
+
+    posted: int  # entries that are acknowledged, because they became dead letters or wait for a retry
+    ranges: Sequence[Range]  # pending entries to acknowledge
+    marks: Mapping[str, Mark]  # to set after that
+    committed: Offset  # the checkpoint, in the streams whose groups may be set to it
+    acknowledged: Offset | None  # the last offset for which this was done; None: unknown
 
 
 class GroupRole(ABC):
     """What a trigger asks the group of one query, and does with it."""
 
-    no_ack: ClassVar[bool]  # as its offsets say
-
-    def __init__(self, options: SourceOptions, limits: Limits) -> None:
-        self.member = Membership((), options.group, options.consumer)
-        self.limits = limits
+    has_pending_list: ClassVar[bool]  # entries of a batch are pending until it is committed: as its offsets say
 
     @abstractmethod
-    def look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
-        """Look at streams: each in one transaction, with what is pending above the position. Raises StreamStateError,
-        ServerError."""
+    def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> Snapshots:
+        """Take snapshots of streams: each in one transaction, with what is pending above the position. Raises
+        StreamStateError, ServerError."""
 
     @abstractmethod
     def at_query(self, at: StreamOffset, group: GroupState) -> GroupState:
@@ -72,13 +78,13 @@ class GroupRole(ABC):
         """Return where this run has left the group of a stream. start: where its last batch ends."""
 
     @abstractmethod
-    def old_entries(self, server: Server, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
+    def old_entries(self, client: GroupClient, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
         """Return how many entries the next batches read first. pending: how many entries are pending besides those
-        that `look` has listed, and those of the last batch. Raises StreamStateError, ServerError."""
+        that `snapshots` has listed, and those of the last batch. Raises StreamStateError, ServerError."""
 
     def new_entries(
         self,
-        server: Server,
+        client: GroupClient,
         admission: Admission,
         heads: Mapping[str, StreamState],
         groups: Mapping[str, GroupState],
@@ -93,12 +99,12 @@ class GroupRole(ABC):
             for stream, count in allowed.items()
         ]
         wanted = [entries for entries in between if entries.count and not entries.is_empty]
-        return self.take(server, admission, wanted, groups, backlog)
+        return self.take(client, admission, wanted, groups, backlog)
 
     @abstractmethod
     def take(
         self,
-        server: Server,
+        client: GroupClient,
         admission: Admission,
         wanted: Sequence[Range],
         groups: Mapping[str, GroupState],
@@ -108,52 +114,41 @@ class GroupRole(ABC):
         Raises GroupMissingError, DataLossError, ServerError."""
 
     @abstractmethod
-    def commit(
-        self,
-        server: Server,
-        ranges: Sequence[Range],
-        marks: Mapping[str, Mark],
-        committed: Offset,
-        settled: Offset | None,
-    ) -> int:
-        """Acknowledge these ranges. Then set these commit marks. Return how many entries were acknowledged.
-
-        committed: the checkpoint, in the streams whose groups may be set to it; settled: the last offset for which this
-        was done, None: unknown. Raises GroupMissingError, DataLossError, ServerError."""
+    def commit(self, client: GroupClient, commit: Commit) -> int:
+        """Acknowledge the ranges. Then set the commit marks. Return how many entries were acknowledged. Raises
+        GroupMissingError, DataLossError, ServerError."""
 
     @abstractmethod
     def token_of(self, batch: str) -> str:
         """Return the token that the streams of this batch have."""
 
-    @abstractmethod
-    def takes_long(self, admission: Admission, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
-        """Whether so many entries are taken ahead, while tasks read the batch before."""
-
 
 class Delivered(GroupRole):
     """A query whose group delivers."""
 
-    no_ack = False
+    has_pending_list = True
 
-    def look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
-        """Look at streams, and list what is pending above the positions, up to the groups'."""
-        member, limits = self.member, self.limits
-        looks = fetch_looks(server, member, streams)
+    def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> Snapshots:
+        """Take snapshots of streams, and list what is pending above the positions, up to the groups'."""
+        limits = client.limits
+        snapshots = fetch_snapshots(client, streams)
         pending = [
-            Range(stream, start[stream], look.group.last_delivered, until=look.until)
-            for stream, look in looks.items()
-            if look.group is not None and look.group.ours and look.group.last_delivered > start[stream]
+            Range(stream, start[stream], snapshot.group.last_delivered, until=snapshot.until)
+            for stream, snapshot in snapshots.items()
+            if snapshot.group is not None and snapshot.group.ours and snapshot.group.last_delivered > start[stream]
         ]
         try:
-            listed = pending_ranges(server, member, pending, limits.reserve_step, limits=limits, asks_again=True)
-        except GroupMissingError:  # destroyed since: look again
-            return self.look(server, start, streams)
+            listed = pending_ranges(client, pending, limits.reserve_step, asks_again=True)
+        except GroupMissingError:  # destroyed since: again
+            return self.snapshots(client, start, streams)
         released = {
-            stream: released_above(server, member, stream, start[stream], look.group.last_delivered, limits.claim_page)
-            for stream, look in looks.items()
-            if look.group is not None and look.group.released and look.group.last_delivered > start[stream]
+            stream: released_above(
+                client.server, client.member, stream, start[stream], snapshot.group.last_delivered, limits.claim_page
+            )
+            for stream, snapshot in snapshots.items()
+            if snapshot.group is not None and snapshot.group.released and snapshot.group.last_delivered > start[stream]
         }
-        return Looks(looks, by_stream(listed), released)
+        return Snapshots(snapshots, by_stream(listed), released)
 
     def at_query(self, at: StreamOffset, group: GroupState) -> GroupState:
         """Return the group as it is: the query reads on where the group delivers."""
@@ -163,64 +158,51 @@ class Delivered(GroupRole):
         """Return up to where the group has delivered."""
         return run.positions.get(stream, start[stream])
 
-    def old_entries(self, server: Server, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
+    def old_entries(self, client: GroupClient, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
         """Return these entries: they were claimed or handed over, or an earlier checkpoint has left them."""
         return pending
 
     def take(
         self,
-        server: Server,
+        client: GroupClient,
         admission: Admission,
         wanted: Sequence[Range],
         groups: Mapping[str, GroupState],
         backlog: Mapping[str, int],
     ) -> Reserved:
         """Have the group deliver them."""
-        step = min(self.limits.reserve_step, admission.size([entries.count for entries in wanted]))
-        return reserve(server, self.member, wanted, groups, step, self.limits)
+        step = min(client.limits.reserve_step, admission.size([entries.count for entries in wanted]))
+        return reserve(client, wanted, groups, step)
 
-    def commit(
-        self,
-        server: Server,
-        ranges: Sequence[Range],
-        marks: Mapping[str, Mark],
-        committed: Offset,
-        settled: Offset | None,
-    ) -> int:
-        """Acknowledge these ranges, and set the commit marks after the last XACK."""
-        group, consumer = self.member.group, self.member.consumer
-        commands = [
-            (stream, pack("SET", committed_key(stream, group, consumer), str(mark))) for stream, mark in marks.items()
-        ]
-        return acknowledge(server, self.member, ranges, self.limits, commands)
+    def commit(self, client: GroupClient, commit: Commit) -> int:
+        """Acknowledge the ranges, and set the commit marks after the last XACK."""
+        marks = [(stream, pack("SET", client.mark_key(stream), str(mark))) for stream, mark in commit.marks.items()]
+        return acknowledge(client, commit.ranges, marks)
 
     def token_of(self, batch: str) -> str:
         """Return that of the batch."""
         return batch
 
-    def takes_long(self, admission: Admission, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
-        """Whether the group is to deliver much."""
-        waiting, admitted = sum(backlog.values()), sum(quota.within_stream_limits(backlog).values())
-        taken = admitted if quota.entries is None else min(admitted, quota.entries)
-        return taken >= self.limits.prefetch_entries and not admission.is_too_little(waiting)
-
 
 class Bookmarked(GroupRole):
     """A query whose group is a bookmark."""
 
-    no_ack = True
+    has_pending_list = False
 
-    def __init__(self, options: SourceOptions, limits: Limits) -> None:
-        super().__init__(options, limits)
-        self._ordered = options.ordered  # one task reads all entries of a stream
+    def __init__(self, ordered: bool) -> None:
+        self._ordered = ordered  # one task reads all entries of a stream
 
-    def look(self, server: Server, start: Offset, streams: Sequence[str]) -> Looks:
-        """Look at streams. Raises GroupSharedError if others use a group."""
-        looks = fetch_looks(server, self.member, streams)
-        for stream, look in looks.items():
-            if look.group is not None:
-                self._require_unused(stream, look.group)
-        return Looks({stream: look_at_query(start.at.get(stream), look) for stream, look in looks.items()}, {}, {})
+    def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> Snapshots:
+        """Take snapshots of streams. Raises GroupSharedError if others use a group."""
+        snapshots = fetch_snapshots(client, streams)
+        for stream, snapshot in snapshots.items():
+            if snapshot.group is not None:
+                _require_unused(client.group, stream, snapshot.group)
+        return Snapshots(
+            {stream: snapshot_at_query(start.at.get(stream), snapshot) for stream, snapshot in snapshots.items()},
+            {},
+            {},
+        )
 
     def at_query(self, at: StreamOffset, group: GroupState) -> GroupState:
         """Return the group as if it had delivered up to the query's position."""
@@ -228,20 +210,20 @@ class Bookmarked(GroupRole):
 
     def position(self, stream: str, start: Offset, run: RunState) -> StreamId:
         """Return the position of the last commit."""
-        return start[stream] if run.settled is None else run.settled[stream]
+        return start[stream] if run.acknowledged is None else run.acknowledged[stream]
 
-    def old_entries(self, server: Server, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
+    def old_entries(self, client: GroupClient, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
         """Acknowledge what a run without noAck has reserved above the position: this run reads it from the stream.
         Raises StreamStateError if other entries are pending."""
         reserved = [Range(stream, start[stream], MAX_ID) for stream in pending]
-        acknowledge(server, self.member, reserved, self.limits)
+        acknowledge(client, reserved)
         for stream in pending:
-            self._refuse_pending(server, stream)
+            _refuse_pending(client, stream)
         return {}
 
     def take(
         self,
-        server: Server,
+        client: GroupClient,
         admission: Admission,
         wanted: Sequence[Range],
         groups: Mapping[str, GroupState],
@@ -250,7 +232,7 @@ class Bookmarked(GroupRole):
         """Find the ends of the ranges. Return the groups as if they had delivered these entries."""
         whole = {entries.stream for entries in wanted if entries.count == backlog[entries.stream] < ENDLESS}
         counts = [entries.count for entries in wanted]
-        size = task_size(sum(counts), admission.size(counts), self.limits)
+        size = task_size(sum(counts), admission.size(counts), client.limits)
         is_divided = not self._ordered and admission.min_partitions is not None
         found = {
             entries.stream: [entries]
@@ -258,91 +240,86 @@ class Bookmarked(GroupRole):
             if entries.stream in whole and not (is_divided and entries.count > size)
         }
         others = [entries for entries in wanted if entries.stream not in found]
-        found |= exact_ranges(server, self.member, others, whole, min(self.limits.reserve_step, size), self.limits)
+        found |= exact_ranges(client, others, whole, min(client.limits.reserve_step, size))
         parts = [Part(entries, ALL) for of in wanted for entries in found[of.stream] if entries.count]
         ends = {of.stream: found[of.stream][-1].last if found[of.stream] else of.last for of in wanted}
         taken = entries_per_stream(parts)
         return Reserved(parts, {s: _delivered(groups[s], end, taken[s]) for s, end in ends.items()}, {})
 
-    def commit(
-        self,
-        server: Server,
-        ranges: Sequence[Range],
-        marks: Mapping[str, Mark],
-        committed: Offset,
-        settled: Offset | None,
-    ) -> int:
-        """Acknowledge these ranges, which a run without noAck has read. Set the groups, with the number of entries read
+    def commit(self, client: GroupClient, commit: Commit) -> int:
+        """Acknowledge the ranges, which a run without noAck has read. Set the groups, with the number of entries read
         up to there if that is known, except those that this run has set there before."""
-        entries = acknowledge(server, self.member, ranges, self.limits)
-        changes = {stream: GroupChange(mark=mark) for stream, mark in marks.items()} | {
+        entries = acknowledge(client, commit.ranges)
+        changes = {stream: GroupChange(mark=mark) for stream, mark in commit.marks.items()} | {
             # A mark shows that the query is active.
             stream: GroupChange(
                 set_to=Start(at.position, at.read), mark=at.mark if at.number else None, touch=at.number > 0
             )
-            for stream, at in committed.at.items()
-            if settled is None or settled[stream] != at.position
+            for stream, at in commit.committed.at.items()
+            if commit.acknowledged is None or commit.acknowledged[stream] != at.position
         }
-        change_groups(server, self.member, changes)
+        change_groups(client, changes)
         return entries
 
     def token_of(self, batch: str) -> str:
         """Return that of all batches of the checkpoint that have no pending list."""
         return without_pending_list(batch)
 
-    def takes_long(self, admission: Admission, backlog: Mapping[str, int], quota: BatchQuota) -> bool:
-        """Return False: nothing is taken before its batch."""
-        return False
 
-    def _require_unused(self, stream: str, group: GroupState) -> None:
-        """Raise GroupSharedError if the group has other consumers, or released entries."""
-        name = self.member.group
-        if group.others:
-            other, pending = group.others[0]
-            raise GroupSharedError(
-                f"stream {stream!r}: noAck=true needs a group without other consumers, and {other!r} ({pending} "
-                f"pending entries) is in group {name!r}. Set noAck=false, or delete the consumer: that is refused "
-                f"while entries are pending for it ({delete_consumer_command(stream, name, other)})"
-            )
-        if group.released:
-            raise GroupSharedError(
-                f"stream {stream!r}: {group.released} entries of group {name!r} were released (XNACK) and are "
-                "pending for no consumer. A query with noAck does not read pending entries. Run it once without "
-                "noAck, and with options deadLetterStream and maxDeliveries=100: it reads them, and fatal ones "
-                "(XNACK FATAL) become dead letters. Without deadLetterStream, fatal ones stay pending"
-            )
-
-    def _refuse_pending(self, server: Server, stream: str) -> None:
-        """Raise StreamStateError if entries are pending: no batch would read them."""
-        group, consumer = self.member.group, self.member.consumer
-        count, first, last, _ = server.execute("XPENDING", stream, group)
-        if not count:
-            return
-        raise StreamStateError(
-            f"stream {stream!r}: {count} entries from {first.decode()} to {last.decode()} are pending for consumer "
-            f"{consumer!r} of group {group!r}, and no batch has read them: another client handed them over (XCLAIM, "
-            "rstream groups claim), or a run without noAck left them. A query with noAck cannot read them. Run it "
-            "once without noAck: it reads them with its first batch. If they need not be read, stop it and acknowledge "
-            f"them ({acknowledge_command(stream, group, consumer)})"
+def _require_unused(name: str, stream: str, group: GroupState) -> None:
+    """Raise GroupSharedError if the group has other consumers, or released entries. name: of the group."""
+    if group.others:
+        other, pending = group.others[0]
+        raise GroupSharedError(
+            f"stream {stream!r}: noAck=true needs a group without other consumers, and {other!r} ({pending} "
+            f"pending entries) is in group {name!r}. Set noAck=false, or delete the consumer: that is refused "
+            f"while entries are pending for it ({delete_consumer_command(stream, name, other)})"
+        )
+    if group.released:
+        raise GroupSharedError(
+            f"stream {stream!r}: {group.released} entries of group {name!r} were released (XNACK) and are "
+            "pending for no consumer. A query with noAck does not read pending entries. Run it once without "
+            "noAck, and with options deadLetterStream and maxDeliveries=100: it reads them, and fatal ones "
+            "(XNACK FATAL) become dead letters. Without deadLetterStream, fatal ones stay pending"
         )
 
 
-def look_at_query(at: StreamOffset | None, look: Look) -> Look:
-    """Return a look with the group at the query's position, unless an operator has moved it. If the checkpoint is an
-    older copy, the query goes on from that position, once it has one, whatever was committed without a pending list
+def _refuse_pending(client: GroupClient, stream: str) -> None:
+    """Raise StreamStateError if entries are pending: no batch would read them."""
+    group, consumer = client.group, client.consumer
+    count, first, last, _ = client.server.execute("XPENDING", stream, group)
+    if not count:
+        return
+    raise StreamStateError(
+        f"stream {stream!r}: {count} entries from {first.decode()} to {last.decode()} are pending for consumer "
+        f"{consumer!r} of group {group!r}, and no batch has read them: another client handed them over (XCLAIM, "
+        "rstream groups claim), or a run without noAck left them. A query with noAck cannot read them. Run it "
+        "once without noAck: it reads them with its first batch. If they need not be read, stop it and acknowledge "
+        f"them ({acknowledge_command(stream, group, consumer)})"
+    )
+
+
+def snapshot_at_query(at: StreamOffset | None, snapshot: StreamSnapshot) -> StreamSnapshot:
+    """Return a snapshot with the group at the query's position, unless an operator has moved it. If the checkpoint is
+    an older copy, the query goes on from that position, once it has one, whatever was committed without a pending list
     since. Pure."""
-    group, mark = look.group, look.mark
+    group, mark = snapshot.group, snapshot.mark
     if at is None or group is None:
-        return look
+        return snapshot
     if mark is None:
-        return look._replace(group=at_position(at, group))
+        return snapshot._replace(group=at_position(at, group))
     if mark.is_seek and mark.id != at.position:
-        return look
-    is_passed_over = at.number > 0 and mark.no_ack and is_older(at, mark)
-    return look._replace(group=at_position(at, group), mark=None if is_passed_over else mark)
+        return snapshot
+    is_passed_over = at.number > 0 and not mark.has_pending_list and is_older(at, mark)
+    return snapshot._replace(group=at_position(at, group), mark=None if is_passed_over else mark)
 
 
 def _delivered(group: GroupState, position: StreamId, count: int) -> GroupState:
     """Return the group as if it had delivered this number of entries, up to a position."""
     read = None if group.entries_read is None else group.entries_read + count
     return group._replace(last_delivered=position, entries_read=read)
+
+
+def role_of(options: SourceOptions) -> GroupRole:
+    """Return what the group is to a query with these options."""
+    return Bookmarked(options.ordered) if options.no_ack else Delivered()

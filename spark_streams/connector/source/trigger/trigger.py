@@ -1,6 +1,6 @@
 """One trigger: look at the streams and groups, choose the entries of the batch, create its offset.
 
-A normal trigger (`latestOffset`) of a query without noAck, and the commands that it sends:
+A normal trigger (`latestOffset`) of a query whose group delivers (roles.py), and the commands that it sends:
 
 1. It waits for the background worker (query.triggering): the XACK of the batch before the last, and the reservation
    for this batch.
@@ -47,19 +47,19 @@ SET committed                            after XACK: finds that the batch is ack
 XGROUP SETID + SET committed             a repair: follows the mark to where the group is, with a batch without entries.
                                          onNewCheckpoint=restart, and no batch yet: does so again
 offset log                               reads the batch again by its ranges (query.planning). The trigger after
-                                         its commit acknowledges it and the batch before (`owed`)
-commit log                               acknowledges this batch, and the one before if it is owed, then plans
+                                         its commit acknowledges it and the batch before (`owed`), if it was not
+commit log                               acknowledges this batch, and the one before if it was not, then plans
 XACK                                     acknowledges the same ranges again
 DEL missing                              has counted the missing entries in the run before: reports them no more
 XADD, XADD + XACK                        dead letters and retries: each exists once (connector/deadletter/write/post.py)
 XTRIM, XDEL                              removes the same entries again
-XGROUP CREATE                            noAck: destroys the scratch group
+XGROUP CREATE                            a bookmark: destroys the scratch group
 XGROUP SETID + SET committed + XREADGROUP
-                                         noAck: sets its group to the committed position again
-XGROUP DESTROY                           noAck: destroys the scratch group if there is one
+                                         a bookmark: sets its group to the committed position again
+XGROUP DESTROY                           a bookmark: destroys the scratch group if there is one
 
-One batch is owed at most: step 1 waits for its XACK before there is another offset. If that fails, the run knows
-nothing any more, and acknowledges what is owed before it chooses.
+At most one batch is unacknowledged: step 1 waits for its XACK before there is another offset. If that fails, the run
+knows nothing any more, and acknowledges that batch before it chooses.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import next_token
 from spark_streams.connector.source.group.begin import Opened
 from spark_streams.connector.source.group.snapshot import GroupState
+from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.source.partitioning import Part
 from spark_streams.connector.source.pending.claim import Claims
@@ -82,7 +83,6 @@ from spark_streams.connector.source.trigger.batch_contents import BatchContents,
 from spark_streams.connector.source.trigger.observe import Observer
 from spark_streams.connector.source.trigger.roles import GroupRole
 from spark_streams.connector.source.trigger.run_state import Job, QueryState, RunState
-from spark_streams.connector.wire.connection.server import Server
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Trigger:
         self._quota = BatchQuota.from_options(options)
         self._now = now
 
-    def next(self, server: Server, opened: Opened, limit: int | None, run: RunState) -> TriggerResult:
+    def next(self, client: GroupClient, opened: Opened, limit: int | None, run: RunState) -> TriggerResult:
         """Return the next batch, of at most `limit` entries. If there is nothing to read, acknowledge the batch that
         ends at the checkpoint.
 
@@ -124,62 +124,62 @@ class Trigger:
 
         A corrected position that no offset has yet is written into the end of the batch. If there is nothing to read,
         a batch without entries carries it: otherwise a strict query would stop again."""
-        state = self._observer.state_at(server, opened, run)
+        state = self._observer.state_at(client, opened, run)
         if not state.run.is_known:
-            state = self._contents.begin(server, state)
-        state = self._settled_if_needed(server, state)
+            state = self._contents.begin(client, state)
+        state = self._acknowledged_if_needed(client, state)
         request = BatchRequest(
             next_token(opened.checkpoint.token), self._quota.with_entries(limit), run.turn + 1, self._now()
         )
-        request = self._contents.with_sizes(server, state, request)
-        state = self._claimed(server, state, request)
-        contents = self._contents.choose(server, state, request)
+        request = self._contents.with_sizes(client, state, request)
+        state = self._claimed(client, state, request)
+        contents = self._contents.choose(client, state, request)
         if not contents:
             is_new = contents.run.is_corrected or not opened.checkpoint.at.keys() <= state.start.at.keys()
-            return self._without_batch(server, state, contents, request.token if is_new else None)
+            return self._without_batch(client, state, contents, request.token if is_new else None)
         end, jobs = self._end(state, contents, request.token), list[Job]()
-        if not state.is_settled:
-            acknowledged, jobs = self._acknowledging.in_background(server, state.start, contents.run)
+        if not state.is_acknowledged:
+            acknowledged, jobs = self._acknowledging.in_background(client, state.start, contents.run)
             contents = replace(contents, run=acknowledged)
         run = self._run_after(state, contents, True)
         next_request = replace(request, turn=request.turn + 1)
-        prefetch = self._contents.plan_prefetch(state, contents, next_request, run.positions)
+        prefetch = self._contents.plan_prefetch(state, contents, next_request, run.positions, client.limits)
         return TriggerResult(end, run, contents.parts, jobs, prefetch)
 
-    def _settled_if_needed(self, server: Server, state: QueryState) -> QueryState:
+    def _acknowledged_if_needed(self, client: GroupClient, state: QueryState) -> QueryState:
         """Acknowledge the batch up to `start` now if old entries may follow it, or if the batch has some. With
         maxDeliveries, no batch is acknowledged in the background."""
         start = state.start
         may_wait = not (start.old or start.record or state.old or self._may_claim(state))
-        if may_wait or state.is_settled:
+        if may_wait or state.is_acknowledged:
             return state
-        run, entries = self._acknowledging.acknowledge(server, start, state.run)
-        state = replace(state, run=run, is_settled=True)
-        return self._observer.looked_again(server, state, list(state.groups)) if entries else state
+        run, entries = self._acknowledging.at_once(client, start, state.run)
+        state = replace(state, run=run, is_acknowledged=True)
+        return self._observer.with_new_snapshots(client, state, list(state.groups)) if entries else state
 
     def _may_claim(self, state: QueryState) -> bool:
         has_pending = any(other.pending for group in state.groups.values() for other in group.others)
         is_released = any(group.released for group in state.groups.values())
         return is_released or (self._options.claim_idle is not None and has_pending)
 
-    def _claimed(self, server: Server, state: QueryState, request: BatchRequest) -> QueryState:
+    def _claimed(self, client: GroupClient, state: QueryState, request: BatchRequest) -> QueryState:
         """Claim entries of dead consumers, and released ones, and look at their streams again."""
         if not self._may_claim(state):
             return state
-        holders = self._claims.holders(server, state.groups)
-        claimed = self._claims.claim(server, holders, request.quota) if holders else []
-        return self._observer.looked_again(server, state, claimed) if claimed else state
+        holders = self._claims.holders(client.server, state.groups)
+        claimed = self._claims.claim(client.server, holders, request.quota) if holders else []
+        return self._observer.with_new_snapshots(client, state, claimed) if claimed else state
 
     def _without_batch(
-        self, server: Server, state: QueryState, contents: BatchContents, token: str | None
+        self, client: GroupClient, state: QueryState, contents: BatchContents, token: str | None
     ) -> TriggerResult:
         """Acknowledge `start`, because there is nothing to read. token: of a batch without entries, which keeps a
         correction or forgets a stream; None: there is nothing to keep."""
         run = contents.run
-        if state.is_settled:
-            self._acknowledging.sweep_when_idle(server, state.start, run)
+        if state.is_acknowledged:
+            self._acknowledging.sweep_when_idle(client, state.start, run)
         else:
-            run, _ = self._acknowledging.acknowledge(server, state.start, run)
+            run, _ = self._acknowledging.at_once(client, state.start, run)
         contents = replace(contents, run=run)
         if token is None:
             return TriggerResult(None, self._run_after(state, contents, False))
@@ -227,7 +227,7 @@ def end_of_batch(
             at[stream] = _after_batch(at[stream], contents, stream, group, role.token_of(token))
         elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
             at[stream] = at[stream]._replace(read=None, group_read=(group.entries_read or 0) + at[stream].missed)
-    is_settled = state.is_settled or not start.token
+    is_acknowledged = state.is_acknowledged or not start.token
     taken = {stream: sum(part.count for part in parts) for stream, parts in contents.old.items()}
     left = {
         *state.left,
@@ -240,12 +240,12 @@ def end_of_batch(
         start.group,
         start.consumer,
         at,
-        contents.new,
-        contents.old,
-        owed={} if is_settled else start.delivered,
+        new=contents.new,
+        old=contents.old,
+        unacknowledged={} if is_acknowledged else start.delivered,
         left=frozenset(left & at.keys()),
         token=token,
-        no_ack=role.no_ack,
+        has_pending_list=role.has_pending_list,
         notes=bool(contents) and options.mode == "DEADLETTER",
         record=_record_stream(start, at) if options.max_deliveries is not None or contents.run.poison.streams else "",
     )
@@ -253,9 +253,9 @@ def end_of_batch(
 
 def _known_of(stream: str, state: QueryState, contents: BatchContents) -> int:
     """Return how many entries are pending for the query after it has reserved new ones, as far as it knows which."""
-    unsettled = () if state.is_settled else state.start.pending(stream)
+    unacknowledged = () if state.is_acknowledged else state.start.pending(stream)
     new = contents.new.get(stream)
-    return sum(part.count for part in unsettled) + state.old.get(stream, 0) + (0 if new is None else new.count)
+    return sum(part.count for part in unacknowledged) + state.old.get(stream, 0) + (0 if new is None else new.count)
 
 
 def _record_stream(start: Offset, at: Mapping[str, StreamOffset]) -> str:
@@ -279,4 +279,12 @@ def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: 
         missed = read - group.entries_read
     is_shared = read is None and group.entries_read is not None
     group_read = (group.entries_read or 0) + missed if is_shared else 0
-    return StreamOffset(position, at.number + 1, token, read, max(at.added, read or 0), missed, group_read)
+    return StreamOffset(
+        position,
+        at.number + 1,
+        token,
+        read=read,
+        added=max(at.added, read or 0),
+        missed=missed,
+        group_read=group_read,
+    )

@@ -29,7 +29,7 @@ from tools.servers.server import Server, skip_without_xnack
 
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": DEAD}
 OVERDUE = {"claimIdle": "1ms", "maxDeliveries": "1", "deadLetterStream": DEAD}
-MEMBER = Membership(("s",), "g", "spark")
+MEMBER = Membership("g", "spark")
 
 
 @pytest.fixture(autouse=True)

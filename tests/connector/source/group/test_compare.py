@@ -16,9 +16,9 @@ from spark_streams.connector.source.group.compare import (
     repaired,
 )
 from spark_streams.connector.source.group.recovery import GroupUse, Kind
-from spark_streams.connector.source.group.snapshot import GroupState, Look, OtherConsumer, PendingAbove
+from spark_streams.connector.source.group.snapshot import GroupState, OtherConsumer, PendingAbove, StreamSnapshot
 from spark_streams.connector.source.offset import StreamOffset
-from spark_streams.connector.source.trigger.roles import look_at_query
+from spark_streams.connector.source.trigger.roles import snapshot_at_query
 from spark_streams.connector.wire.replies.xinfo import StreamState
 
 BOB = (OtherConsumer("bob", 0),)
@@ -44,59 +44,63 @@ def group(
     return GroupState(entry(position), position if read is None else read, None, 0, has_consumer, others)
 
 
-HEALTHY = Look(stream(), group(), MARK)
+HEALTHY = StreamSnapshot(stream(), group(), MARK)
 OLDER = Mark(entry(12), 5, "later")
 
 
 @pytest.mark.parametrize(
-    ("look", "kind", "lost"),
+    ("snapshot", "kind", "lost"),
     [
         (HEALTHY, None, 0),
-        (Look(MISSING, None, MARK), Kind.STREAM_MISSING, 10),
-        (Look(stream(), None, MARK), Kind.GROUP_MISSING, 0),
-        (Look(stream(last=5, added=5), None, MARK), Kind.STREAM_REPLACED, 10),
-        (Look(stream(first=11, last=30, added=20), None, MARK), Kind.STREAM_REPLACED, 10),  # ten were never there
-        (Look(stream(), group(5), MARK), Kind.GROUP_BELOW, 0),
-        (Look(stream(), group(12), MARK), Kind.GROUP_ABOVE, 0),
-        (Look(stream(), group(12), OLDER), Kind.CHECKPOINT_OLDER, 0),
-        (Look(stream(), group(), Mark(entry(10), 4, "another")), Kind.CHECKPOINT_OLDER, 0),
-        (Look(stream(last=8, added=8), group(8), MARK), Kind.SERVER_RESTORED, 12),
-        (Look(stream(first=11, last=29, added=20), group(), MARK), Kind.SERVER_RESTORED, 1),
-        (Look(stream(first=15), group(), MARK), Kind.ENTRIES_LOST, 4),
-        (Look(stream(length=0), group(), MARK), Kind.ENTRIES_LOST, 10),
-        (Look(stream(deleted=15, length=19), group(), MARK), None, 0),  # known when the group has read on
+        (StreamSnapshot(MISSING, None, MARK), Kind.STREAM_MISSING, 10),
+        (StreamSnapshot(stream(), None, MARK), Kind.GROUP_MISSING, 0),
+        (StreamSnapshot(stream(last=5, added=5), None, MARK), Kind.STREAM_REPLACED, 10),
+        (
+            StreamSnapshot(stream(first=11, last=30, added=20), None, MARK),
+            Kind.STREAM_REPLACED,
+            10,
+        ),  # ten were never there
+        (StreamSnapshot(stream(), group(5), MARK), Kind.GROUP_BELOW, 0),
+        (StreamSnapshot(stream(), group(12), MARK), Kind.GROUP_ABOVE, 0),
+        (StreamSnapshot(stream(), group(12), OLDER), Kind.CHECKPOINT_OLDER, 0),
+        (StreamSnapshot(stream(), group(), Mark(entry(10), 4, "another")), Kind.CHECKPOINT_OLDER, 0),
+        (StreamSnapshot(stream(last=8, added=8), group(8), MARK), Kind.SERVER_RESTORED, 12),
+        (StreamSnapshot(stream(first=11, last=29, added=20), group(), MARK), Kind.SERVER_RESTORED, 1),
+        (StreamSnapshot(stream(first=15), group(), MARK), Kind.ENTRIES_LOST, 4),
+        (StreamSnapshot(stream(length=0), group(), MARK), Kind.ENTRIES_LOST, 10),
+        (StreamSnapshot(stream(deleted=15, length=19), group(), MARK), None, 0),  # known when the group has read on
     ],
 )
-def test_what_a_query_finds_that_is_alone(look: Look, kind: Kind | None, lost: int) -> None:
-    finding = compare("s", AT, look, NOTHING_ABOVE)
+def test_what_a_query_finds_that_is_alone(snapshot: StreamSnapshot, kind: Kind | None, lost: int) -> None:
+    finding = compare("s", AT, snapshot, NOTHING_ABOVE)
     assert (None if finding is None else finding.kind) == kind
     if finding is not None:
         assert (finding.lost, finding.group_use) == (lost, GroupUse.ALONE)
 
 
 @pytest.mark.parametrize(
-    ("look", "kind", "lost"),
+    ("snapshot", "kind", "lost"),
     [
-        (Look(stream(), group(12, others=BOB), MARK), None, 0),  # bob has read them
-        (Look(stream(), group(5, others=BOB), MARK), Kind.GROUP_BELOW, 0),
-        (Look(stream(), group(12, others=BOB, has_consumer=False), MARK), Kind.GROUP_ABOVE, 1),
-        (Look(stream(), group(12, others=BOB), OLDER), Kind.CHECKPOINT_OLDER, 1),
-        (Look(stream(first=15), group(12, others=BOB), MARK), Kind.ENTRIES_LOST, 2),
-        (Look(stream(first=15), group(12, 9, others=BOB), MARK), Kind.ENTRIES_LOST, 5),
-        (Look(stream(deleted=15, length=19), group(12, others=BOB), MARK), Kind.ENTRIES_LOST, 1),  # at least
+        (StreamSnapshot(stream(), group(12, others=BOB), MARK), None, 0),  # bob has read them
+        (StreamSnapshot(stream(), group(5, others=BOB), MARK), Kind.GROUP_BELOW, 0),
+        (StreamSnapshot(stream(), group(12, others=BOB, has_consumer=False), MARK), Kind.GROUP_ABOVE, 1),
+        (StreamSnapshot(stream(), group(12, others=BOB), OLDER), Kind.CHECKPOINT_OLDER, 1),
+        (StreamSnapshot(stream(first=15), group(12, others=BOB), MARK), Kind.ENTRIES_LOST, 2),
+        (StreamSnapshot(stream(first=15), group(12, 9, others=BOB), MARK), Kind.ENTRIES_LOST, 5),
+        (StreamSnapshot(stream(deleted=15, length=19), group(12, others=BOB), MARK), Kind.ENTRIES_LOST, 1),  # at least
     ],
 )
-def test_what_a_query_finds_in_a_shared_group(look: Look, kind: Kind | None, lost: int) -> None:
-    finding = compare("s", AT._replace(read=None), look, NOTHING_ABOVE)
+def test_what_a_query_finds_in_a_shared_group(snapshot: StreamSnapshot, kind: Kind | None, lost: int) -> None:
+    finding = compare("s", AT._replace(read=None), snapshot, NOTHING_ABOVE)
     assert (None if finding is None else finding.kind) == kind
     if finding is not None:
         assert (finding.lost, finding.group_use, finding.is_exact) == (lost, GroupUse.SHARED, False)
 
 
 def test_entries_that_are_reserved_above_the_position_are_no_finding() -> None:
-    look = Look(stream(), group(12), MARK)
-    assert compare("s", AT, look, PendingAbove(2, entry(12))) is None
-    taken = compare("s", AT, look, PendingAbove(1, entry(11)))
+    snapshot = StreamSnapshot(stream(), group(12), MARK)
+    assert compare("s", AT, snapshot, PendingAbove(2, entry(12))) is None
+    taken = compare("s", AT, snapshot, PendingAbove(1, entry(11)))
     assert taken is not None
     assert taken.kind is Kind.GROUP_ABOVE
 
@@ -104,22 +108,22 @@ def test_entries_that_are_reserved_above_the_position_are_no_finding() -> None:
 def test_a_released_entry_belongs_to_nobody() -> None:
     """A single fatal entry does not make the group shared."""
     released = group()._replace(released=1)
-    trimmed = compare("s", AT, Look(stream(first=15), released, MARK), NOTHING_ABOVE)
+    trimmed = compare("s", AT, StreamSnapshot(stream(first=15), released, MARK), NOTHING_ABOVE)
     assert trimmed is not None
     assert (trimmed.lost, trimmed.group_use) == (4, GroupUse.ALONE)
 
 
 def test_the_group_of_a_query_without_a_pending_list_only_shows_the_position() -> None:
     later = OLDER._replace(token=without_pending_list(OLDER.token))
-    assert compare("s", AT, look_at_query(AT, Look(stream(), group(5), later)), NOTHING_ABOVE) is None
-    lost = compare("s", AT, look_at_query(AT, Look(stream(first=15), group(5), MARK)), NOTHING_ABOVE)
+    assert compare("s", AT, snapshot_at_query(AT, StreamSnapshot(stream(), group(5), later)), NOTHING_ABOVE) is None
+    lost = compare("s", AT, snapshot_at_query(AT, StreamSnapshot(stream(first=15), group(5), MARK)), NOTHING_ABOVE)
     assert lost is not None
     assert lost.lost == 4
 
 
 def test_without_a_pending_list_an_older_copy_goes_on_only_if_the_later_batch_had_none_either() -> None:
     """A batch with a pending list may have entries below the position, which the query would not read again."""
-    found = compare("s", AT, look_at_query(AT, Look(stream(), group(5), OLDER)), NOTHING_ABOVE)
+    found = compare("s", AT, snapshot_at_query(AT, StreamSnapshot(stream(), group(5), OLDER)), NOTHING_ABOVE)
     assert found is not None
     assert found.kind is Kind.CHECKPOINT_OLDER
 
@@ -127,7 +131,7 @@ def test_without_a_pending_list_an_older_copy_goes_on_only_if_the_later_batch_ha
 def test_a_query_that_begins_above_all_entries_loses_none_below() -> None:
     begins = StreamOffset(entry(30), 0, "unknown", None, 20)
     for head in (stream(), stream(last=25, added=25), stream(first=22, last=25, added=25)):
-        assert compare("s", begins, Look(head, group(30, 0), begins.mark), NOTHING_ABOVE) is None
+        assert compare("s", begins, StreamSnapshot(head, group(30, 0), begins.mark), NOTHING_ABOVE) is None
 
 
 @pytest.mark.parametrize(
@@ -147,44 +151,48 @@ def test_how_many_entries_above_a_position_have_left_the_stream(
     assert lost_above(head, entry(position), read) == lost
 
 
-def found(look: Look, at: StreamOffset = AT, above: PendingAbove = NOTHING_ABOVE) -> tuple[StreamOffset, str]:
+def found(
+    snapshot: StreamSnapshot, at: StreamOffset = AT, above: PendingAbove = NOTHING_ABOVE
+) -> tuple[StreamOffset, str]:
     """Where a lenient query goes on, and the command for its group."""
-    finding = compare("s", at, look, above)
+    finding = compare("s", at, snapshot, above)
     assert finding is not None
-    repair = repaired(finding, at, look, at)
+    repair = repaired(finding, at, snapshot, at)
     return repair.at, repair.command
 
 
 def test_alone_the_checkpoint_decides() -> None:
-    assert found(Look(stream(), None, MARK)) == (AT, "CREATE")
-    assert found(Look(stream(), group(5), MARK)) == (AT, "SETID")
-    assert found(Look(stream(), group(12), MARK)) == (AT, "SETID")
-    assert found(Look(stream(), group(12), OLDER)) == (AT, "SETID")
-    assert found(Look(stream(first=15), group(), MARK)) == (AT._replace(read=14), "")
-    assert found(Look(MISSING, None, MARK)) == (AT._replace(position=MIN_ID, read=0, added=0), "CREATE")
-    restored = found(Look(stream(last=8, added=8), group(8), MARK))
+    assert found(StreamSnapshot(stream(), None, MARK)) == (AT, "CREATE")
+    assert found(StreamSnapshot(stream(), group(5), MARK)) == (AT, "SETID")
+    assert found(StreamSnapshot(stream(), group(12), MARK)) == (AT, "SETID")
+    assert found(StreamSnapshot(stream(), group(12), OLDER)) == (AT, "SETID")
+    assert found(StreamSnapshot(stream(first=15), group(), MARK)) == (AT._replace(read=14), "")
+    assert found(StreamSnapshot(MISSING, None, MARK)) == (AT._replace(position=MIN_ID, read=0, added=0), "CREATE")
+    restored = found(StreamSnapshot(stream(last=8, added=8), group(8), MARK))
     assert restored == (AT._replace(position=entry(8), read=8, added=8), "SETID")
 
 
 def test_shared_the_group_decides() -> None:
     shared = AT._replace(read=None)
     for position in (5, 12):
-        look = Look(stream(), group(position, others=BOB, has_consumer=position == 5), MARK)
-        assert found(look, shared) == (shared._replace(position=entry(position)), "")
-    older = found(Look(stream(), group(12, others=BOB), OLDER), shared)
+        snapshot = StreamSnapshot(stream(), group(position, others=BOB, has_consumer=position == 5), MARK)
+        assert found(snapshot, shared) == (shared._replace(position=entry(position)), "")
+    older = found(StreamSnapshot(stream(), group(12, others=BOB), OLDER), shared)
     assert older == (StreamOffset(entry(12), 5, "later", None, 20), "")
-    lost = found(Look(stream(first=15), group(12, others=BOB), MARK), shared)
+    lost = found(StreamSnapshot(stream(first=15), group(12, others=BOB), MARK), shared)
     assert lost == (shared._replace(missed=2), "")
 
 
 def test_an_operator_has_set_the_group() -> None:
     """The commit mark says so, also if the last batch was not acknowledged yet."""
     assert moved_since_checkpoint(AT, HEALTHY) is None
-    sought = Look(stream(), group(5), Mark(entry(5), 0, "seek"))
+    sought = StreamSnapshot(stream(), group(5), Mark(entry(5), 0, "seek"))
     assert moved_since_checkpoint(AT, sought) == AT._replace(position=entry(5), read=5)
-    set_again = Look(stream(), group(5), AT._replace(position=entry(5)).mark)  # the query has replaced that mark
+    set_again = StreamSnapshot(
+        stream(), group(5), AT._replace(position=entry(5)).mark
+    )  # the query has replaced that mark
     assert moved_since_checkpoint(AT, set_again) == AT._replace(position=entry(5), read=5)
-    raw = Look(stream(), group(5), MARK)  # XGROUP SETID
+    raw = StreamSnapshot(stream(), group(5), MARK)  # XGROUP SETID
     assert moved_since_checkpoint(AT, raw) is None
 
 
@@ -206,6 +214,6 @@ def test_whether_all_entries_up_to_the_checkpoint_are_there(
 
 def test_at_the_end_of_the_stream_the_number_of_entries_read_is_known() -> None:
     unknown = AT._replace(read=None, position=entry(20))
-    assert at_end(unknown, Look(stream(), group(20))).read == 20
-    assert at_end(unknown, Look(stream(), group(20, others=BOB))).read is None
-    assert at_end(AT._replace(read=None), Look(stream(), group(10))).read is None
+    assert at_end(unknown, StreamSnapshot(stream(), group(20))).read == 20
+    assert at_end(unknown, StreamSnapshot(stream(), group(20, others=BOB))).read is None
+    assert at_end(AT._replace(read=None), StreamSnapshot(stream(), group(10))).read is None

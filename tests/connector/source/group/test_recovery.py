@@ -118,7 +118,7 @@ def test_a_query_that_finds_another_consumer_may_run_without_no_ack_as_the_error
 
 def test_reports_of_one_attempt_add_up_and_those_of_the_next_one_replace_them() -> None:
     """A step that is tried again finds the same losses again, and perhaps more."""
-    losses = DataLoss(True, MessageContext(Membership((), "g", "spark"), "here"))
+    losses = DataLoss(True, MessageContext(Membership("g", "spark"), "here"))
 
     def attempt(*lost: int) -> None:
         losses.attempt_began()

@@ -14,7 +14,7 @@ import redis
 
 from spark_streams.connector.keys import retry_stream, returned_stream
 from spark_streams.connector.source.group.streams import forget
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
@@ -26,7 +26,7 @@ from tools.waiting import until
 OPTIONS = {"streamsPattern": "s:*", "failOnDataLoss": "false"}
 RETRIES = {"mode": "DEADLETTER", "deadLetterStream": "dead", "retryDelay": "1ms"}
 HURRY = replace(LOOK_EACH_TIME, lag_check=0.0)
-MEMBER = Membership((), "g", "spark")
+MEMBER = Membership("g", "spark")
 
 
 class Query:
@@ -267,7 +267,7 @@ def test_killed_at_any_command_it_forgets_all_or_nothing(server: Server, client:
     def act() -> None:
         with Connection(Address.parse(server.url)) as connection:
             assert client.exists(*keys) in (0, 3)
-            assert forget(connection, MEMBER, "s:1")
+            assert forget(GroupClient(connection, MEMBER), "s:1")
 
     assert at_each_point(begin, act, lambda: None) > 2
     assert not client.exists(*keys)
@@ -277,6 +277,6 @@ def test_killed_at_any_command_it_forgets_all_or_nothing(server: Server, client:
         Connection(Address.parse(server.url)) as connection,
         before_sending(b"MULTI", act=lambda *_: client.xadd(waits, {"n": "bad"}), times=1),
     ):
-        assert not forget(connection, MEMBER, "s:1"), "an entry has come to wait meanwhile"
-        assert not forget(connection, MEMBER, "s:1")
+        assert not forget(GroupClient(connection, MEMBER), "s:1"), "an entry has come to wait meanwhile"
+        assert not forget(GroupClient(connection, MEMBER), "s:1")
     assert client.exists(*keys) == 3

@@ -14,7 +14,7 @@ import redis
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.errors import GroupMissingError, ServerUnreachableError
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.pending_list import acknowledge
 from spark_streams.connector.source.query.triggering import BackgroundWorker
@@ -24,7 +24,7 @@ from spark_streams.connector.wire.connection.connection import Connection
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server
 
-MEMBER = Membership((), "g", "c")
+MEMBER = Membership("g", "c")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def settling(*ranges: Range, then: Callable[[], None] = lambda: None) -> Job:
 
     def job(server: Connection) -> None:
         then()
-        acknowledge(server, MEMBER, ranges)
+        acknowledge(GroupClient(server, MEMBER), ranges)
 
     return job
 

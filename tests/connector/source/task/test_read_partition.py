@@ -52,7 +52,7 @@ class Reading:
         self.rows: list[Row] = []
         self.found: tuple[ColumnReport, bool] | None = None
         self.pages = 0
-        member = Membership(tuple({run.stream for run in runs}), "g", "c")
+        member = Membership("g", "c")
         with Session(Address.parse(server.url), "reading") as connection:
             callbacks = TaskCallbacks(self._lost, self._unreadable, self._record_report)
             for batch in read_task(
@@ -243,7 +243,7 @@ def test_a_read_does_not_depend_on_the_number_of_entries_that_was_estimated(
     for guess in (0, 3, 100, 5000):
         part = Part(Range("s", MIN_ID, MAX_ID, guess), ALL)
         with Session(Address.parse(server.url), "reading") as connection:
-            pages = fetcher.Fetcher(connection, Membership(("s",), "", ""), [part], False, limits=SMALL).pages()
+            pages = fetcher.Fetcher(connection, Membership("", ""), [part], False, limits=SMALL).pages()
             found = [entry for page in pages for entry in page.entries.ids().to_pylist()[: page.rows]]
         assert found == [bytes(one) for one in ids]
 
@@ -338,7 +338,7 @@ def test_a_connection_that_breaks_between_and_inside_pages_is_made_again(server:
     deliver(client, "s", 300)
     found: list[bytes] = []
     with Proxy(server.url) as proxy, Session(Address.parse(proxy.url), "reading") as connection:
-        one = fetcher.Fetcher(connection, Membership(("s",), "g", "c"), [owned("s", ids)], True, limits=SMALL)
+        one = fetcher.Fetcher(connection, Membership("g", "c"), [owned("s", ids)], True, limits=SMALL)
         for number, page in enumerate(one.pages()):
             found += page.entries.ids().to_pylist()[: page.rows]
             if number % 3 == 0:

@@ -9,7 +9,6 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import ServerUnreachableError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.group.snapshot import GroupState
-from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.source.trigger.batch_contents import BatchContents
@@ -34,7 +33,7 @@ def offset(state: QueryState, contents: BatchContents) -> Offset:
     """The end of batch `t` of a query with a pending list and mode DEADLETTER."""
     given = {"url": "redis://localhost", "streams": "s", "group": "g", "mode": "DEADLETTER", "deadLetterStream": "dead"}
     options = SourceOptions.parse(given)
-    return end_of_batch(state, contents, "t", options, Delivered(options, LIMITS))
+    return end_of_batch(state, contents, "t", options, Delivered())
 
 
 def run_state(one: StreamReader) -> RunState:
@@ -87,29 +86,29 @@ def state(run: RunState) -> QueryState:
     """A query that is alone in its group, with an entry above its position."""
     head = StreamState(StreamId(9, 0), 4, 9, StreamId(6, 0), top=StreamId(9, 0))
     group = GroupState(StreamId(5, 0), 5, 4, 0)
-    return QueryState(BEGIN, {"s": head}, {"s": group}, run.has_settled(BEGIN), run=run)
+    return QueryState(BEGIN, {"s": head}, {"s": group}, run.has_acknowledged(BEGIN), run=run)
 
 
-@pytest.mark.parametrize("is_settled", [False, True])
-def test_the_offset_is_a_function_of_the_checkpoint_and_what_was_taken(is_settled: bool) -> None:
+@pytest.mark.parametrize("is_acknowledged", [False, True])
+def test_the_offset_is_a_function_of_the_checkpoint_and_what_was_taken(is_acknowledged: bool) -> None:
     """It names the batch before if that is acknowledged in the background."""
     new = Range("s", StreamId(5, 0), StreamId(8, 0), 3, 1700)
     after = {"s": GroupState(StreamId(8, 0), 8, 1, 3)}
-    run = RunState(settled=BEGIN) if is_settled else RunState()
+    run = RunState(acknowledged=BEGIN) if is_acknowledged else RunState()
     end = offset(state(run), BatchContents(new={"s": new}, after=after, run=run))
     assert end == Offset(
         "g",
         "c",
         {"s": StreamOffset(StreamId(8, 0), 3, "t", 8, 9)},
         {"s": new},
-        owed={} if is_settled else BEGIN.new,
+        unacknowledged={} if is_acknowledged else BEGIN.new,
         token="t",
         notes=True,
     )
 
 
 def test_a_batch_that_only_keeps_a_correction_is_where_it_begins() -> None:
-    run = RunState(settled=BEGIN)
+    run = RunState(acknowledged=BEGIN)
     end = offset(state(run), BatchContents(run=run))
     assert end == Offset("g", "c", {"s": BEGIN.at["s"]._replace(added=9)}, token="t")
     assert not end.held

@@ -7,7 +7,8 @@ import redis
 
 from spark_streams.connector.errors import ServerFullError
 from spark_streams.connector.source.commit_mark import committed_key
-from spark_streams.connector.source.group.changes import begin_batches
+from spark_streams.connector.source.group.group_changes import begin_batches
+from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
@@ -30,8 +31,8 @@ def test_the_mark_of_a_begin_is_replaced_or_stays(server: Server, client: redis.
     assert before is not None
     with Connection(Address.parse(server.url)) as connection:
         with full(server), pytest.raises(ServerFullError, match="SET rstream:committed:"):
-            begin_batches(connection, member, end, ["s"])
+            begin_batches(GroupClient(connection, member), end, ["s"])
         assert client.get(key) == before
-        begin_batches(connection, member, end, ["s"])
+        begin_batches(GroupClient(connection, member), end, ["s"])
     assert client.get(key) not in (None, before)
     one.stop()
