@@ -71,8 +71,8 @@ for _path in (
     *(
         "connector/source/rows/returned_page.py",
         "connector/shards/of_keys.py",
-        "connector/deadletter/kind_counts.py",
-        "connector/deadletter/redrive/mover.py",
+        "connector/deadletter/counts.py",
+        "connector/deadletter/mover.py",
     ),
     *("connector/deadletter/page_reader.py",),
     *(
@@ -82,7 +82,7 @@ for _path in (
         "connector/source/rows/malformed.py",
     ),
     *(
-        "connector/deadletter/redrive/redrive_plan.py",
+        "connector/deadletter/redrive_plan.py",
         "base/units.py",
         "connector/lag/group_metrics.py",
     ),

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.connector.deadletter.redrive.mover import Mover
-from spark_streams.connector.deadletter.redrive.redrive_lease import RedriveLease
-from spark_streams.connector.deadletter.redrive.redrive_plan import PagePlan
-from spark_streams.connector.deadletter.write import post
-from spark_streams.connector.deadletter.write.failed_entry import Command, FailedEntry
+from spark_streams.connector.deadletter import post
+from spark_streams.connector.deadletter.failed_entry import Command, FailedEntry
+from spark_streams.connector.deadletter.mover import Mover
+from spark_streams.connector.deadletter.redrive import RedriveLease
+from spark_streams.connector.deadletter.redrive_plan import PagePlan
 from spark_streams.connector.wire.connection.connection import Connection
 from tests.simulation.test_sees import plan
 from tools.simulation.in_process.server import ProcessServer

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.deadletter.redrive import destinations
+from spark_streams.connector.deadletter import redrive_options
 from spark_streams.connector.errors import OffsetError
 from spark_streams.connector.keys import retry_stream, returned_stream
 from spark_streams.connector.options.values import MOST_DELAYS
@@ -32,7 +32,7 @@ from tools.simulation.options import DEAD
 from tools.simulation.world import CONSUMER, GROUP, World
 
 _LIMIT = 100_000
-PARKED = f"{DEAD}{destinations.PARKED}"
+PARKED = f"{DEAD}{redrive_options.PARKED}"
 _WITH_ITS_STREAM = {"vanished", "flushed"}
 _SET_BACK = {"server set back", "checkpoint set back", "checkpoint put back", "commits lost"}
 # Events after which the rows of a batch do not say what was in it.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK
-from spark_streams.connector.deadletter.redrive.redrive_options import PARKED
+from spark_streams.connector.deadletter.redrive_options import PARKED
 from spark_streams.connector.errors import DecodeError
 from spark_streams.connector.keys import retry_stream, returned_stream
 from spark_streams.connector.options.values import MOST_DELAYS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_streams.connector.deadletter.field_changes import FieldChanges
-from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.transform import FieldChanges
 from tools.simulation.letters import CHANGED
 from tools.simulation.options import DEAD
 from tools.simulation.step import Step, pick

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS
-from spark_streams.connector.deadletter.redrive.redrive import Redrive
-from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.page_reader import DEAD_LETTER_LIMITS
+from spark_streams.connector.deadletter.redrive import Redrive
+from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.errors import (
     RedriveTakenError,
     RStreamError,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from spark_streams.base.pattern import NamesAndPatterns, matches
-from spark_streams.connector.deadletter.inspect.input_streams import own_dead_letter_streams
+from spark_streams.connector.deadletter.input_streams import own_dead_letter_streams
 from spark_streams.connector.keys import batch_kind_key, is_product_key
 from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.options.source_options import SourceOptions

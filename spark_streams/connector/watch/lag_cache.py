@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from spark_streams.base.printable import name_text
-from spark_streams.connector.deadletter.retry.waiting_entries import WaitingEntries, waiting_of
+from spark_streams.connector.deadletter.waiting_entries import WaitingEntries, waiting_of
 from spark_streams.connector.keys import is_returned
 from spark_streams.connector.lag.kept_connection import KeptConnection
 from spark_streams.connector.lag.margin import Margin

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from pyspark.sql import functions as F
 
-from spark_streams.connector.deadletter.write.routing import TO, route_dead_letters
+from spark_streams.connector.deadletter.routing import TO, route_dead_letters
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.spark.task_context import time_of_batch

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams import watch
 from spark_streams.base.times import duration
-from spark_streams.connector.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
+from spark_streams.connector.deadletter.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.lag.groups import StreamView, view_streams
 from spark_streams.connector.options.source_options import SourceOptions

@@ -5,9 +5,8 @@ from __future__ import annotations
 from rich.text import Text
 
 from spark_streams.base.printable import printable
-from spark_streams.connector.deadletter import transform
-from spark_streams.connector.deadletter.redrive import redrive
-from spark_streams.connector.deadletter.redrive.redrive_options import MAX_REDRIVES, RedriveOptions
+from spark_streams.connector.deadletter import redrive, transform
+from spark_streams.connector.deadletter.redrive_options import MAX_REDRIVES, RedriveOptions
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.running.progress_bar import showing_progress
 from spark_streams.jobs.job import Job

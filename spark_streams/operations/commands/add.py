@@ -108,8 +108,7 @@ def add(
 
 def _changed(server: Server, stream: str, again: str, fields: Sequence[str], unset: Sequence[str]) -> list[str]:
     """Return the fields of an entry after these changes. Raises StreamStateError, OptionError, TransformError."""
-    from spark_streams.connector.deadletter.field_changes import FieldChanges
-    from spark_streams.connector.deadletter.transform import StreamEntry
+    from spark_streams.connector.deadletter.transform import FieldChanges, StreamEntry
     from spark_streams.operations.transfer.entries import Entry
 
     wanted = parse_id(again)[0]

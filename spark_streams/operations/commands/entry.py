@@ -82,7 +82,7 @@ def _line(name: bytes, value: bytes, seen: Shown | None) -> tuple[str, str]:
 def entry_as_json(entry: str, pairs: Iterable[tuple[bytes, bytes]], **more: object) -> dict[str, object]:
     """Return an entry as a JSON object, with fields as rstream dead export writes them. more: keys before the ID."""
     from spark_streams.connector.deadletter.envelope import text
-    from spark_streams.connector.deadletter.inspect.export import fields_as_json
+    from spark_streams.connector.deadletter.listing import fields_as_json
 
     return {**more, "id": entry, "fields": fields_as_json([(text(name), text(value)) for name, value in pairs])}
 

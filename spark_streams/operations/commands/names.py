@@ -100,7 +100,7 @@ def require_existing(server: Server, names: Sequence[Name]) -> None:
 
 
 def _without_dead_letters(server: Server, pattern: str, streams: Sequence[str]) -> list[str]:
-    from spark_streams.connector.deadletter.inspect.recorded import fetch_recorded
+    from spark_streams.connector.deadletter.failed_entry import fetch_recorded
 
     recorded = fetch_recorded(server, streams)
     if recorded:

@@ -216,7 +216,7 @@ def _delete(server: Server, survey: Survey, count: int | None, force: bool, yes:
 
 
 def _require_none_waits(server: Server, shard_set: ShardSet, names: Sequence[str]) -> None:
-    from spark_streams.connector.deadletter.retry.waiting_entries import waiting_entries
+    from spark_streams.connector.deadletter.waiting_entries import waiting_entries
 
     for waiting in waiting_entries(server, [name.encode() for name in names]):
         raise StreamStateError(

@@ -12,9 +12,8 @@ from spark_streams.base.id_times import is_time
 from spark_streams.base.printable import name_text
 from spark_streams.base.times import moment
 from spark_streams.base.units import counted
-from spark_streams.connector.deadletter.envelope import open_envelope, split_mark, text
-from spark_streams.connector.deadletter.retry.returned_entry import attempts_in
-from spark_streams.connector.deadletter.retry.waiting_entries import delay_after
+from spark_streams.connector.deadletter.envelope import attempts_in, open_envelope, split_mark, text
+from spark_streams.connector.deadletter.waiting_entries import delay_after
 from spark_streams.connector.keys import read_retry_stream
 from spark_streams.connector.wire.connection.connection import Reply
 from spark_streams.operations.journey.copies import Copy, Found, name_of

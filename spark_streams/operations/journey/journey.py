@@ -9,9 +9,9 @@ from urllib.parse import unquote
 from spark_streams.base.ids import StreamId
 from spark_streams.base.printable import name_text
 from spark_streams.connector.deadletter.envelope import is_dead_letter, raw, text
-from spark_streams.connector.deadletter.inspect.listing import dead_letter_streams
-from spark_streams.connector.deadletter.redrive.redrive_options import PARKED, Origin
-from spark_streams.connector.deadletter.redrive.redrive_state import RedriveState, redrive_key
+from spark_streams.connector.deadletter.listing import dead_letter_streams
+from spark_streams.connector.deadletter.mover import RedriveState, redrive_key
+from spark_streams.connector.deadletter.redrive_options import PARKED, Origin
 from spark_streams.connector.keys import delays_key, is_returned, origins_key, read_retry_stream, record_key
 from spark_streams.connector.sink.ledger.ledger import QueryRecord
 from spark_streams.connector.wire.connection.connection import ReplyError

@@ -12,7 +12,7 @@ from spark_streams.base.export_lines import VERSION
 from spark_streams.base.ids import StreamId
 from spark_streams.base.printable import json_text
 from spark_streams.connector.deadletter.envelope import text
-from spark_streams.connector.deadletter.inspect.export import text_as_json
+from spark_streams.connector.deadletter.listing import text_as_json
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.wire.connection.connection import Reply
 from spark_streams.connector.wire.connection.server import Server

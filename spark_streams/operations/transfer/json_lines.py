@@ -8,7 +8,7 @@ from typing import IO
 
 from spark_streams.base.export_lines import entry_in, member, parse_json
 from spark_streams.base.printable import json_text
-from spark_streams.connector.deadletter.inspect.export import fields_as_json
+from spark_streams.connector.deadletter.listing import fields_as_json
 from spark_streams.operations.transfer.entries import Entry
 from spark_streams.operations.transfer.memory import MOST_MEMORY, limited_memory
 

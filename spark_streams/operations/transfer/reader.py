@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
-from spark_streams.connector.deadletter.page_reader import PageSize, request_page, run_with_smaller_pages
+from spark_streams.connector.deadletter.page_reader import (
+    DEAD_LETTER_LIMITS,
+    DeadLetterLimits,
+    PageSize,
+    request_page,
+    run_with_smaller_pages,
+)
 from spark_streams.connector.errors import InvalidOptionError, ShardsError
 from spark_streams.connector.shards.settling import fetch_shard_sets
 from spark_streams.connector.source.group.account import nth_from

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_streams.base.ids import MAX_ID, StreamId
-from spark_streams.connector.deadletter.redrive.redrive_lease import RedriveLease
+from spark_streams.connector.deadletter.redrive import RedriveLease
 from spark_streams.connector.errors import RedriveTakenError, RStreamError
 from spark_streams.connector.keys import SESSIONS
 from spark_streams.connector.wire.address.address import Address

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.deadletter.criteria import Criteria
 from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, open_envelope
-from spark_streams.connector.deadletter.redrive.purge import purge
-from spark_streams.connector.deadletter.redrive.redrive import Redrive
-from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.page import Criteria
+from spark_streams.connector.deadletter.redrive import Redrive, purge
+from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.keys import origin_field
 from spark_streams.connector.source.limits import LIMITS

@@ -16,8 +16,8 @@ import redis
 import redis.asyncio
 from click.testing import CliRunner
 
-from spark_streams import dead_letters
 from spark_streams.cli import main
+from spark_streams.connector import dead_letters
 from spark_streams.connector.deadletter.envelope import NAMES, open_envelope
 from spark_streams.connector.errors import IdsExhaustedError, InvalidOptionError, ServerReplyError, UnsupportedError
 from spark_streams.connector.wire.address.address import Address

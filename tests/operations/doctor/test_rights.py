@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from spark_streams.connector.deadletter.redrive.redrive import Redrive
-from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive import Redrive
+from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.lag.groups import view_streams
 from spark_streams.connector.lag.survey import survey
 from spark_streams.connector.sink.ledger.batch import Batch

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.deadletter.envelope import is_dead_letter
-from spark_streams.connector.deadletter.inspect.input_streams import warn_of_dead_letters
-from spark_streams.connector.deadletter.inspect.recorded import fetch_recorded
+from spark_streams.connector.deadletter.failed_entry import fetch_recorded
+from spark_streams.connector.deadletter.input_streams import warn_of_dead_letters
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.options.values import PerStream
 from spark_streams.connector.shards.names import Shard

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from spark_streams.base.ids import MIN_ID
-from spark_streams.connector.deadletter.inspect.input_streams import own_dead_letter_streams
+from spark_streams.connector.deadletter.input_streams import own_dead_letter_streams
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.shards.names import Shard
 from spark_streams.connector.wire.connection.server import Server

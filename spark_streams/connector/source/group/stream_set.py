@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import filterfalse
 
-from spark_streams.connector.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
-from spark_streams.connector.deadletter.inspect.recorded import fetch_recorded
+from spark_streams.connector.deadletter.failed_entry import fetch_recorded
+from spark_streams.connector.deadletter.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.connector.keys import is_returned, origin_of
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import committed_key

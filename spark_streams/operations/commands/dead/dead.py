@@ -36,8 +36,8 @@ from spark_streams.operations.commands.yes import change_line, yes_option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spark_streams.connector.deadletter.kind_counts import KindCounts
-    from spark_streams.connector.deadletter.retry.waiting_entries import WaitingEntries
+    from spark_streams.connector.deadletter.counts import KindCounts
+    from spark_streams.connector.deadletter.waiting_entries import WaitingEntries
     from spark_streams.connector.schemas.shown import FieldDecoders
     from spark_streams.connector.wire.connection.server import Server
 
@@ -65,7 +65,7 @@ def dead() -> None:
 def list_(stream: str | None, url: str, as_json: bool, **filters: Unpack[FilterOptions]) -> None:
     """List the streams that hold dead letters, and the entries that wait for a retry. With STREAM: count its dead
     letters by kind."""
-    from spark_streams.connector.deadletter.inspect.listing import count_by_kind, fetch_streams
+    from spark_streams.connector.deadletter.listing import count_by_kind, fetch_streams
 
     if stream is None:
         if any(value not in (None, ()) for value in filters.values()):
@@ -124,8 +124,8 @@ def show(
     --decode and --schema show decoded values, as rstream show does.
     """
     from spark_streams.connector.deadletter.envelope import PREFIX, raw
-    from spark_streams.connector.deadletter.inspect.export import as_json as object_of
-    from spark_streams.connector.deadletter.inspect.listing import each_dead_letter
+    from spark_streams.connector.deadletter.listing import as_json as object_of
+    from spark_streams.connector.deadletter.listing import each_dead_letter
 
     if entry is not None:
         if filters["first"] or filters["last"]:
@@ -166,8 +166,7 @@ def export(stream: str, output: str, limit: int | None, url: str, **filters: Unp
     Bytes that are not UTF-8 are written as {"base64": "…"}. If a field name is not UTF-8 or occurs twice, `fields` is a
     list of [name, value] instead of an object. Nothing is deleted.
     """
-    from spark_streams.connector.deadletter.inspect.export import as_line
-    from spark_streams.connector.deadletter.inspect.listing import each_dead_letter
+    from spark_streams.connector.deadletter.listing import as_line, each_dead_letter
 
     address, criteria = address_of(url), criteria_of(filters)
     written = 0
@@ -203,7 +202,7 @@ def purge(stream: str, limit: int | None, yes: bool, url: str, as_json: bool, **
       rstream dead purge orders:dead --older 30d
       rstream dead purge orders:dead --older 30d --yes
     """
-    from spark_streams.connector.deadletter.redrive.purge import purge as delete
+    from spark_streams.connector.deadletter.redrive import purge as delete
 
     address, criteria = address_of(url, starts=yes), criteria_of(filters)
     with progress("purge", quiet=as_json) as tell:

@@ -27,8 +27,8 @@ from spark_streams.operations.commands.shared import address_of, json_option, pr
 from spark_streams.operations.commands.yes import change_line, yes_option
 
 if TYPE_CHECKING:
-    from spark_streams.connector.deadletter.redrive.redrive import Redrive, Report
-    from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+    from spark_streams.connector.deadletter.redrive import Redrive, Report
+    from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 
 
 @click.command()
@@ -108,9 +108,9 @@ def redrive(
       rstream dead redrive orders:dead --id 1795163834542-0 --set amount=12.50 --unset note --yes
       rstream dead redrive orders:dead --field customer=ann --to orders:retry --transform repairs:amounts --yes
     """
-    from spark_streams.connector.deadletter.field_changes import FieldChanges
-    from spark_streams.connector.deadletter.redrive.redrive import Redrive
-    from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+    from spark_streams.connector.deadletter.redrive import Redrive
+    from spark_streams.connector.deadletter.redrive_options import RedriveOptions
+    from spark_streams.connector.deadletter.transform import FieldChanges
 
     address, criteria = address_of(url, starts=yes), criteria_of(filters)
     try:

@@ -14,11 +14,9 @@ import numpy as np
 
 from spark_streams.base.id_times import is_time
 from spark_streams.base.ids import StreamId
+from spark_streams.connector.deadletter.counts import REASONS, KindCounts, ReasonCounts
 from spark_streams.connector.deadletter.envelope import raw
-from spark_streams.connector.deadletter.inspect.reason_counts import REASONS, ReasonCounts
-from spark_streams.connector.deadletter.kind_counts import KindCounts
-from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
-from spark_streams.connector.deadletter.page_reader import PageSize, read_page
+from spark_streams.connector.deadletter.page_reader import DEAD_LETTER_LIMITS, DeadLetterLimits, PageSize, read_page
 from spark_streams.connector.errors import NotPermittedError, RStreamError, ServerUnreachableError
 from spark_streams.connector.keys import read_retry_stream
 from spark_streams.connector.lag.survey import StreamSummary

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from spark_streams.base.printable import name_text
 from spark_streams.connector.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
-from spark_streams.connector.deadletter.retry.waiting_entries import WaitingEntries, waiting_entries, waiting_of
+from spark_streams.connector.deadletter.waiting_entries import WaitingEntries, waiting_entries, waiting_of
 from spark_streams.connector.errors import NotPermittedError, RStreamError, ServerError
 from spark_streams.connector.lag.margin import Margin
 from spark_streams.connector.lag.node_memory import NodeMemory, node_memories
