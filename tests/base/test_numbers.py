@@ -22,7 +22,7 @@ ALLOWED = {
     "base/ids.py": "fewer than twenty digits, looked at before",
     "base/numbers.py": "bounded here",
     "base/times.py": OPTIONS,
-    "connector/options/values.py": OPTIONS,
+    "connector/options/parsers.py": OPTIONS,
     "connector/spark/installation.py": OPTIONS,
     "connector/schemas/avro_columns.py": OPTIONS,
     "connector/schemas/fit.py": "numbers that a decoder has made, bounded before",

@@ -49,9 +49,9 @@ def failures() -> Iterator[Callable[[Plan], set[str]]]:
 @pytest.mark.in_turn
 def test_plans_send_dead_letters_back_and_kill_overtake_and_refuse_redrives() -> None:
     wanted = {
-        r"Report\(.* moved=[1-9]",
-        r"Report\(.* parked=[1-9]",
-        r"Report\(.* goes_on=True",
+        r"RedriveReport\(.* moved=[1-9]",
+        r"RedriveReport\(.* parked=[1-9]",
+        r"RedriveReport\(.* goes_on=True",
         "another process moves or purges",
         "another process has taken over",
     }

@@ -13,7 +13,7 @@ from spark_streams.connector.deadletter.envelope import FIELDS, MARK
 from spark_streams.connector.deadletter.redrive_options import PARKED
 from spark_streams.connector.errors import DecodeError
 from spark_streams.connector.keys import retry_stream, returned_stream
-from spark_streams.connector.options.values import MOST_DELAYS
+from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.model import DROPPED, Entry
 from tools.simulation.options import DEAD

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_streams.connector.deadletter.page_reader import DEAD_LETTER_LIMITS
-from spark_streams.connector.deadletter.redrive import Redrive
+from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
 from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.errors import (
     RedriveTakenError,
@@ -69,7 +69,7 @@ class Redrives:
         address = replace(Address.parse(self._world.server.url), patience=PATIENCE)
 
         def work() -> Any:
-            return Redrive(address, options, sleep=PATIENCE.sleep, limits=_FEW, terms=TERMS).run()
+            return DeadLetterRedrive(address, options, sleep=PATIENCE.sleep, limits=_FEW, terms=TERMS).run()
 
         self._world.letters.observe()
         before = [letter for letter in self._world.letters.all.values() if not letter.is_gone]

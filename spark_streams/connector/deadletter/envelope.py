@@ -156,14 +156,13 @@ def open_envelope(fields: Sequence[bytes]) -> tuple[Sequence[bytes], dict[str, s
 
 @dataclass(frozen=True)
 class ReturnedEntry:
-    """fields, stream, id: of the original entry; attempts: how often it was tried before; first_failed: when the first
-    attempt failed."""
+    """A returned entry: the original entry, and its attempts so far."""
 
-    fields: Sequence[bytes]
-    stream: str
-    id: str
-    attempts: int
-    first_failed: str
+    fields: Sequence[bytes]  # of the original entry
+    stream: str  # of the original entry
+    id: str  # of the original entry
+    attempts: int  # how often it was tried before
+    first_failed: str  # when the first attempt failed
 
     @classmethod
     def parse(cls, fields: Sequence[bytes]) -> ReturnedEntry | None:

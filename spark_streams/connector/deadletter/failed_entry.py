@@ -34,20 +34,15 @@ class Note:
 
 @dataclass(frozen=True)
 class FailedEntry:
-    """An entry that cannot be processed. id: of the entry; fields: name, value, name, value …, unchanged; envelope:
-    values by names without their prefix (the mark of a redriven entry has precedence).
-
-    note: the dead letter is due while this note has a value; pending_for: it is due while the entry is pending for this
-    consumer; released: it is due while the entry is pending for no consumer (XNACK).
-    """
+    """An entry that cannot be processed."""
 
     stream: str
     id: bytes
-    fields: Sequence[bytes]
-    envelope: Mapping[str, str] = field(default_factory=dict)
-    note: Note | None = None
-    pending_for: str | None = None
-    released: bool = False
+    fields: Sequence[bytes]  # name, value, name, value …, unchanged
+    envelope: Mapping[str, str] = field(default_factory=dict)  # by names without their prefix; a mark goes first
+    note: Note | None = None  # the dead letter is due while this note has a value
+    pending_for: str | None = None  # it is due while the entry is pending for this consumer
+    released: bool = False  # it is due while the entry is pending for no consumer (XNACK)
 
     @property
     def size(self) -> int:

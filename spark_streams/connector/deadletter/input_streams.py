@@ -17,7 +17,7 @@ from spark_streams.connector.deadletter.envelope import is_dead_letter
 from spark_streams.connector.deadletter.failed_entry import fetch_recorded
 from spark_streams.connector.deadletter.page_reader import (
     DEAD_LETTER_LIMITS,
-    FIRST_LOOK,
+    FIRST_STREAMS,
     DeadLetterLimits,
     PageSize,
     pages_of,
@@ -43,7 +43,7 @@ def divide(
     """
     dead: set[str] = set()
     inputs: set[str] = set()
-    size = PageSize(limits, FIRST_LOOK)
+    size = PageSize(limits, FIRST_STREAMS)
     for page in pages_of(names, size):
         commands = [("XRANGE", name, "-", "+", "COUNT", 1) for name in page]
         received = 0

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from spark_streams.base.printable import json_text, name_text
 from spark_streams.connector.deadletter.counts import KindCounts
 from spark_streams.connector.deadletter.envelope import names_origin, raw, text
-from spark_streams.connector.deadletter.page import Criteria
+from spark_streams.connector.deadletter.letter_page import Criteria
 from spark_streams.connector.deadletter.page_reader import (
     DEAD_LETTER_LIMITS,
-    FIRST_LOOK,
+    FIRST_STREAMS,
     DeadLetterLimits,
     PageSize,
     dead_letter_pages,
@@ -37,14 +37,13 @@ from spark_streams.connector.wire.session import Session
 
 @dataclass(frozen=True)
 class DeadLetterStream:
-    """A stream whose first or last entry is a dead letter. stream: its printable name; key: its name in bytes; letters:
-    number of its entries; oldest, newest: their IDs."""
+    """A stream whose first or last entry is a dead letter."""
 
-    stream: str
-    letters: int
-    oldest: str
-    newest: str
-    key: bytes
+    stream: str  # printable name
+    letters: int  # number of its entries
+    oldest: str  # ID
+    newest: str  # ID
+    key: bytes  # its name in bytes
 
     def facts(self) -> dict[str, str | int]:
         """Return the JSON fields."""
@@ -67,7 +66,7 @@ def fetch_streams(server: Server) -> tuple[list[DeadLetterStream], list[WaitingE
 
 def _dead_letter_streams(server: Server, candidates: Sequence[bytes]) -> list[DeadLetterStream]:
     streams: list[DeadLetterStream] = []
-    size = PageSize(first=FIRST_LOOK)
+    size = PageSize(first=FIRST_STREAMS)
     for names in pages_of(candidates, size):
         commands: list[tuple[str | bytes | int, ...]] = []
         for name in names:

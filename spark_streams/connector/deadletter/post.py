@@ -80,7 +80,7 @@ class _Portion:
     """Entries of one stream that are posted together."""
 
     server: Server
-    to: str
+    to: str  # the dead-letter stream
     group: str
     entries: Sequence[FailedEntry]
 
@@ -109,7 +109,7 @@ class _Portion:
                 continue
             if outbox is not None:
                 if due:
-                    self._settle(home, due)
+                    self._acknowledge(home, due)
                 self._forget(target, home, outbox, appended | {entry.id for entry in due})
             return len(due)
         raise ServerReplyError(
@@ -163,7 +163,7 @@ class _Portion:
                 raise target.error_of(reply, command[:4])
         return True
 
-    def _settle(self, home: Connection, due: Sequence[FailedEntry]) -> None:
+    def _acknowledge(self, home: Connection, due: Sequence[FailedEntry]) -> None:
         """Acknowledge entries that have their dead letters."""
         done = transact(home, acknowledgement(self.group, due))
         assert done is not None  # nothing is watched there

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field, replace
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.deadletter import transform
 from spark_streams.connector.deadletter.counts import KindCounts
+from spark_streams.connector.deadletter.letter_page import Criteria
 from spark_streams.connector.deadletter.mover import Mover, RedriveRun, RedriveState, Rehearsal, begin_or_continue
-from spark_streams.connector.deadletter.page import Criteria
 from spark_streams.connector.deadletter.page_reader import (
     DEAD_LETTER_LIMITS,
     DeadLetterLimits,
@@ -57,35 +57,27 @@ _PAGES_A_SECOND = 10  # under a rate
 
 
 @dataclass
-class Report:
-    """Progress of a redrive, or the result of a dry run. The names are JSON fields.
+class RedriveReport:
+    """Progress of a redrive, or the result of a dry run. The names are JSON fields."""
 
-    bound: the last dead letter that it may move; goes_on: whether it continues a killed redrive; moved_before: dead
-    letters that this one had moved; stopped: by `stop`; looked_at: examined dead letters; last: the last of these;
-    left: not moved by the transform; homeless: not moved because they name no stream, or the dead-letter stream itself;
-    refused: not moved because their stream is not allowed (destinations.py); vanished: moved, but deleted by another
-    program just before; fields: of a dry run, those that change (FieldPreview); counts: by (action, destination, stage,
-    reason).
-    """
-
-    stream: str
-    dry_run: bool = False
-    total: int = 0
-    bound: str = ""
-    goes_on: bool = False
-    stopped: bool = False
-    moved_before: int = 0
-    looked_at: int = 0
-    last: str = ""
-    moved: int = 0
-    parked: int = 0
-    left: int = 0
-    homeless: int = 0
-    refused: int = 0
-    vanished: int = 0
+    stream: str  # of the dead letters
+    dry_run: bool = False  # nothing is moved
+    total: int = 0  # dead letters to examine
+    bound: str = ""  # the last dead letter that it may move
+    goes_on: bool = False  # it continues a killed redrive
+    stopped: bool = False  # by `stop`
+    moved_before: int = 0  # dead letters that the killed one had moved
+    looked_at: int = 0  # examined dead letters
+    last: str = ""  # the last of these
+    moved: int = 0  # to their destinations
+    parked: int = 0  # in the parking stream
+    left: int = 0  # not moved by the transform
+    homeless: int = 0  # not moved: they name no stream, or the dead-letter stream itself
+    refused: int = 0  # not moved: their stream is not allowed
+    vanished: int = 0  # moved, but deleted by another program just before
     seconds: float = 0.0
-    fields: list[dict[str, str | None]] = field(default_factory=list)
-    counts: KindCounts = field(default_factory=KindCounts)
+    fields: list[dict[str, str | None]] = field(default_factory=list)  # of a dry run: those that change (FieldPreview)
+    counts: KindCounts = field(default_factory=KindCounts)  # by (action, destination, stage, reason)
 
     def facts(self) -> dict[str, object]:
         """Return the JSON fields."""
@@ -118,7 +110,7 @@ class Report:
         self.counts.merge(plan.counts)
 
 
-class Redrive:
+class DeadLetterRedrive:
     """One run of a redrive. report: up to date after every page, also if `run` raises or is interrupted.
 
     tell: called after every page; clock, sleep: in seconds; terms: of its lease.
@@ -128,7 +120,7 @@ class Redrive:
         self,
         address: Address,
         options: RedriveOptions,
-        tell: Callable[[Report], None] = lambda report: None,
+        tell: Callable[[RedriveReport], None] = lambda report: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
@@ -142,13 +134,13 @@ class Redrive:
         self._address, self._tell, self._clock, self._sleep = address, tell, clock, sleep
         self._size, self._terms = PageSize(limits), terms
         self._destinations = Destinations(options.stream, options.allow, options.exact, options.recorded)
-        self.report = Report(options.stream)
+        self.report = RedriveReport(options.stream)
 
     def stop(self) -> None:
         """End after the present page. May be called from a signal handler or another thread."""
         self.report.stopped = True
 
-    def run(self, dry_run: bool = False) -> Report:
+    def run(self, dry_run: bool = False) -> RedriveReport:
         """Move matching dead letters; dry_run: only count them.
 
         Raises RedriveTakenError if another process moves these dead letters, TransformError, ServerError.
@@ -218,7 +210,7 @@ class Redrive:
         return plan
 
     def _count(self, before: RedriveState, run: RedriveRun) -> None:
-        """Report the numbers in the state, which are right also after a lost connection."""
+        """RedriveReport the numbers in the state, which are right also after a lost connection."""
         self.report.moved, self.report.parked = run.state.since(before)
 
     def _remaining(self, run: RedriveRun) -> list[int]:
@@ -235,14 +227,13 @@ class Redrive:
 
 @dataclass
 class Purged:
-    """total: entries of the stream at the start; looked_at: entries examined so far; last: the last dead letter that
-    was, or would be, deleted; deleted: their number; counts: of these, by (stream, stage, reason, error)."""
+    """Progress of a purge."""
 
-    total: int = 0
-    looked_at: int = 0
-    last: str = ""
-    deleted: int = 0
-    counts: KindCounts = field(default_factory=KindCounts)
+    total: int = 0  # entries of the stream at the start
+    looked_at: int = 0  # entries examined so far
+    last: str = ""  # the last dead letter that was, or would be, deleted
+    deleted: int = 0  # their number
+    counts: KindCounts = field(default_factory=KindCounts)  # of these, by (stream, stage, reason, error)
 
 
 def purge(

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from spark_streams.base.pattern import NamesAndPatterns
-from spark_streams.connector.deadletter.page import Criteria
+from spark_streams.connector.deadletter.letter_page import Criteria
 from spark_streams.connector.deadletter.transform import FieldChanges
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.keys import is_product_key, origin_field, origins_key

@@ -28,7 +28,7 @@ from spark_streams.base.numbers import COUNT_MAX, parse_number
 from spark_streams.connector.deadletter import transform
 from spark_streams.connector.deadletter.counts import KindCounts
 from spark_streams.connector.deadletter.envelope import MARK, raw, text
-from spark_streams.connector.deadletter.page import DeadLetterPage, by_value
+from spark_streams.connector.deadletter.letter_page import DeadLetterPage, by_value
 from spark_streams.connector.deadletter.redrive_options import Origin, RedriveOptions
 from spark_streams.connector.deadletter.transform import Transform
 from spark_streams.connector.wire.entries.encode import Requests, encode_xadd

@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, MapType
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK, MARK_FORM, NAMES, ORIGIN, PREFIX
 from spark_streams.connector.errors import InvalidOptionError, SchemaError
 from spark_streams.connector.keys import retry_stream
-from spark_streams.connector.options.values import delays
+from spark_streams.connector.options.parsers import delays
 from spark_streams.connector.spark.task_context import micro_batch, micro_batch_of_driver
 
 _NEEDED = ("_stream", "_id", "_fields")

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spark_streams.base.assignment import parse_assignment
 from spark_streams.connector.deadletter.envelope import MARK, NAMES, raw, text
-from spark_streams.connector.deadletter.page import DeadLetterPage
+from spark_streams.connector.deadletter.letter_page import DeadLetterPage
 from spark_streams.connector.errors import InvalidOptionError, TransformError
 from spark_streams.connector.wire.address import allowed
 from spark_streams.connector.wire.entries.lines import Index

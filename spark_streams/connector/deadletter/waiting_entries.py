@@ -10,7 +10,7 @@ from spark_streams.base.numbers import parse_number
 from spark_streams.base.printable import name_text
 from spark_streams.connector.errors import StreamStateError, UnsupportedError
 from spark_streams.connector.keys import RetryStream, delays_key, read_retry_stream, retry_stream, returned_stream
-from spark_streams.connector.options.values import MOST_DELAYS
+from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.wire.connection.connection import Reply
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import milliseconds
@@ -19,18 +19,15 @@ from spark_streams.connector.wire.replies.reply_errors import is_wrong_type
 
 @dataclass(frozen=True)
 class WaitingEntries:
-    """Entries of one retry stream or stream of returned entries; the names are JSON fields. waits_in: the stream;
-    entries: their number; stream, group: their origin; attempt: the next attempt, None: they are returned, and the
-    group has not acknowledged them yet; due: when the first one is returned, milliseconds since the epoch, None: it is
-    returned, or no query returns it; due_in: milliseconds until then by the server's clock, 0 if that is past."""
+    """Entries of one retry stream or stream of returned entries; the names are JSON fields."""
 
-    waits_in: str
-    entries: int
-    stream: str
-    group: str
-    attempt: int | None
-    due: int | None
-    due_in: int | None
+    waits_in: str  # the stream
+    entries: int  # their number
+    stream: str  # of their origin
+    group: str  # of their origin
+    attempt: int | None  # the next one; None: they are returned, and not acknowledged yet
+    due: int | None  # when the first one is returned, Unix ms; None: it is returned, or no query returns it
+    due_in: int | None  # milliseconds until then by the server's clock, 0 if that is past
 
 
 def waiting_entries(server: Server, names: Iterable[bytes]) -> list[WaitingEntries]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_streams.connector.keys import origin_of
+from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.options.values import PerStream
 from spark_streams.connector.source.partitioning import share
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_streams.connector.deadletter.page import parse_criteria
+from spark_streams.connector.deadletter.letter_page import parse_criteria
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.lag.groups import view_streams
 from spark_streams.connector.wire.connect import connect

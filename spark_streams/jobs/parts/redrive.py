@@ -47,7 +47,7 @@ class Redrive(Part):
         self._job = job
         self._options = _options(job, letters)
         self._is_dry = bool(job.get("redrive.dry_run", False))
-        self._report: redrive.Report | None = None
+        self._report: redrive.RedriveReport | None = None
 
     def plan(self) -> Facts:
         checked = self._options.checked()
@@ -72,19 +72,19 @@ class Redrive(Part):
         options = self._options
         with showing_progress(self._job.console, "dry run" if self._is_dry else "redrive") as tell:
 
-            def show(report: redrive.Report) -> None:
+            def show(report: redrive.RedriveReport) -> None:
                 done = report.moved + report.parked
                 moved = "" if options.limit else f"moved {done:,}"
                 tell(done if options.limit else report.looked_at, report.total, moved)
 
-            run = redrive.Redrive(self._job.address, options, show)
+            run = redrive.DeadLetterRedrive(self._job.address, options, show)
             # A page is one transaction, so a dead letter is always in exactly one stream.
             self._job.stop_with(run.stop)
             self._report = run.run(self._is_dry)
         for line in self._lines(self._report):
             self._job.console.print(Text(printable(line)))  # no markup
 
-    def _lines(self, report: redrive.Report) -> list[str]:
+    def _lines(self, report: redrive.RedriveReport) -> list[str]:
         verbs = {"move": "would move" if self._is_dry else "moved", "park": "would park" if self._is_dry else "parked"}
         verbs["stay"] = verbs["refuse"] = "would leave" if self._is_dry else "left"
         lines = [f"  → {to}: {letter_count:,} ({action})" for action, to, letter_count in report.destinations()]

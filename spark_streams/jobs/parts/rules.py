@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from spark_streams.connector.errors import ConfigError, DecodeError, TableError
-from spark_streams.connector.options.values import delays
+from spark_streams.connector.options.parsers import delays
 from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.source.rows.columns import UNFIT
 from spark_streams.connector.spark.sql_name import quoted

@@ -96,7 +96,7 @@ def init(name: str, output: str | None, stream: str | None, null_value: str | No
 
 def _columns(url: str, stream: str, null_value: str | None, share: float) -> Sequence[InferredColumn]:
     """Return the columns of a stream. Raises StreamStateError if there are none."""
-    from spark_streams.connector.options.values import null_values
+    from spark_streams.connector.options.parsers import null_values
     from spark_streams.jobs.settings.sample_config import columns_of
 
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.connector.keys import key_beside, key_of_query, keys_of_consumer, keys_of_group
-from spark_streams.connector.options.values import MOST_DELAYS
+from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.printable import name_text
 from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, raw, text
-from spark_streams.connector.deadletter.page import Criteria, DeadLetterPage
+from spark_streams.connector.deadletter.letter_page import Criteria, DeadLetterPage
 from spark_streams.connector.deadletter.page_reader import Extent, dead_letter_pages
 from spark_streams.connector.deadletter.transform import dead_letters_of
 from spark_streams.connector.wire.entries.lines import Mask

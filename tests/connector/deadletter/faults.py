@@ -131,7 +131,7 @@ class Faults:
             return
         self._disturbed = True
         name = chance.choice(list(acts))
-        # A letter that somebody deletes again and again may be moved all the same (Report.vanished).
+        # A letter that somebody deletes again and again may be moved all the same (RedriveReport.vanished).
         at = {chance.randint(1, 12)} if chance.random() < 0.7 or name == "others delete a letter" else set(range(1, 50))
         self.told += f"{name} at {min(at)}{'+' if len(at) > 1 else ''}"
 

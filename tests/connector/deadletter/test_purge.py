@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.connector.deadletter.page import Criteria
+from spark_streams.connector.deadletter.letter_page import Criteria
 from spark_streams.connector.deadletter.redrive import purge
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection

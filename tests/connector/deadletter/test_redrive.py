@@ -16,10 +16,10 @@ import redis
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, dead_letter_fields
 from spark_streams.connector.deadletter.failed_entry import FailedEntry
+from spark_streams.connector.deadletter.letter_page import Criteria
 from spark_streams.connector.deadletter.mover import WATCHED_TRIES, redrive_key
-from spark_streams.connector.deadletter.page import Criteria
 from spark_streams.connector.deadletter.post import post
-from spark_streams.connector.deadletter.redrive import Redrive, RedriveLease, Report
+from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, RedriveLease, RedriveReport
 from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.errors import (
     IdsExhaustedError,
@@ -146,10 +146,10 @@ def test_dead_letters_that_come_after_the_start_stay(server: Server) -> None:
     """The upper id is frozen: a letter that dies again at once is not moved in circles."""
     fill(server, 100)
 
-    def dies_again(report: Report) -> None:
+    def dies_again(report: RedriveReport) -> None:
         fill(server, 20, first=1000)
 
-    report = Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=dies_again).run()
+    report = DeadLetterRedrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=dies_again).run()
     assert report.moved == 100
     assert numbers(server) == list(range(100))
     assert set(numbers(server, DEAD)) == set(range(1000, 1020))
@@ -164,7 +164,7 @@ def test_it_keeps_to_the_rate(server: Server) -> None:
         clock[0] += seconds
 
     options = RedriveOptions(DEAD, rate=40)
-    Redrive(Address.parse(server.url), options, limits=SMALL, clock=lambda: clock[0], sleep=sleep).run()
+    DeadLetterRedrive(Address.parse(server.url), options, limits=SMALL, clock=lambda: clock[0], sleep=sleep).run()
     assert sum(slept) == pytest.approx(120 / 40)
     assert max(slept) <= 0.11
 
@@ -455,7 +455,9 @@ def test_a_run_that_is_begun_late_is_not_begun(server: Server, monkeypatch: pyte
     """The connection breaks while the run begins; the server comes to that request when pages have been moved."""
     fill(server, 40)
     if goes_on:
-        one = Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=lambda report: one.stop())
+        one = DeadLetterRedrive(
+            Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=lambda report: one.stop()
+        )
         one.run()
     there = len(numbers(server))
     lost: list[tuple[Connection, bytes]] = []
@@ -498,12 +500,12 @@ def test_a_second_redrive_is_refused_while_the_first_one_runs(server: Server) ->
     fill(server, 60)
     refused = []
 
-    def second(report: Report) -> None:
+    def second(report: RedriveReport) -> None:
         with pytest.raises(RedriveTakenError, match="another process moves or purges dead letters of stream"):
             redrive(server)
         refused.append(1)
 
-    Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=second).run()
+    DeadLetterRedrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=second).run()
     assert refused
     assert numbers(server) == list(range(60))
 
@@ -512,14 +514,14 @@ def test_two_redrives_at_once_in_spite_of_the_lease_move_each_dead_letter_once(s
     """The one that stood still while its lease expired finds the state changed, and moves nothing any more."""
     fill(server, 100)
 
-    def second(report: Report) -> None:
+    def second(report: RedriveReport) -> None:
         if report.moved < 20:
             with server.client() as client:
                 client.delete(RedriveLease(Address.parse(server.url), "redrive").key_of(DEAD))
             assert redrive(server, limit=30).moved == 30
 
     with pytest.raises(RedriveTakenError, match="has taken over the redrive of stream 'dead'"):
-        Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=second).run()
+        DeadLetterRedrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=second).run()
     redrive(server)
     assert numbers(server) == list(range(100))
 
@@ -527,12 +529,12 @@ def test_two_redrives_at_once_in_spite_of_the_lease_move_each_dead_letter_once(s
 def test_one_that_was_stopped_goes_on_under_its_bound_when_it_is_started_again(server: Server) -> None:
     fill(server, 100)
     options = RedriveOptions(DEAD, limit=90)
-    first = Redrive(Address.parse(server.url), options, limits=SMALL, tell=lambda report: first.stop())
+    first = DeadLetterRedrive(Address.parse(server.url), options, limits=SMALL, tell=lambda report: first.stop())
     first.run()
     assert 0 < first.report.moved < 90
     assert first.report.stopped
     fill(server, 20, first=1000)  # they died after the first one had started
-    again = Redrive(Address.parse(server.url), options, limits=SMALL).run()
+    again = DeadLetterRedrive(Address.parse(server.url), options, limits=SMALL).run()
     assert (again.goes_on, again.bound) == (True, first.report.bound)
     assert first.report.moved + again.moved == 90
     assert numbers(server) == list(range(90))
@@ -544,7 +546,9 @@ def test_one_that_was_stopped_goes_on_under_its_bound_when_it_is_started_again(s
 
 def test_other_options_do_not_go_on_with_it(server: Server) -> None:
     fill(server, 50)
-    one = Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=lambda report: one.stop())
+    one = DeadLetterRedrive(
+        Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=lambda report: one.stop()
+    )
     one.run()
     fill(server, 10, first=50)
     report = redrive(server, to="elsewhere")

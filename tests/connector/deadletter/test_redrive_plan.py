@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from spark_streams.connector.deadletter.envelope import dead_letter_fields
-from spark_streams.connector.deadletter.page import Criteria, DeadLetterPage
+from spark_streams.connector.deadletter.letter_page import Criteria, DeadLetterPage
 from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.deadletter.redrive_plan import Decision, origins, plan_page
 from spark_streams.connector.deadletter.transform import DeadLetter

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from spark_streams.connector.deadletter.envelope import MARK, dead_letter_fields
-from spark_streams.connector.deadletter.page import Criteria, parse_criteria
-from spark_streams.connector.deadletter.redrive import Redrive
+from spark_streams.connector.deadletter.letter_page import Criteria, parse_criteria
+from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
 from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.deadletter.transform import DeadLetter, FieldChanges
 from spark_streams.connector.errors import InvalidOptionError, TransformError
@@ -102,7 +102,7 @@ def test_a_killed_redrive_goes_on_with_its_changes(server: Server) -> None:
     for place in range(1, 200):
         try:
             with dying_at(place, executed=place % 2 == 1):
-                Redrive(Address.parse(server.url), options, limits=SMALL).run()
+                DeadLetterRedrive(Address.parse(server.url), options, limits=SMALL).run()
             break
         except KilledError:
             with server.client() as client:  # the lease of a dead process ends

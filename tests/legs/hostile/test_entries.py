@@ -22,8 +22,8 @@ from spark_streams.connector.deadletter.envelope import (
     open_envelope,
     split_mark,
 )
+from spark_streams.connector.deadletter.letter_page import DeadLetterPage
 from spark_streams.connector.deadletter.listing import as_line
-from spark_streams.connector.deadletter.page import DeadLetterPage
 from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.deadletter.redrive_plan import Decision, origins, plan_page
 from spark_streams.connector.deadletter.transform import dead_letters_of

@@ -10,8 +10,8 @@ from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.deadletter.envelope import is_dead_letter
 from spark_streams.connector.deadletter.failed_entry import fetch_recorded
 from spark_streams.connector.deadletter.input_streams import warn_of_dead_letters
+from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.source_options import BatchSourceOptions
-from spark_streams.connector.options.values import PerStream
 from spark_streams.connector.shards.names import Shard
 from spark_streams.connector.source.batch.probe_streams import ProbeTarget, may_be_large, probe_streams
 from spark_streams.connector.source.batch.split_points import cut

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.connector.keys import delays_key, keys_of_consumer, origins_key, retry_stream, returned_stream
-from spark_streams.connector.options.values import MOST_DELAYS
+from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.source.membership import Membership
 from spark_streams.connector.wire.connection.connection import Connection, Reply
 from spark_streams.connector.wire.connection.server import Server

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from spark_streams.base.ids import U64_MAX, StreamId
 from spark_streams.connector.deadletter.return_entries import return_due_entries
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
+from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.options.values import MOST_DELAYS
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.connection.server import Server

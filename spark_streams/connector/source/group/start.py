@@ -11,7 +11,7 @@ from spark_streams.base.times import from_milliseconds
 from spark_streams.connector.errors import GroupForgottenError, StreamStateError
 from spark_streams.connector.keys import forgotten_key, is_returned, key_beside
 from spark_streams.connector.operator_commands import seek_command
-from spark_streams.connector.options.values import PerStream
+from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.retention import ForgottenGroup
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.group.account import count_read

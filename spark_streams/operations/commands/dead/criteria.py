@@ -16,7 +16,7 @@ from spark_streams.connector.errors import OptionError
 from spark_streams.operations.commands.shared import say
 
 if TYPE_CHECKING:
-    from spark_streams.connector.deadletter.page import Criteria
+    from spark_streams.connector.deadletter.letter_page import Criteria
     from spark_streams.connector.wire.address.address import Address
 
 _LINE_SECONDS = 0.2  # between two lines of progress for a program
@@ -62,7 +62,7 @@ def criteria_options(command: F) -> F:
 
 def criteria_of(filters: FilterOptions) -> Criteria:
     """Return the criteria of these options. Raises click.UsageError."""
-    from spark_streams.connector.deadletter.page import parse_criteria
+    from spark_streams.connector.deadletter.letter_page import parse_criteria
 
     try:
         return parse_criteria(**filters)
@@ -72,8 +72,8 @@ def criteria_of(filters: FilterOptions) -> Criteria:
 
 def print_why_none_match(address: Address, stream: str, criteria: Criteria, for_program: bool = False) -> None:
     """Print why no dead letter matched. for_program: on standard error. Raises ServerError."""
+    from spark_streams.connector.deadletter.letter_page import Criteria, explain_no_match
     from spark_streams.connector.deadletter.listing import count_by_kind
-    from spark_streams.connector.deadletter.page import Criteria, explain_no_match
 
     with progress("count", quiet=for_program) as tell:
         counts = count_by_kind(address, stream, Criteria(), tell)

@@ -258,7 +258,7 @@ def _due(waiting: WaitingEntries, duration: Callable[[float], str]) -> str:
 
 
 def _kinds(counts: KindCounts) -> list[dict[str, object]]:
-    from spark_streams.connector.deadletter.page import KIND
+    from spark_streams.connector.deadletter.letter_page import KIND
 
     return [{**dict(zip(KIND, kind, strict=True)), **asdict(count)} for kind, count in counts]
 

@@ -13,7 +13,7 @@ from spark_streams.connector.errors import RowTooLargeError, SchemaError
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.sink.encode.chunks import Destination, encode_chunks
 from spark_streams.connector.sink.encode.row_errors import ServerLimits
-from spark_streams.connector.sink.send.chunk_writer import Result, SinkTask, append
+from spark_streams.connector.sink.send.chunk_writer import SinkTask, TaskResult, append
 from spark_streams.connector.wire.address.patience import DEFAULT_PATIENCE
 from spark_streams.connector.wire.connect import connect
 from tests.connector.sink.writing import batch_of, close, numbers, options
@@ -57,7 +57,7 @@ def sizes(*of: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"n": list(range(len(of))), "text": ["x" * size for size in of]})
 
 
-def put(checked: SinkOptions, rows: pa.RecordBatch, delivery: str) -> Result:
+def put(checked: SinkOptions, rows: pa.RecordBatch, delivery: str) -> TaskResult:
     batch = batch_of(0)
     result = append([rows], checked, SinkTask(batch) if delivery == "exactly-once" else None)
     if delivery == "exactly-once":

@@ -125,23 +125,20 @@ _LISTED = 10  # values in a message
 class Criteria:
     """A dead letter must match all criteria that are set; of several texts for one name, any.
 
-    streams: names or Redis patterns for `dl.stream`; reasons, stages, errors: patterns for `dl.reason` … (* ? [] as in
-    file names). A reason also matches by the text before its colon: `decode` matches `decode: n does not fit INT`.
-    fields: (name, value) of original fields; first, last: range of their own IDs; older, newer: their age in
-    milliseconds; ids: their own IDs, empty for any; named: `streams`, divided into streams that exist and patterns.
-    """
+    Patterns are as in file names (* ? []). A reason also matches by the text before its colon: `decode` matches
+    `decode: n does not fit INT`."""
 
-    streams: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
-    stages: tuple[str, ...] = ()
-    errors: tuple[str, ...] = ()
-    fields: tuple[tuple[str, str], ...] = ()
-    first: StreamId = MIN_ID
-    last: StreamId = MAX_ID
-    older: int | None = None
-    newer: int | None = None
-    ids: tuple[StreamId, ...] = ()
-    named: NamesAndPatterns | None = None
+    streams: tuple[str, ...] = ()  # names or Redis patterns for `dl.stream`
+    reasons: tuple[str, ...] = ()  # patterns for `dl.reason`
+    stages: tuple[str, ...] = ()  # patterns for `dl.stage`
+    errors: tuple[str, ...] = ()  # patterns for `dl.error`
+    fields: tuple[tuple[str, str], ...] = ()  # (name, value) of original fields
+    first: StreamId = MIN_ID  # lowest ID of the dead letter itself
+    last: StreamId = MAX_ID  # highest ID
+    older: int | None = None  # minimum age in milliseconds
+    newer: int | None = None  # maximum age
+    ids: tuple[StreamId, ...] = ()  # own IDs; empty: any
+    named: NamesAndPatterns | None = None  # `streams`, divided into streams that exist and patterns
 
     def range(self, now: int) -> tuple[StreamId, StreamId]:
         """Return (first, last) ID of dead letters that can match. now: the server's time, ms since the epoch."""

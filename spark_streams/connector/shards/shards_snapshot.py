@@ -36,13 +36,13 @@ _KEPT = 300  # characters of a key that cannot be read
 
 @dataclass(frozen=True)
 class ShardSet:
-    """A stream in shards. key_column: None if no sink has named it; is_created: all shards were created."""
+    """A stream in shards."""
 
-    stream: str
-    count: int
-    rule: str = RULE
-    key_column: str | None = None
-    is_created: bool = False
+    stream: str  # its logical name
+    count: int  # number of shards
+    rule: str = RULE  # that selects the shard of a key
+    key_column: str | None = None  # None if no sink has named it
+    is_created: bool = False  # all shards were created
 
     @classmethod
     def read(cls, stream: str, flat: Reply) -> ShardSet | None:
@@ -84,15 +84,14 @@ _log = logging.getLogger("spark_streams.connector.shards")
 
 
 @dataclass(frozen=True)
-class Survey:
-    """State of one stream. registered: the set in its key; plain: the length of a plain stream of that name, None if
-    there is none; existing: the shards that exist, by their number; refusal: the user may not read the state."""
+class ShardsSnapshot:
+    """State of one stream on the server."""
 
     stream: str
-    registered: ShardSet | None = None
-    plain: int | None = None
-    existing: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    refusal: ReplyError | None = None
+    registered: ShardSet | None = None  # the set in its key
+    plain: int | None = None  # length of a plain stream of that name; None if there is none
+    existing: Mapping[int, Sequence[str]] = field(default_factory=dict)  # the shards that exist, by their number
+    refusal: ReplyError | None = None  # the user may not read the state
 
     @property
     def shard_set(self) -> ShardSet | None:
@@ -118,7 +117,7 @@ class Survey:
         return tuple(name for name in shard_set.names if name not in existing)
 
 
-def fetch_surveys(server: Server, streams: Sequence[str]) -> dict[str, Survey]:
+def fetch_shards_snapshots(server: Server, streams: Sequence[str]) -> dict[str, ShardsSnapshot]:
     """Fetch the state of streams whose names can be in shards. Raises ShardsError for a key that cannot be read, and
     the named error of a command that the server refuses, unless the user lacks rights."""
     per_stream = 3
@@ -128,57 +127,59 @@ def fetch_surveys(server: Server, streams: Sequence[str]) -> dict[str, Survey]:
         for command in (("HGETALL", shards_key(stream)), ("TYPE", stream), ("XLEN", stream))
     ]
     replies = server.execute_all(commands, is_not_permitted, is_wrong_type)
-    surveys: dict[str, Survey] = {}
+    snapshots: dict[str, ShardsSnapshot] = {}
     for index, stream in enumerate(streams):
         flat, kind, length = replies[per_stream * index : per_stream * (index + 1)]
-        surveys[stream] = _of_replies(server, stream, flat, kind, length)
-    registered = {stream: survey.registered for stream, survey in surveys.items() if survey.registered is not None}
+        snapshots[stream] = _of_replies(server, stream, flat, kind, length)
+    registered = {
+        stream: snapshot.registered for stream, snapshot in snapshots.items() if snapshot.registered is not None
+    }
     for stream, shard_set in registered.items():
         existing = _existing_keys(server, shard_set.names, count_hidden=True)
-        surveys[stream] = replace(surveys[stream], existing={shard_set.count: existing})
-    for stream in _may_have_lost_its_key(server, surveys.values()):
-        surveys[stream] = replace(surveys[stream], existing=_search_shards(server, stream))
-    return surveys
+        snapshots[stream] = replace(snapshots[stream], existing={shard_set.count: existing})
+    for stream in _may_have_lost_its_key(server, snapshots.values()):
+        snapshots[stream] = replace(snapshots[stream], existing=_search_shards(server, stream))
+    return snapshots
 
 
-def require_complete(server: Server, survey: Survey, accepts_loss: bool = False) -> None:
+def require_complete(server: Server, snapshot: ShardsSnapshot, accepts_loss: bool = False) -> None:
     """Raise ShardsError if there are shards and a plain stream, or shards of several numbers without a key, or, unless
     accepts_loss, if shards are lost."""
-    if survey.plain is not None and (survey.registered is not None or survey.existing):
-        raise plain_and_shards(server, survey)
-    if survey.shard_set is None and survey.existing:
-        numbers = sorted(survey.existing)
-        delete = delete_shards_command(survey.stream, "--count", str(numbers[0]))
+    if snapshot.plain is not None and (snapshot.registered is not None or snapshot.existing):
+        raise plain_and_shards(server, snapshot)
+    if snapshot.shard_set is None and snapshot.existing:
+        stream, numbers = snapshot.stream, sorted(snapshot.existing)
+        delete = delete_shards_command(stream, "--count", str(numbers[0]))
         raise ShardsError(
-            f"key {shards_key(survey.stream).decode()!r} at {server.address} is lost, and stream {survey.stream!r} has "
+            f"key {shards_key(stream).decode()!r} at {server.address} is lost, and stream {stream!r} has "
             f"shards for the numbers {', '.join(map(str, numbers))}. Rows of one key may be in several of "
-            f"them. Read the shards of the number that you do not use, with streamsPattern='{survey.stream}:*/"
+            f"them. Read the shards of the number that you do not use, with streamsPattern='{stream}:*/"
             f"{numbers[0]}:*'. Then delete them: `{delete}`, which "
             "refuses while entries are unread"
         )
-    if survey.lost and not accepts_loss:
-        raise _lost(server, survey)
+    if snapshot.lost and not accepts_loss:
+        raise _lost(server, snapshot)
 
 
-def plain_and_shards(server: Server, survey: Survey) -> ShardsError:
+def plain_and_shards(server: Server, snapshot: ShardsSnapshot) -> ShardsError:
     """Return the error for a stream that is in shards while a plain stream of its name exists."""
-    shard_set = survey.shard_set or ShardSet(survey.stream, min(survey.existing))
-    length = survey.plain or 0
+    shard_set = snapshot.shard_set or ShardSet(snapshot.stream, min(snapshot.existing))
+    length = snapshot.plain or 0
     return ShardsError(
-        f"stream {survey.stream!r} at {server.address} is in {shard_set.count} shards, but there is also a plain "
+        f"stream {snapshot.stream!r} at {server.address} is in {shard_set.count} shards, but there is also a plain "
         f"stream of that name, with {length:,} entries. Find and stop its writer, then delete the plain stream "
-        f"(`redis-cli DEL {survey.stream}`)"
+        f"(`redis-cli DEL {snapshot.stream}`)"
     )
 
 
-def _lost(server: Server, survey: Survey) -> ShardsError:
-    stream, shard_set = survey.stream, survey.shard_set
+def _lost(server: Server, snapshot: ShardsSnapshot) -> ShardsError:
+    stream, shard_set = snapshot.stream, snapshot.shard_set
     assert shard_set is not None
-    key = "" if survey.registered is not None else f", and so is key {shards_key(stream).decode()!r}"
-    more = len(survey.lost) - _SHOWN
-    names = ", ".join(map(repr, survey.lost[:_SHOWN])) + (f" and {more} more" if more > 0 else "")
+    key = "" if snapshot.registered is not None else f", and so is key {shards_key(stream).decode()!r}"
+    more = len(snapshot.lost) - _SHOWN
+    names = ", ".join(map(repr, snapshot.lost[:_SHOWN])) + (f" and {more} more" if more > 0 else "")
     return ShardsError(
-        f"{len(survey.lost)} of the {shard_set.count} shards of stream {stream!r} at {server.address} are lost{key}: "
+        f"{len(snapshot.lost)} of the {shard_set.count} shards of stream {stream!r} at {server.address} are lost{key}: "
         f"{names}. Their entries and groups are not on the server any more. Restore them from a replica or a backup. "
         f"If that is not possible, run `{recreate_shards_command(stream)}`: it creates the lost shards empty, and a "
         "query with a checkpoint then names or counts the lost entries (failOnDataLoss)"
@@ -188,27 +189,31 @@ def _lost(server: Server, survey: Survey) -> ShardsError:
 # -- replies ------------------------------------------------------------------------------------------------------
 
 
-def _of_replies(server: Server, stream: str, flat: Reply, kind: Reply, length: Reply) -> Survey:
+def _of_replies(server: Server, stream: str, flat: Reply, kind: Reply, length: Reply) -> ShardsSnapshot:
     is_plain = kind == b"stream"
     for reply in (flat, kind, *([length] if is_plain else [])):
         if is_not_permitted(reply):
-            return Survey(stream, refusal=reply)
+            return ShardsSnapshot(stream, refusal=reply)
     plain = server.answer(("XLEN", stream), length) if is_plain else None
     try:
-        return Survey(stream, ShardSet.read(stream, flat), plain)
+        return ShardsSnapshot(stream, ShardSet.read(stream, flat), plain)
     except ShardsError as error:
         if not is_plain:
             raise
         # No version writes the key beside a plain stream (both are WATCHed): another client did.
         _log.warning("stream %r at %s is read as a plain stream: %s", stream, server.address, error.message)
-        return Survey(stream, plain=plain)
+        return ShardsSnapshot(stream, plain=plain)
 
 
-def _may_have_lost_its_key(server: Server, surveys: Iterable[Survey]) -> list[str]:
+def _may_have_lost_its_key(server: Server, snapshots: Iterable[ShardsSnapshot]) -> list[str]:
     """Return streams without a key that do not exist or never had an entry: a query may have created such a stream
     while the key was lost."""
-    unsure = [survey for survey in surveys if survey.registered is None and survey.refusal is None and not survey.plain]
-    empty_streams = [survey.stream for survey in unsure if survey.plain is not None]
+    unsure = [
+        snapshot
+        for snapshot in snapshots
+        if snapshot.registered is None and snapshot.refusal is None and not snapshot.plain
+    ]
+    empty_streams = [snapshot.stream for snapshot in unsure if snapshot.plain is not None]
     described = [("XINFO", "STREAM", stream) for stream in empty_streams]
     replies = server.execute_all(described, is_no_such_key, is_not_permitted, is_wrong_type)
     used = {
@@ -216,7 +221,7 @@ def _may_have_lost_its_key(server: Server, surveys: Iterable[Survey]) -> list[st
         for stream, reply in zip(empty_streams, replies, strict=True)
         if isinstance(reply, ReplyError) or stream_in(reply).last != MIN_ID
     }
-    return [survey.stream for survey in unsure if survey.stream not in used]
+    return [snapshot.stream for snapshot in unsure if snapshot.stream not in used]
 
 
 def _existing_keys(server: Server, names: Sequence[str], count_hidden: bool) -> list[str]:
