@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from spark_streams.connector.cdc import debezium, is_later
-    from spark_streams.connector.deadletter.write.routing import route_dead_letters
+    from spark_streams.connector.deadletter.routing import route_dead_letters
     from spark_streams.connector.schemas.decode import decode
     from spark_streams.connector.schemas.encode import encode
     from spark_streams.connector.watch.listener import Watch
@@ -63,7 +63,7 @@ def __getattr__(name: str) -> object:
         return is_later
     if name == "route_dead_letters":
         _check_for_spark("spark_streams.route_dead_letters")
-        from spark_streams.connector.deadletter.write.routing import route_dead_letters
+        from spark_streams.connector.deadletter.routing import route_dead_letters
 
         return route_dead_letters
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -37,7 +37,7 @@ _BLOCK = re.compile(r"(<!-- printed: ([\w-]+) -->\n).*?(<!-- end of \2 -->)", re
 
 # -------------------------------------------------------------------------------------------------------------- options
 
-# The parser of an option (connector/options/values.py) and what its values are called.
+# The parser of an option (connector/options/parsers.py) and what its values are called.
 TYPES = {
     "parse": "server URL",
     "text": "text",

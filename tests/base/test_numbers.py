@@ -22,7 +22,7 @@ ALLOWED = {
     "base/ids.py": "fewer than twenty digits, looked at before",
     "base/numbers.py": "bounded here",
     "base/times.py": OPTIONS,
-    "connector/options/values.py": OPTIONS,
+    "connector/options/parsers.py": OPTIONS,
     "connector/spark/installation.py": OPTIONS,
     "connector/schemas/columns.py": OPTIONS,
     "connector/schemas/fit.py": "numbers that a decoder has made, bounded before",
@@ -65,8 +65,8 @@ for _path in (
     *(
         "connector/source/rows/returned_page.py",
         "connector/shards/of_keys.py",
-        "connector/deadletter/kind_counts.py",
-        "connector/deadletter/redrive/mover.py",
+        "connector/deadletter/counts.py",
+        "connector/deadletter/mover.py",
     ),
     *("connector/deadletter/page_reader.py",),
     *(
@@ -76,7 +76,7 @@ for _path in (
         "connector/source/rows/cast.py",
     ),
     *(
-        "connector/deadletter/redrive/redrive_plan.py",
+        "connector/deadletter/redrive_plan.py",
         "base/units.py",
         "connector/lag/group_metrics.py",
     ),

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.connector.deadletter.redrive.mover import Mover
-from spark_streams.connector.deadletter.redrive.redrive_lease import RedriveLease
-from spark_streams.connector.deadletter.redrive.redrive_plan import PagePlan
-from spark_streams.connector.deadletter.write import post
-from spark_streams.connector.deadletter.write.failed_entry import Command, FailedEntry
+from spark_streams.connector.deadletter import post
+from spark_streams.connector.deadletter.failed_entry import Command, FailedEntry
+from spark_streams.connector.deadletter.mover import Mover
+from spark_streams.connector.deadletter.redrive import RedriveLease
+from spark_streams.connector.deadletter.redrive_plan import PagePlan
 from spark_streams.connector.wire.connection.connection import Connection
 from tests.simulation.test_sees import plan
 from tools.simulation.in_process.server import ProcessServer
@@ -48,9 +48,9 @@ def failures() -> Iterator[Callable[[Plan], set[str]]]:
 @pytest.mark.in_turn
 def test_plans_send_dead_letters_back_and_kill_overtake_and_refuse_redrives() -> None:
     wanted = {
-        r"Report\(.* moved=[1-9]",
-        r"Report\(.* parked=[1-9]",
-        r"Report\(.* goes_on=True",
+        r"RedriveReport\(.* moved=[1-9]",
+        r"RedriveReport\(.* parked=[1-9]",
+        r"RedriveReport\(.* goes_on=True",
         "another process moves or purges",
         "another process has taken over",
     }

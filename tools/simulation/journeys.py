@@ -13,10 +13,10 @@ from typing import Any
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.admin.checkpoint import Batch, Checkpoint
-from spark_streams.connector.deadletter.redrive import redrive_options
+from spark_streams.connector.deadletter import redrive_options
 from spark_streams.connector.errors import OffsetError
 from spark_streams.connector.keys import retry_stream, returned_stream
-from spark_streams.connector.options.values import MOST_DELAYS
+from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.address.address import Address

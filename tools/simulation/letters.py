@@ -12,10 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK
-from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS
-from spark_streams.connector.deadletter.redrive.redrive import Redrive
-from spark_streams.connector.deadletter.redrive.redrive_options import PARKED
-from spark_streams.connector.deadletter.redrive.redrive_plan import RedriveOptions
+from spark_streams.connector.deadletter.page_reader import DEAD_LETTER_LIMITS
+from spark_streams.connector.deadletter.redrive_options import PARKED, RedriveOptions
 from spark_streams.connector.errors import (
     DecodeError,
     RedriveTakenError,
@@ -25,8 +23,9 @@ from spark_streams.connector.errors import (
     StreamStateError,
 )
 from spark_streams.connector.keys import key_beside, retry_stream, returned_stream
-from spark_streams.connector.options.values import MOST_DELAYS
+from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.wire.address.address import Address
+from spark_streams.jobs.parts.redriving import Redrive
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Actor, Killed
 from tools.simulation.model import DROPPED, Entry

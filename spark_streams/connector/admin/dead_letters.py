@@ -7,22 +7,30 @@ from functools import partial
 from urllib.parse import unquote
 
 from spark_streams.base.ids import MAX_ID, StreamId
-from spark_streams.connector.deadletter.criteria import Criteria, explain_no_match, parse_criteria
-from spark_streams.connector.deadletter.envelope import text
-from spark_streams.connector.deadletter.field_changes import FieldChanges
-from spark_streams.connector.deadletter.inspect.export import as_json, as_line, fields_as_json, text_as_json
-from spark_streams.connector.deadletter.inspect.listing import (
+from spark_streams.connector.deadletter.counts import REASONS, KindCounts, ReasonCounts
+from spark_streams.connector.deadletter.envelope import attempts_in, text
+from spark_streams.connector.deadletter.letter_page import (
+    KIND,
+    Criteria,
+    DeadLetterPage,
+    explain_no_match,
+    parse_criteria,
+)
+from spark_streams.connector.deadletter.listing import (
+    as_json,
+    as_line,
     count_by_kind,
     dead_letter_streams,
     each_dead_letter,
     fetch_streams,
+    fields_as_json,
+    text_as_json,
 )
-from spark_streams.connector.deadletter.inspect.reason_counts import REASONS, ReasonCounts
-from spark_streams.connector.deadletter.kind_counts import KindCounts
-from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
-from spark_streams.connector.deadletter.page import KIND, DeadLetterPage
+from spark_streams.connector.deadletter.mover import RedriveState, redrive_key
 from spark_streams.connector.deadletter.page_reader import (
-    FIRST_LOOK,
+    DEAD_LETTER_LIMITS,
+    FIRST_STREAMS,
+    DeadLetterLimits,
     Extent,
     PageSize,
     dead_letter_pages,
@@ -33,14 +41,11 @@ from spark_streams.connector.deadletter.page_reader import (
     request_page,
     run_with_smaller_pages,
 )
-from spark_streams.connector.deadletter.redrive.purge import purge
-from spark_streams.connector.deadletter.redrive.redrive import Redrive, Report
-from spark_streams.connector.deadletter.redrive.redrive_options import PARKED, Origin, RedriveOptions
-from spark_streams.connector.deadletter.redrive.redrive_state import RedriveState, redrive_key
-from spark_streams.connector.deadletter.retry.returned_entry import attempts_in
-from spark_streams.connector.deadletter.retry.waiting_entries import delay_after
+from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, RedriveReport, purge
+from spark_streams.connector.deadletter.redrive_options import PARKED, Origin, RedriveOptions
 from spark_streams.connector.deadletter.transform import (
     DeadLetter,
+    FieldChanges,
     Loaded,
     StreamEntry,
     call,
@@ -48,6 +53,7 @@ from spark_streams.connector.deadletter.transform import (
     encode_fields,
     load,
 )
+from spark_streams.connector.deadletter.waiting_entries import delay_after
 from spark_streams.connector.keys import delays_key, origins_key
 from spark_streams.connector.running.progress_bar import showing_progress
 from spark_streams.connector.wire.connection.connection import Reply, ReplyError
@@ -58,13 +64,14 @@ from spark_streams.connector.wire.session import Session
 
 __all__ = [
     "DEAD_LETTER_LIMITS",
-    "FIRST_LOOK",
+    "FIRST_STREAMS",
     "KIND",
     "REASONS",
     "Criteria",
     "DeadLetter",
     "DeadLetterLimits",
     "DeadLetterPage",
+    "DeadLetterRedrive",
     "Entry",
     "Extent",
     "FieldChanges",
@@ -74,9 +81,8 @@ __all__ = [
     "Origin",
     "PageSize",
     "ReasonCounts",
-    "Redrive",
     "RedriveOptions",
-    "Report",
+    "RedriveReport",
     "StreamEntry",
     "as_json",
     "as_line",

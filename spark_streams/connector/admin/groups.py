@@ -19,12 +19,12 @@ from urllib.parse import unquote_to_bytes
 
 from spark_streams.base.ids import StreamId
 from spark_streams.base.pattern import escape
-from spark_streams.connector.deadletter.retry.waiting_entries import WaitingEntries, waiting_entries, waiting_of
+from spark_streams.connector.deadletter.waiting_entries import WaitingEntries, waiting_entries, waiting_of
 from spark_streams.connector.errors import GroupInUseError, StreamMissingError, StreamStateError
 from spark_streams.connector.keys import PREFIX, key_beside, key_of_query, keys_of_consumer, keys_of_group
 from spark_streams.connector.lag.groups import GroupView, StreamView, view_streams
+from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.options.table import SOURCE
-from spark_streams.connector.options.values import MOST_DELAYS
 from spark_streams.connector.retention import (
     GroupName,
     Readers,

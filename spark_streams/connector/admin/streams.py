@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from spark_streams.connector.deadletter.inspect.recorded import fetch_recorded
+from spark_streams.connector.deadletter.failed_entry import fetch_recorded
 from spark_streams.connector.lag.margin import MarginWindow, NodeMemory, node_memories
+from spark_streams.connector.lag.survey import Survey
 from spark_streams.connector.options.access_options import server_of
+from spark_streams.connector.options.parsers import null_values
 from spark_streams.connector.options.table import IDENTITY
-from spark_streams.connector.options.values import null_values
 from spark_streams.connector.schemas.decode_process import Shown
 from spark_streams.connector.shards.names import Shard, may_be_in_shards
 from spark_streams.connector.shards.settling import (
@@ -19,7 +20,12 @@ from spark_streams.connector.shards.settling import (
     require_plain,
     retry_streams_of,
 )
-from spark_streams.connector.shards.survey import ShardSet, Survey, fetch_surveys, require_complete
+from spark_streams.connector.shards.shards_snapshot import (
+    ShardSet,
+    ShardsSnapshot,
+    fetch_shards_snapshots,
+    require_complete,
+)
 from spark_streams.connector.wire.address.address import IDENTITY_VARIABLES, Address, check_server
 from spark_streams.connector.wire.address.server_url import Node, redacted
 from spark_streams.connector.wire.blocked_read import BlockedRead
@@ -47,6 +53,7 @@ __all__ = [
     "PageSizer",
     "Shard",
     "ShardSet",
+    "ShardsSnapshot",
     "Shown",
     "SlotMap",
     "Survey",
@@ -56,7 +63,7 @@ __all__ = [
     "execute_packed",
     "fetch_recorded",
     "fetch_shard_sets",
-    "fetch_surveys",
+    "fetch_shards_snapshots",
     "field_decoders",
     "info",
     "master",

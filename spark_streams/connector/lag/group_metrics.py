@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_streams.base.printable import label_text
-from spark_streams.connector.deadletter.retry.waiting_entries import WaitingEntries
+from spark_streams.connector.deadletter.waiting_entries import WaitingEntries
 from spark_streams.connector.lag.margin import Margin
 from spark_streams.connector.lag.survey import GroupLag
 

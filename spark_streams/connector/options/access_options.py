@@ -116,16 +116,12 @@ def is_sparks_own(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class AccessOptions:
-    """Checked options: a field for each option of TABLE.
-
-    SIDE: their name in messages; explicit: names (as in TABLE) of the options that the user has set, also if to the
-    default value.
-    """
+    """Checked options: a field for each option of TABLE."""
 
     TABLE: ClassVar[tuple[Option, ...]] = ACCESS
-    SIDE: ClassVar[str] = "server"
+    SIDE: ClassVar[str] = "server"  # their name in messages
 
-    explicit: frozenset[str]
+    explicit: frozenset[str]  # names, as in TABLE, of the options that the user has set, also if to the default value
     url: Address
     username: str | None = field(repr=False)
     password: str | None = field(repr=False)

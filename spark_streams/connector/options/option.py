@@ -20,20 +20,15 @@ REQUIRED = object()
 
 @dataclass(frozen=True)
 class Option:
-    """An option.
-
-    parse: converts a text to a value, raises ValueError; default: a value, REQUIRED, or a callable; shown: the default
-    in docs/reference/options.md; doc: its documentation there, empty: only our own code sets it; only: `stream` or
-    `batch`, if one of the two readers has it; deprecated: names that it had before, which still work and log a warning
-    (`warn_if_deprecated`).
-    """
+    """An option."""
 
     name: str
-    parse: Callable[[str], object]
-    default: object
-    shown: str
-    doc: str
-    only: str = ""
+    parse: Callable[[str], object]  # converts a text to a value; raises ValueError
+    default: object  # a value, REQUIRED, or a callable
+    shown: str  # the default in docs/reference/options.md
+    doc: str  # its documentation there; empty: only our own code sets it
+    only: str = ""  # `stream` or `batch`, if one of the two readers has it
+    # names that it had before, which still work and log a warning (`warn_if_deprecated`)
     deprecated: tuple[str, ...] = ()
 
     @property

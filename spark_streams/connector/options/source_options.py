@@ -12,8 +12,8 @@ from spark_streams.base.pattern import NamesAndPatterns, is_pattern
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.options.access_options import AccessOptions, check_names_of_shards
 from spark_streams.connector.options.option import Option
+from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.table import BATCH_SOURCE, SOURCE
-from spark_streams.connector.options.values import PerStream
 from spark_streams.connector.shards.names import Shard
 from spark_streams.connector.wire.address import address as allowed
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from spark_streams.base.ids import U64_MAX
 from spark_streams.base.times import duration, moment
 from spark_streams.connector.options.option import REQUIRED, Option
-from spark_streams.connector.options.values import (
+from spark_streams.connector.options.parsers import (
     PerStream,
     count,
     delays,

@@ -12,8 +12,7 @@ from typing import Any
 
 from spark_streams.base.times import duration
 from spark_streams.connector.options.option import Option
-from spark_streams.connector.options.source_table import SOURCE_GROUPS
-from spark_streams.connector.options.values import (
+from spark_streams.connector.options.parsers import (
     PerStream,
     count,
     entry_id,
@@ -26,6 +25,7 @@ from spark_streams.connector.options.values import (
     size,
     text,
 )
+from spark_streams.connector.options.source_table import SOURCE_GROUPS
 from spark_streams.connector.wire.address.address import Address, default_url
 
 _WHERE_TO_WRITE = (

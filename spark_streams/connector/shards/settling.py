@@ -9,7 +9,13 @@ from spark_streams.connector.errors import NotPermittedError, ShardsError
 from spark_streams.connector.keys import RetryStream, delays_key, read_retry_stream, shards_key
 from spark_streams.connector.operator_commands import delete_shards_command
 from spark_streams.connector.shards.names import may_be_in_shards
-from spark_streams.connector.shards.survey import ShardSet, Survey, fetch_surveys, plain_and_shards, require_complete
+from spark_streams.connector.shards.shards_snapshot import (
+    ShardSet,
+    ShardsSnapshot,
+    fetch_shards_snapshots,
+    plain_and_shards,
+    require_complete,
+)
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.multi_exec import transact
 from spark_streams.connector.wire.replies.replies import is_busy_group
@@ -33,14 +39,14 @@ def ensure_shards(
     while True:
         home.execute("WATCH", shards_key(stream), stream)
         try:
-            survey = fetch_surveys(server, [stream])[stream]
-            if survey.refusal is not None:
-                raise server.error_of(survey.refusal, ("HGETALL", shards_key(stream)))
-            shard_set = _plan(server, survey, count, key_column, accepts_loss)
+            snapshot = fetch_shards_snapshots(server, [stream])[stream]
+            if snapshot.refusal is not None:
+                raise server.error_of(snapshot.refusal, ("HGETALL", shards_key(stream)))
+            shard_set = _plan(server, snapshot, count, key_column, accepts_loss)
         except (ShardsError, NotPermittedError):
             home.execute("UNWATCH")
             raise
-        if survey.registered == shard_set:
+        if snapshot.registered == shard_set:
             home.execute("UNWATCH")
             break
         if transact(home, [("HSET", shards_key(stream), *shard_set.to_fields())]) is not None:
@@ -53,12 +59,12 @@ def restore_shard_sets(server: Server, streams: Sequence[str], accepts_loss: boo
 
     Empty if the user may not read the keys. Raises the errors of ensure_shards.
     """
-    surveys = fetch_surveys(server, [stream for stream in streams if may_be_in_shards(stream)])
+    snapshots = fetch_shards_snapshots(server, [stream for stream in streams if may_be_in_shards(stream)])
     sets: dict[str, ShardSet] = {}
-    for stream, survey in surveys.items():
-        require_complete(server, survey, accepts_loss)
-        shard_set = survey.shard_set
-        if shard_set is not None and not survey.is_complete:
+    for stream, snapshot in snapshots.items():
+        require_complete(server, snapshot, accepts_loss)
+        shard_set = snapshot.shard_set
+        if shard_set is not None and not snapshot.is_complete:
             shard_set = ensure_shards(server, stream, shard_set.count, None, accepts_loss)
         if shard_set is not None:
             sets[stream] = shard_set
@@ -68,10 +74,10 @@ def restore_shard_sets(server: Server, streams: Sequence[str], accepts_loss: boo
 def fetch_shard_sets(server: Server, streams: Sequence[str]) -> dict[str, ShardSet]:
     """Return the same without changing anything. Raises ShardsError if shards are lost, or if there is a plain stream,
     too."""
-    surveys = fetch_surveys(server, [stream for stream in streams if may_be_in_shards(stream)])
-    for survey in surveys.values():
-        require_complete(server, survey)
-    return {stream: survey.shard_set for stream, survey in surveys.items() if survey.shard_set is not None}
+    snapshots = fetch_shards_snapshots(server, [stream for stream in streams if may_be_in_shards(stream)])
+    for snapshot in snapshots.values():
+        require_complete(server, snapshot)
+    return {stream: snapshot.shard_set for stream, snapshot in snapshots.items() if snapshot.shard_set is not None}
 
 
 def require_plain(server: Server, stream: str) -> None:
@@ -87,20 +93,20 @@ def require_plain(server: Server, stream: str) -> None:
 
 def require_still_plain(server: Server, streams: Sequence[str]) -> None:
     """Raise ShardsError if one of these streams, which were plain or missing, is in shards now."""
-    for survey in fetch_surveys(server, [stream for stream in streams if may_be_in_shards(stream)]).values():
-        if survey.registered is not None:
-            raise plain_and_shards(server, survey)
+    for snapshot in fetch_shards_snapshots(server, [stream for stream in streams if may_be_in_shards(stream)]).values():
+        if snapshot.registered is not None:
+            raise plain_and_shards(server, snapshot)
 
 
-def _plan(server: Server, survey: Survey, count: int, key_column: str | None, accepts_loss: bool) -> ShardSet:
+def _plan(server: Server, snapshot: ShardsSnapshot, count: int, key_column: str | None, accepts_loss: bool) -> ShardSet:
     """Return the set that is to exist. Raises ShardsError."""
-    shard_set, stream = survey.shard_set, survey.stream
-    require_complete(server, survey, accepts_loss)
-    if survey.plain is not None:
-        raise _plain(server, stream, survey.plain)
+    shard_set, stream = snapshot.shard_set, snapshot.stream
+    require_complete(server, snapshot, accepts_loss)
+    if snapshot.plain is not None:
+        raise _plain(server, stream, snapshot.plain)
     if shard_set is None:
         return ShardSet(stream, count, key_column=key_column)
-    if survey.registered is None:
+    if snapshot.registered is None:
         _log.warning(
             "key %r at %s was evicted or deleted; there are %d shards of %r, so the key is written again",
             shards_key(stream).decode(), server.address, shard_set.count, stream,
@@ -118,12 +124,12 @@ def _plan(server: Server, survey: Survey, count: int, key_column: str | None, ac
             f"shardBy={key_column!r}: rows of one key would be in two shards. Set shardBy={shard_set.key_column}, or "
             "write to another name"
         )
-    if survey.lost:
+    if snapshot.lost:
         _log.warning(
             "shards of %r at %s are lost, and are created again, empty: %s",
-            stream, server.address, ", ".join(survey.lost),
+            stream, server.address, ", ".join(snapshot.lost),
         )  # fmt: skip
-    is_created = shard_set.is_created and not survey.lost
+    is_created = shard_set.is_created and not snapshot.lost
     return ShardSet(stream, count, key_column=shard_set.key_column or key_column, is_created=is_created)
 
 
@@ -162,7 +168,7 @@ def retry_streams_of(server: Server, shard_set: ShardSet) -> dict[str, RetryStre
 
 
 def delete_shards(
-    server: Server, survey: Survey, shard_set: ShardSet, retry_streams: Iterable[tuple[str, RetryStream]]
+    server: Server, snapshot: ShardsSnapshot, shard_set: ShardSet, retry_streams: Iterable[tuple[str, RetryStream]]
 ) -> None:
     """Delete all shards with their entries and these retry streams, then the key, if it holds this number of shards."""
     for name in shard_set.names:
@@ -171,5 +177,5 @@ def delete_shards(
         server.execute("DEL", name)
         server.execute("DEL", delays_key(retry_stream.stream, retry_stream.group))
     # Last: if the deletion is interrupted, the key still shows which shards to delete.
-    if survey.registered is not None and survey.registered.count == shard_set.count:
+    if snapshot.registered is not None and snapshot.registered.count == shard_set.count:
         server.execute("DEL", shards_key(shard_set.stream))

@@ -38,12 +38,12 @@ ASK_EVERY = 32  # chunks
 
 @dataclass(frozen=True)
 class RetentionLimits:
-    """Limits of what stays in a stream. retention: milliseconds; max_bytes: of memory; None: no limit."""
+    """Limits of what stays in a stream. None: no limit."""
 
-    maxlen: int | None = None
-    min_id: str | None = None
-    retention: int | None = None
-    max_bytes: int | None = None
+    maxlen: int | None = None  # entries
+    min_id: str | None = None  # the lowest ID
+    retention: int | None = None  # milliseconds
+    max_bytes: int | None = None  # of memory
 
 
 @dataclass(frozen=True)
@@ -202,13 +202,12 @@ def _monotonic_ms() -> int:
 
 @dataclass
 class _StreamSize:
-    """sent, rows: bytes and rows of all chunks so far; since: chunks since the last MEMORY USAGE; size: bytes of an
-    entry, None: not known yet."""
+    """What a task knows of the size of a stream's entries."""
 
-    sent: int = 0
-    rows: int = 0
-    since: int = 0
-    size: float | None = None
+    sent: int = 0  # bytes of all chunks so far
+    rows: int = 0  # of all chunks so far
+    since: int = 0  # chunks since the last MEMORY USAGE
+    size: float | None = None  # bytes of an entry; None: not known yet
 
 
 class EntrySizes:

@@ -43,7 +43,7 @@ from spark_streams.connector.spark.worker import (
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenRows(WriterCommitMessage):
     """Message of a task to the driver. rows: number of the task's rows; batch: the batch that they belong to; totals:
     its rows by stream, empty without a ledger."""
 
@@ -79,7 +79,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
             columns = arrow_schema(schema)
         except PySparkTypeError as error:
             raise SchemaError(f"a column cannot be written as a field: {error}. Cast it to a string") from None
-        to.check(columns)
+        to.check_columns(columns)
         check_writable(columns, apart=to.columns)
         self._options = options
         self._letters = are_dead_letters(schema)
@@ -93,7 +93,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         else:
             connect_once(options.address, is_micro_batch, to.make_ready)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         name = self._options.transaction
         if name is None:
             return self.write_part_of(self._job or Batch.of_job(""), iterator)
@@ -124,14 +124,14 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         """Return the batch that this execution writes."""
         return Batch.of_query(name, self._run or "", transaction)
 
-    def write_part_of(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write_part_of(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         """Write this task's rows as a part of the batch."""
         freeze_imported_modules()
         place = partition()
         task = SinkTask(batch, place) if self._once and place is not None else None
         query = micro_batch() or batch.micro_batch
         result = append(iterator, self._options, task, self._pace, query, self._letters)
-        return Written(result.rows, batch, result.totals)
+        return WrittenRows(result.rows, batch, result.totals)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Close the batch in the ledger when all tasks have succeeded. If a micro-batch was written without the ledger,
@@ -139,7 +139,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         totals: dict[bytes, Total] = {}
         batch = self._job
         for message in messages:
-            if isinstance(message, Written):
+            if isinstance(message, WrittenRows):
                 batch = message.batch
                 for stream, total in message.totals.items():
                     totals[stream] = totals.get(stream, Total()) + total
@@ -169,7 +169,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         self._rows = BatchWriter(options, schema, overwrite, is_micro_batch=True)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         name = micro_batch()
         if name is None:
             raise UnsupportedError(

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.keys import origin_of
+from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.options.values import PerStream
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.partitioning import share
 from spark_streams.connector.wire.connection.server import Server

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from spark_streams.base.pattern import NamesAndPatterns, matches
-from spark_streams.connector.deadletter.inspect.input_streams import own_dead_letter_streams
+from spark_streams.connector.deadletter.input_streams import own_dead_letter_streams
 from spark_streams.connector.errors import ShardsError
 from spark_streams.connector.keys import batch_kind_key, is_product_key
 from spark_streams.connector.micro_batch import MicroBatchName

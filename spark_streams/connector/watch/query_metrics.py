@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from spark_streams.base.printable import name_text
 from spark_streams.connector import counters
 from spark_streams.connector.counters import Counts, RunCounter
-from spark_streams.connector.deadletter.retry.waiting_entries import WaitingEntries, waiting_of
+from spark_streams.connector.deadletter.waiting_entries import WaitingEntries, waiting_of
 from spark_streams.connector.keys import is_returned
 from spark_streams.connector.lag.group_metrics import (
     OF_GROUPS,

@@ -18,7 +18,7 @@ from spark_streams.base.numbers import parse_number
 from spark_streams.base.pattern import matches
 from spark_streams.base.times import duration
 from spark_streams.base.untyped import JavaObject
-from spark_streams.connector.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
+from spark_streams.connector.deadletter.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.lag.groups import StreamView, view_streams
 from spark_streams.connector.options.sink_options import SinkOptions

@@ -5,10 +5,9 @@ from __future__ import annotations
 from rich.text import Text
 
 from spark_streams.base.printable import printable
-from spark_streams.connector.deadletter import transform
-from spark_streams.connector.deadletter.criteria import parse_criteria
-from spark_streams.connector.deadletter.redrive import redrive
-from spark_streams.connector.deadletter.redrive.redrive_options import MAX_REDRIVES, RedriveOptions
+from spark_streams.connector.deadletter import redrive, transform
+from spark_streams.connector.deadletter.letter_page import parse_criteria
+from spark_streams.connector.deadletter.redrive_options import MAX_REDRIVES, RedriveOptions
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.lag.groups import view_streams
 from spark_streams.connector.running.progress_bar import showing_progress
@@ -106,7 +105,7 @@ class Redrive(JobPart):
         self._job = job
         self._options = _options(job, letters)
         self._is_dry = bool(job.get("redrive.dry_run", False))
-        self._report: redrive.Report | None = None
+        self._report: redrive.RedriveReport | None = None
 
     def plan(self) -> Facts:
         checked = self._options.checked()
@@ -131,19 +130,19 @@ class Redrive(JobPart):
         options = self._options
         with showing_progress(self._job.console, "dry run" if self._is_dry else "redrive") as tell:
 
-            def show(report: redrive.Report) -> None:
+            def show(report: redrive.RedriveReport) -> None:
                 done = report.moved + report.parked
                 moved = "" if options.limit else f"moved {done:,}"
                 tell(done if options.limit else report.looked_at, report.total, moved)
 
-            run = redrive.Redrive(self._job.address, options, show)
+            run = redrive.DeadLetterRedrive(self._job.address, options, show)
             # A page is one transaction, so a dead letter is always in exactly one stream.
             self._job.stop_with(run.stop)
             self._report = run.run(self._is_dry)
         for line in self._lines(self._report):
             self._job.console.print(Text(printable(line)))  # no markup
 
-    def _lines(self, report: redrive.Report) -> list[str]:
+    def _lines(self, report: redrive.RedriveReport) -> list[str]:
         verbs = {"move": "would move" if self._is_dry else "moved", "park": "would park" if self._is_dry else "parked"}
         verbs["stay"] = verbs["refuse"] = "would leave" if self._is_dry else "left"
         lines = [f"  → {to}: {letter_count:,} ({action})" for action, to, letter_count in report.destinations()]

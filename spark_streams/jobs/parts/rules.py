@@ -21,10 +21,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_streams.connector.deadletter.write.routing import TO, route_dead_letters
+from spark_streams.connector.deadletter.routing import TO, route_dead_letters
 from spark_streams.connector.errors import ConfigError, DecodeError, TableError
+from spark_streams.connector.options.parsers import delays
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.options.values import delays
 from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.source.rows.columns import UNFIT
 from spark_streams.connector.spark.running_pyspark import quoted

@@ -15,7 +15,7 @@ from spark_streams.operations.commands.shared import connect, json_option, print
 from spark_streams.operations.commands.yes import change_line, yes_option
 
 if TYPE_CHECKING:
-    from spark_streams.connector.admin.streams import ShardSet, Survey
+    from spark_streams.connector.admin.streams import ShardSet, ShardsSnapshot
     from spark_streams.connector.wire.connection.server import Server
 
 
@@ -85,16 +85,16 @@ def _show(server: Server, stream: str, as_json: bool) -> None:
     _print(shard_set, "\n".join(shard_set.names), as_json)
 
 
-def _survey(server: Server, stream: str) -> Survey:
+def _survey(server: Server, stream: str) -> ShardsSnapshot:
     """Return what the server stores about a sharded stream. Raises StreamStateError if it stores nothing."""
-    from spark_streams.connector.admin.streams import fetch_surveys
+    from spark_streams.connector.admin.streams import fetch_shards_snapshots
 
-    survey = fetch_surveys(server, [stream])[stream]
-    if survey.refusal is not None:
-        raise server.error_of(survey.refusal, ("TYPE", stream))
-    if survey.registered is None and not survey.existing:
+    snapshot = fetch_shards_snapshots(server, [stream])[stream]
+    if snapshot.refusal is not None:
+        raise server.error_of(snapshot.refusal, ("TYPE", stream))
+    if snapshot.registered is None and not snapshot.existing:
         raise _not_in_shards(server, stream)
-    return survey
+    return snapshot
 
 
 def _not_in_shards(server: Server, stream: str) -> StreamStateError:
@@ -121,7 +121,7 @@ def _print(shard_set: ShardSet, line: str, as_json: bool, **more: object) -> Non
 
 
 def _list(server: Server, as_json: bool) -> None:
-    from spark_streams.connector.admin.streams import Shard, fetch_surveys
+    from spark_streams.connector.admin.streams import Shard, fetch_shards_snapshots
     from spark_streams.connector.wire.replies.scan import list_streams
 
     # The registry key of a sharded stream is created together with its shards, so a scan of the streams finds all.
@@ -130,7 +130,9 @@ def _list(server: Server, as_json: bool) -> None:
         if shard is not None:
             counts.setdefault(shard.stream, set()).add(shard.count)
     rows = [
-        row for stream, survey in fetch_surveys(server, sorted(counts)).items() for row in _rows(survey, counts[stream])
+        row
+        for stream, snapshot in fetch_shards_snapshots(server, sorted(counts)).items()
+        for row in _rows(snapshot, counts[stream])
     ]
     if as_json:
         print_json([row.facts() for row in rows])
@@ -161,41 +163,41 @@ class _Row:
         return ", ".join([*lost, *([] if self.key else ["not registered"])]) or "complete"
 
 
-def _rows(survey: Survey, counts: Collection[int]) -> list[_Row]:
+def _rows(snapshot: ShardsSnapshot, counts: Collection[int]) -> list[_Row]:
     """Return a row for the set in use, and one for each other number of shards that exists."""
-    shard_set = survey.shard_set
+    shard_set = snapshot.shard_set
     rows = []
     for count in sorted({*counts, *([] if shard_set is None else [shard_set.count])}):
         is_used = shard_set is not None and shard_set.count == count
         column = shard_set.key_column if shard_set is not None and is_used else None
-        lost = list(survey.lost) if is_used else []
-        rows.append(_Row(survey.stream, count, column, lost, survey.registered is not None and is_used))
+        lost = list(snapshot.lost) if is_used else []
+        rows.append(_Row(snapshot.stream, count, column, lost, snapshot.registered is not None and is_used))
     return rows
 
 
-def _recreate(server: Server, survey: Survey, yes: bool, as_json: bool) -> None:
+def _recreate(server: Server, snapshot: ShardsSnapshot, yes: bool, as_json: bool) -> None:
     """Raises ShardsError if a plain stream or shards of another number exist, too."""
     from spark_streams.connector.admin.streams import ensure_shards, require_complete
 
-    require_complete(server, survey, accepts_loss=True)
-    shard_set = survey.shard_set
+    require_complete(server, snapshot, accepts_loss=True)
+    shard_set = snapshot.shard_set
     assert shard_set is not None
     if yes:
-        shard_set = ensure_shards(server, survey.stream, shard_set.count, accepts_loss=True)
-    lines = [change_line(yes, f"created {name}, empty") for name in survey.lost]
+        shard_set = ensure_shards(server, snapshot.stream, shard_set.count, accepts_loss=True)
+    lines = [change_line(yes, f"created {name}, empty") for name in snapshot.lost]
     line = "\n".join(lines) or "no shard is lost; nothing was created"
-    _print(shard_set, line, as_json, dry_run=not yes, recreated=survey.lost)
+    _print(shard_set, line, as_json, dry_run=not yes, recreated=snapshot.lost)
 
 
-def _delete(server: Server, survey: Survey, count: int | None, force: bool, yes: bool, as_json: bool) -> None:
+def _delete(server: Server, snapshot: ShardsSnapshot, count: int | None, force: bool, yes: bool, as_json: bool) -> None:
     """Raises StreamStateError if a group has not read all entries, no group exists, or entries wait for a retry."""
     from spark_streams.connector.admin.streams import ShardSet, delete_shards, require_complete, retry_streams_of
 
     if count is None:
-        require_complete(server, survey, accepts_loss=True)
-    shard_set = survey.shard_set
+        require_complete(server, snapshot, accepts_loss=True)
+    shard_set = snapshot.shard_set
     if shard_set is None or count not in (None, shard_set.count):
-        shard_set = ShardSet(survey.stream, count or 0)
+        shard_set = ShardSet(snapshot.stream, count or 0)
     retry_streams = retry_streams_of(server, shard_set)
     if not force:
         _require_read(
@@ -207,7 +209,7 @@ def _delete(server: Server, survey: Survey, count: int | None, force: bool, yes:
             [name for name, retry_stream in retry_streams.items() if retry_stream.attempts is not None],
         )
     if yes:
-        delete_shards(server, survey, shard_set, retry_streams.items())
+        delete_shards(server, snapshot, shard_set, retry_streams.items())
     line = change_line(yes, f"deleted {shard_set.stream}: {shard_set.count} shards")
     _print(shard_set, line, as_json, dry_run=not yes)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_streams.base.ids import MAX_ID, StreamId
-from spark_streams.connector.deadletter.redrive.redrive_lease import RedriveLease
+from spark_streams.connector.deadletter.redrive import RedriveLease
 from spark_streams.connector.errors import RedriveTakenError, RStreamError
 from spark_streams.connector.keys import SESSIONS
 from spark_streams.connector.wire.address.address import Address
@@ -131,7 +131,7 @@ class Faults:
             return
         self._disturbed = True
         name = chance.choice(list(acts))
-        # A letter that somebody deletes again and again may be moved all the same (Report.vanished).
+        # A letter that somebody deletes again and again may be moved all the same (RedriveReport.vanished).
         at = {chance.randint(1, 12)} if chance.random() < 0.7 or name == "others delete a letter" else set(range(1, 50))
         self.told += f"{name} at {min(at)}{'+' if len(at) > 1 else ''}"
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.deadletter.criteria import Criteria
 from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, open_envelope
-from spark_streams.connector.deadletter.redrive.purge import purge
-from spark_streams.connector.deadletter.redrive.redrive import Redrive
-from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.letter_page import Criteria
+from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, purge
+from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.keys import origin_field
 from spark_streams.connector.source.group_client import Membership
@@ -102,7 +101,7 @@ class Lives:
         self._deliver()
         self._collect_noted()
         before = self.places()
-        report = Redrive(self.address, RedriveOptions(DEAD, max_redrives=1 << 30), limits=FEW).run()
+        report = DeadLetterRedrive(self.address, RedriveOptions(DEAD, max_redrives=1 << 30), limits=FEW).run()
         assert report.moved == before.dead.total()
         self._check(before)
         assert not self.places().dead
@@ -169,7 +168,7 @@ class Lives:
             )
         self.told[-1] += f" {self._options}"
         before = self.places()
-        report = Redrive(self.address, self._options, limits=FEW).run(dry_run=self.chance.random() < 0.1)
+        report = DeadLetterRedrive(self.address, self._options, limits=FEW).run(dry_run=self.chance.random() < 0.1)
         after = self.places()
         limit, self._options = self._options.limit, None
         if not report.dry_run:

@@ -9,9 +9,9 @@ from typing import Any, cast
 import redis
 
 from spark_streams.connector.deadletter.envelope import MARK, dead_letter_fields, open_envelope
-from spark_streams.connector.deadletter.limits import DEAD_LETTER_LIMITS
-from spark_streams.connector.deadletter.redrive.redrive import Redrive, Report
-from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.page_reader import DEAD_LETTER_LIMITS
+from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, RedriveReport
+from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.keys import origin_field, origins_key
 from spark_streams.connector.wire.address.address import Address
 from tools.servers.server import Server
@@ -81,6 +81,8 @@ def envelopes(server: Server, stream: str = DEAD) -> list[dict[str, str]]:
         return [open_envelope(fields)[1] for _, fields in words(client, stream)]
 
 
-def redrive(server: Server, dry_run: bool = False, **options: Any) -> Report:
+def redrive(server: Server, dry_run: bool = False, **options: Any) -> RedriveReport:
     """Run one to its end."""
-    return Redrive(Address.parse(server.url), RedriveOptions(**{"stream": DEAD, **options}), limits=SMALL).run(dry_run)
+    return DeadLetterRedrive(
+        Address.parse(server.url), RedriveOptions(**{"stream": DEAD, **options}), limits=SMALL
+    ).run(dry_run)

@@ -9,9 +9,9 @@ import pytest
 
 from spark_streams.connector.options.access_options import AccessOptions
 from spark_streams.connector.options.option import Option, documented
+from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions, SourceOptions
-from spark_streams.connector.options.values import PerStream
 from tools.reference import table_of
 
 KINDS = (AccessOptions, SourceOptions, BatchSourceOptions, SinkOptions)

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.connector.datasource import RStreamDataSource
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.writers import BatchWriter, StreamWriter, Written
+from spark_streams.connector.sink.writers import BatchWriter, StreamWriter, WrittenRows
 
 _BATCHES = 2  # that are handed on before it happens
 
@@ -79,7 +79,7 @@ class FaultyBatchWriter(BatchWriter):
         super().__init__(*given)
         self._fault = fault
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         return super().write(self._fault.within(iterator))
 
 
@@ -88,7 +88,7 @@ class FaultyStreamWriter(StreamWriter):
         super().__init__(*given)
         self._fault = fault
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         return super().write(self._fault.within(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

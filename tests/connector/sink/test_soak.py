@@ -19,7 +19,7 @@ import pytest
 from spark_streams.connector.errors import LedgerError
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.runs import begin_run
-from spark_streams.connector.sink.send.chunk_writer import Result
+from spark_streams.connector.sink.send.chunk_writer import TaskResult
 from spark_streams.connector.wire.address.address import Address
 from tests.connector.sink.keeping import Copy
 from tests.connector.sink.paused_task import PausedTask, watched
@@ -73,7 +73,7 @@ class Driver:
         parts = self.chance.randint(1, 4)
         mixed = self.chance.sample(rows, len(rows))
         dies_after = self.chance.choice([None, None, None, *range(parts + 2)])  # so many tasks; then while it closes it
-        results: list[Result] = []
+        results: list[TaskResult] = []
         for part in range(parts):
             if part == dies_after:
                 return False
@@ -88,7 +88,7 @@ class Driver:
         close(self._options(), batch, *results, together=2)
         return self.chance.random() < 0.8  # or it is killed before the commit log
 
-    def _task(self, batch: Batch, part: int, rows: Sequence[Row]) -> Result:
+    def _task(self, batch: Batch, part: int, rows: Sequence[Row]) -> TaskResult:
         """Attempts of one partition, until one has ended well."""
         checked = self._options()
         for _ in range(self.chance.choice([0, 0, 1, 2])):
@@ -101,7 +101,7 @@ class Driver:
                 self._stand_still(lambda some=some: write(some, checked, batch, part), 14)  # type: ignore[misc]
         if self.chance.random() < 0.7:
             return write(self._frames(rows), checked, batch, part)
-        results: list[Result] = []
+        results: list[TaskResult] = []
 
         def twin(some: list[pa.RecordBatch]) -> None:
             try:

@@ -14,7 +14,7 @@ from spark_streams.connector.sink.ledger.balance import Total
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.batch_commit import STREAMS_PER_TRANSACTION, close_batch
 from spark_streams.connector.sink.ledger.runs import run_name
-from spark_streams.connector.sink.send.chunk_writer import Result, SinkTask, append
+from spark_streams.connector.sink.send.chunk_writer import SinkTask, TaskResult, append
 from spark_streams.connector.wire.address.address import Patience
 from spark_streams.connector.wire.connection.connection import Connection, pack
 from tools.sending import KilledError, before_sending
@@ -69,12 +69,12 @@ def killed_before_chunk(number: int, batches: Iterable[pa.RecordBatch], checked:
         write(batches, checked, batch)
 
 
-def write(batches: Iterable[pa.RecordBatch], checked: SinkOptions, batch: Batch, partition: int = 0) -> Result:
+def write(batches: Iterable[pa.RecordBatch], checked: SinkOptions, batch: Batch, partition: int = 0) -> TaskResult:
     """One attempt of a task."""
     return append(batches, checked, SinkTask(batch, partition))
 
 
-def close(checked: SinkOptions, batch: Batch, *results: Result, together: int = STREAMS_PER_TRANSACTION) -> None:
+def close(checked: SinkOptions, batch: Batch, *results: TaskResult, together: int = STREAMS_PER_TRANSACTION) -> None:
     """What the driver does when all tasks have ended."""
     totals: dict[bytes, Total] = {}
     for result in results:

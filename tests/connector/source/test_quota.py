@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.connector.options.values import PerStream
+from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.source.quota import BatchQuota
 
 MANY = 1 << 62

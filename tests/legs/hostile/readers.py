@@ -10,8 +10,8 @@ import pyarrow as pa
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.connector.deadletter.redrive.redrive import Redrive
-from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
+from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.source.batch_reader import BatchReader, infer_schema
 from spark_streams.connector.source.rows.columns import Columns
@@ -74,7 +74,7 @@ def redrive(server: Server) -> None:
     with server.client() as client:
         if not client.exists("letters"):
             return
-    report = Redrive(Address.parse(server.url), RedriveOptions("letters", limit=20)).run()
+    report = DeadLetterRedrive(Address.parse(server.url), RedriveOptions("letters", limit=20)).run()
     wrong = [to for action, to, _ in report.destinations() if action == "move" and to.startswith("rstream:")]
     if wrong:
         raise AssertionError(f"dead letters were sent to {wrong}")

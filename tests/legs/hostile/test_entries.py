@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from spark_streams.connector.deadletter.envelope import (
     FIELDS,
+    ReturnedEntry,
     dead_letter_fields,
     is_dead_letter,
     open_envelope,
     split_mark,
 )
-from spark_streams.connector.deadletter.inspect.export import as_line
-from spark_streams.connector.deadletter.page import DeadLetterPage
-from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
-from spark_streams.connector.deadletter.redrive.redrive_plan import Decision, origins, plan_page
-from spark_streams.connector.deadletter.retry.returned_entry import ReturnedEntry
+from spark_streams.connector.deadletter.letter_page import DeadLetterPage
+from spark_streams.connector.deadletter.listing import as_line
+from spark_streams.connector.deadletter.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive_plan import Decision, origins, plan_page
 from spark_streams.connector.deadletter.transform import dead_letters_of
 from spark_streams.connector.keys import origin_of, read_retry_stream, returned_stream, slot_of
 from spark_streams.connector.shards.names import Shard

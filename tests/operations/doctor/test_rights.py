@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from spark_streams.connector.deadletter.redrive.redrive import Redrive
-from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
+from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.lag.groups import view_streams
 from spark_streams.connector.lag.survey import survey
 from spark_streams.connector.sink.ledger.batch import Batch
@@ -136,7 +136,7 @@ def test_the_rights_that_are_asked_for_are_enough_for_redrive_and_looking(user: 
         for n in range(3):
             admin.xadd("dead", {"n": n, "dl.stream": "s", "dl.id": f"{n}-1", "dl.stage": "read", "dl.reason": "decode"})
         limited = user("~s", "~dead", "~dead:parked", "~rstream:*", *exactly(REDRIVE))
-        assert Redrive(Address.parse(limited.url), RedriveOptions("dead", allow=("s",))).run().moved == 3
+        assert DeadLetterRedrive(Address.parse(limited.url), RedriveOptions("dead", allow=("s",))).run().moved == 3
         assert (admin.xlen("s"), admin.exists("dead") and admin.xlen("dead")) == (3, 0)
         admin.xgroup_create("s", "g", id="0")
         looker = user("~*", *exactly(LOOKING))

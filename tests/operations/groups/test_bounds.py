@@ -11,7 +11,7 @@ import redis
 from spark_streams.operations.commands.bounds import bounds_of, only_these, up_to_last
 from spark_streams.operations.groups import delete, idle_consumers, prune
 from tests.connector.deadletter.making import DEAD, fill, record_origin
-from tests.connector.deadletter.redrive.test_destinations import forge
+from tests.connector.deadletter.test_redrive_options import forge
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tests.operations.groups.test_pending import G, held
 from tools.servers.server import Server

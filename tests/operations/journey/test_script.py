@@ -13,7 +13,7 @@ import redis
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.connector.deadletter.field_changes import FieldChanges
+from spark_streams.connector.deadletter.transform import FieldChanges
 from spark_streams.connector.micro_batch import application
 from tests.connector.deadletter.making import redrive
 from tests.operations.journey.test_batches import write

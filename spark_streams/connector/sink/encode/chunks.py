@@ -42,15 +42,13 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Destination:
-    """stream: of rows that name none; stream_column, id_column: string columns with the stream and the ID of a row,
-    not written as fields; shards: number of streams that make up `stream`; shard_by: the column whose value decides
-    about a row's shard, also written as a field. None: not set."""
+    """Stream and ID of each row. None: not set."""
 
-    stream: str | None = None
-    stream_column: str | None = None
-    id_column: str | None = None
-    shards: int | None = None
-    shard_by: str | None = None
+    stream: str | None = None  # of rows that name none
+    stream_column: str | None = None  # a column of strings with the stream of a row; no field
+    id_column: str | None = None  # a column of strings with the ID of a row; no field
+    shards: int | None = None  # number of streams that make up `stream`
+    shard_by: str | None = None  # the column whose value decides about a row's shard; also a field
 
     @classmethod
     def from_options(cls, options: SinkOptions) -> Self:
@@ -78,7 +76,7 @@ class Destination:
         elif self.stream is not None:
             require_plain(server, self.stream)
 
-    def check(self, schema: pa.Schema) -> None:
+    def check_columns(self, schema: pa.Schema) -> None:
         """Raises InvalidOptionError if no option names a stream or a named column is missing, SchemaError if the column
         does not hold strings."""
         if self.stream is None and self.stream_column is None:
@@ -134,19 +132,14 @@ class OwnIds:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows that are sent together.
+    """Rows that are sent together."""
 
-    requests: their XADDs; streams: names of their streams; codes: per row the index of its stream in `streams`,
-    ascending; rows: per row its number within the task; hashes: per row its fingerprint, None without a ledger; ids:
-    None if no column holds IDs.
-    """
-
-    requests: Requests
-    streams: Sequence[bytes]
-    codes: npt.NDArray[np.int32]
-    rows: Rows
-    hashes: Hashes | None
-    ids: OwnIds | None
+    requests: Requests  # their XADDs
+    streams: Sequence[bytes]  # names of their streams
+    codes: npt.NDArray[np.int32]  # per row the index of its stream in `streams`, ascending
+    rows: Rows  # per row its number within the task
+    hashes: Hashes | None  # per row its fingerprint; None without a ledger
+    ids: OwnIds | None  # None if no column holds IDs
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -40,18 +40,16 @@ class Total:
 
 @dataclass(frozen=True)
 class LedgerContents:
-    """Contents of a stream's ledger. claims: of this run; written: rows that this run has written; marks: of earlier
-    runs of this batch, and of the batch that it is a piece of; missing: a part of these without marks, or empty;
-    begun: rows of an earlier batch that is not done."""
+    """Contents of a stream's ledger."""
 
     head: LedgerHead
-    parts: Sequence[MarkKey]
-    carried: Hashes
-    claims: Hashes
-    written: int
-    marks: Sequence[bytes] = ()
-    missing: str = ""
-    begun: int = 0
+    parts: Sequence[MarkKey]  # names of the keys
+    carried: Hashes  # rows of an earlier piece of this batch
+    claims: Hashes  # of this run
+    written: int  # number of rows that this run has written
+    marks: Sequence[bytes] = ()  # of earlier runs of this batch, and of the batch that it is a piece of
+    missing: str = ""  # a part of these without marks; empty: none
+    begun: int = 0  # rows of an earlier batch that is not done
 
     @staticmethod
     def read_commands(keys: Keys) -> list[Command]:

@@ -20,15 +20,13 @@ class SourceReport:
 
 @dataclass(frozen=True)
 class Batch:
-    """Unit that is written once. query: ID of the streaming query, or of a job; number: of the micro-batch; run: its
-    run, later ones sort higher; expires: it cannot be replayed after its job has ended; query_run:
-    Spark's ID of the query's run."""
+    """Unit that is written once."""
 
-    query: str
-    number: int
-    run: str
-    expires: bool
-    query_run: str = ""
+    query: str  # ID of the streaming query, or of a job
+    number: int  # of the micro-batch
+    run: str  # its run; later ones sort higher
+    expires: bool  # it cannot be replayed after its job has ended
+    query_run: str = ""  # Spark's ID of the query's run
 
     @classmethod
     def of_job(cls, run: str) -> Batch:

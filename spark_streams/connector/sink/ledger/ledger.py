@@ -127,12 +127,12 @@ class QueryRecord:
 
 @dataclass(frozen=True)
 class MarkKey:
-    """A name in `parts`. kind: a partition's number, `written` or `claims`."""
+    """A name in `parts`."""
 
-    name: str
+    name: str  # `batch:run:kind`
     batch: int
     run: str
-    kind: str
+    kind: str  # a partition's number, `written` or `claims`
 
     @classmethod
     def read(cls, name: bytes) -> MarkKey:
@@ -157,14 +157,13 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class LedgerHead:
-    """The head of a stream's ledger. batch: the batch that is open or was the last; runs: its runs, the owner last;
-    done: the last batch that is complete, with its rows and the sum of their fingerprints."""
+    """The head of a stream's ledger."""
 
-    batch: int | None = None
-    runs: tuple[str, ...] = ()
-    done: int | None = None
-    rows: int = 0
-    total: int = 0
+    batch: int | None = None  # that is open or was the last
+    runs: tuple[str, ...] = ()  # of this batch, the owner last
+    done: int | None = None  # the last batch that is complete
+    rows: int = 0  # of that batch
+    total: int = 0  # sum of the fingerprints of these rows
 
     @classmethod
     def read(cls, reply: Sequence[bytes | None]) -> LedgerHead:

@@ -46,13 +46,15 @@ _PROLONG = 3600.0  # seconds; a job's keys live 168 times as long (JOB_SECONDS)
 
 @dataclass
 class LedgerView:
-    """One stream's ledger, as a task knows it. marks: key of this partition's marks; attempt: prefix of the names of
-    this attempt's marks. A method that takes a server may be run again after a lost connection."""
+    """One stream's ledger, as a task knows it.
+
+    A method that takes a server may be run again after a lost connection.
+    """
 
     stream: bytes
     keys: Keys
-    marks: bytes
-    attempt: bytes
+    marks: bytes  # key of this partition's marks
+    attempt: bytes  # prefix of the names of this attempt's marks
     head: LedgerHead = field(default_factory=LedgerHead, init=False)
     head_reply: Sequence[bytes | None] = field(default=(), init=False)  # the head, as the server's answer to HMGET
     done: bool = field(default=False, init=False)  # the batch is complete: nothing is written
@@ -69,7 +71,7 @@ class LedgerView:
     claims_read: int = field(default=0, init=False)  # bytes
     rows: int = field(default=0, init=False)  # received for the stream, whichever attempt wrote them
     total: int = field(default=0, init=False)  # the sum of their fingerprints, mod 2^64
-    opened: bool = field(default=False, init=False)
+    opened: bool = field(default=False, init=False)  # this run is entered in the head, and what is written was read
     prolonged: float = field(default_factory=time.monotonic, init=False)  # when the expiry was renewed
 
     @property

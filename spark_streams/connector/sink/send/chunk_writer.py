@@ -64,7 +64,7 @@ class SinkTask:
 
 
 @dataclass(frozen=True)
-class Result:
+class TaskResult:
     """rows: number of the task's rows; totals: by stream, empty without a ledger."""
 
     rows: int
@@ -78,7 +78,7 @@ def append(
     pace: str = "",
     query: MicroBatchName | None = None,
     letters: bool = False,
-) -> Result:
+) -> TaskResult:
     """Append every row to its stream. task: None for at-least-once; pace: a name that the tasks of a write share, for
     option rowsPerSecond; query: the micro-batch that writes the rows; letters: they are dead letters of
     `route_dead_letters`. The driver was connected before, so the task waits for an unreachable server.
@@ -105,7 +105,7 @@ def append(
         finally:
             trimmer.close()
             paced.close()
-    return Result(rows, delivery.totals())
+    return TaskResult(rows, delivery.totals())
 
 
 class ChunkWriter:

@@ -18,9 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.connector.deadletter.envelope import ORIGIN, PREFIX
-from spark_streams.connector.deadletter.inspect.input_streams import Inputs, exclude_option
-from spark_streams.connector.deadletter.inspect.recorded import fetch_recorded
-from spark_streams.connector.deadletter.write.origins import origin_command
+from spark_streams.connector.deadletter.failed_entry import fetch_recorded, origin_command
+from spark_streams.connector.deadletter.input_streams import Inputs, exclude_option
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.keys import batch_kind_key, is_product_key
 from spark_streams.connector.micro_batch import MicroBatchName

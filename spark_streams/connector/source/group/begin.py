@@ -31,8 +31,8 @@ from spark_streams.base.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.connector.errors import StreamMissingError, StreamStateError, UnsupportedError
 from spark_streams.connector.keys import key_beside, key_of_query, returned_stream
 from spark_streams.connector.operator_commands import seek_command
+from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.options.values import PerStream
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.account import count_read
 from spark_streams.connector.source.group.group_changes import (

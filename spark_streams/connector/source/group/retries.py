@@ -5,9 +5,9 @@ Beside each stream there may be, for its group,
     rstream:retry:{orders}:billing:1     entries that have failed once, :2 twice …    one stream each; IDs: server time
     rstream:returned:{orders}:billing    entries whose delay is over                  read like any other stream
 
-A failed entry is written to a retry stream and acknowledged in one transaction (deadletter.write.post). When it is due,
+A failed entry is written to a retry stream and acknowledged in one transaction (deadletter.post). When it is due,
 the next trigger of a query of the group moves it to the returned stream, also in one transaction
-(deadletter.retry.return_entries). There it is like any entry: reserved, pending, and acknowledged when its batch is
+(deadletter.return_entries). There it is like any entry: reserved, pending, and acknowledged when its batch is
 committed. Then it is removed.
 """
 
@@ -20,10 +20,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spark_streams.base.ids import U64_MAX, StreamId
-from spark_streams.connector.deadletter.retry.return_entries import return_due_entries
+from spark_streams.connector.deadletter.return_entries import return_due_entries
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
+from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.options.values import MOST_DELAYS
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.connection.server import Server

@@ -28,8 +28,8 @@ from itertools import filterfalse
 
 from spark_streams.base.ids import MIN_ID
 from spark_streams.base.times import from_milliseconds
-from spark_streams.connector.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
-from spark_streams.connector.deadletter.inspect.recorded import fetch_recorded
+from spark_streams.connector.deadletter.failed_entry import fetch_recorded
+from spark_streams.connector.deadletter.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.connector.errors import ConsumerTakenError, GroupForgottenError
 from spark_streams.connector.keys import (
     delays_key,
@@ -41,8 +41,8 @@ from spark_streams.connector.keys import (
     retry_stream,
     returned_stream,
 )
+from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.options.values import MOST_DELAYS
 from spark_streams.connector.retention import ForgottenGroup
 from spark_streams.connector.shards.names import Shard
 from spark_streams.connector.source.group.group_changes import streams_without_group

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.connector.deadletter.envelope import FIELDS, MARK, NAMES
-from spark_streams.connector.deadletter.retry.returned_entry import ReturnedEntry, is_origin
+from spark_streams.connector.deadletter.envelope import FIELDS, MARK, NAMES, ReturnedEntry, is_origin
 from spark_streams.connector.source.rows.cast import cast_values
 from spark_streams.connector.wire.entries.entry_page import EntryPage, UInt64s, last_values
 from spark_streams.connector.wire.entries.lines import Index, Mask

@@ -51,7 +51,7 @@ offset log                               reads the batch again by its ranges (qu
 commit log                               acknowledges this batch, and the one before if it was not, then plans
 XACK                                     acknowledges the same ranges again
 DEL missing                              has counted the missing entries in the run before: reports them no more
-XADD, XADD + XACK                        dead letters and retries: each exists once (connector/deadletter/write/post.py)
+XADD, XADD + XACK                        dead letters and retries: each exists once (connector/deadletter/post.py)
 XTRIM, XDEL                              removes the same entries again
 XGROUP CREATE                            a bookmark: destroys the scratch group
 XGROUP SETID + SET committed + XREADGROUP

@@ -27,7 +27,8 @@ from spark_streams.operations.commands.shared import address_of, json_option, pr
 from spark_streams.operations.commands.yes import change_line, yes_option
 
 if TYPE_CHECKING:
-    from spark_streams.connector.admin.dead_letters import Redrive, RedriveOptions, Report
+    from spark_streams.connector.admin.dead_letters import RedriveOptions
+    from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, RedriveReport
 
 
 @click.command()
@@ -107,7 +108,8 @@ def redrive(
       rstream dead redrive orders:dead --id 1795163834542-0 --set amount=12.50 --unset note --yes
       rstream dead redrive orders:dead --field customer=ann --to orders:retry --transform repairs:amounts --yes
     """
-    from spark_streams.connector.admin.dead_letters import FieldChanges, Redrive, RedriveOptions
+    from spark_streams.connector.admin.dead_letters import FieldChanges, RedriveOptions
+    from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
 
     address, criteria = address_of(url, starts=yes), criteria_of(filters)
     try:
@@ -121,12 +123,12 @@ def redrive(
     )
     with progress("redrive", quiet=as_json) as tell:
 
-        def show(report: Report) -> None:
+        def show(report: RedriveReport) -> None:
             done = report.moved + report.parked
             tell(done if limit else report.looked_at, report.total, "" if limit else f"moved {done:,}")
 
         try:
-            run = Redrive(address, options, show)
+            run = DeadLetterRedrive(address, options, show)
         except OptionError as error:
             raise click.UsageError(error.message) from None
         with stopping(run):
@@ -149,7 +151,7 @@ def redrive(
         sys.exit(_ALL_REFUSED)
 
 
-def _allowing(report: Report, streams: Sequence[str]) -> str:
+def _allowing(report: RedriveReport, streams: Sequence[str]) -> str:
     """Return the command that sends dead letters back to these streams."""
     flags = ["exact"] if any(map(is_pattern, streams)) else []
     typed = typed_options(click.get_current_context(), "allow", "exact", "recorded", "yes", "as_json")
@@ -158,7 +160,7 @@ def _allowing(report: Report, streams: Sequence[str]) -> str:
     return shell_line([*words, *name])
 
 
-def _bounds(report: Report, options: RedriveOptions) -> list[str]:
+def _bounds(report: RedriveReport, options: RedriveOptions) -> list[str]:
     """Return the bounds of a redrive: the last dead letter, and the streams that receive one."""
     last = up_to_last([report.last])
     if options.to is not None:
@@ -181,7 +183,7 @@ _ACTIONS = {
 }
 
 
-def print_report(report: Report) -> None:
+def print_report(report: RedriveReport) -> None:
     """Print the report as tables and a summary line."""
     streams = [(to, letters, _ACTIONS[action]) for action, to, letters in report.destinations()]
     if streams:
@@ -219,7 +221,7 @@ def print_report(report: Report) -> None:
 
 
 @contextlib.contextmanager
-def stopping(run: Redrive) -> Iterator[None]:
+def stopping(run: DeadLetterRedrive) -> Iterator[None]:
     """Stop the run after its page on SIGINT or SIGTERM, at once on a second SIGINT."""
 
     def stop(number: int, frame: object) -> None:

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.base.ids import StreamId, age_ms
-from spark_streams.connector.deadletter.criteria import Criteria, parse_criteria
 from spark_streams.connector.deadletter.envelope import raw
+from spark_streams.connector.deadletter.letter_page import Criteria, parse_criteria
 from spark_streams.connector.deadletter.page_reader import dead_letter_pages, extent, following
 from spark_streams.connector.deadletter.transform import DeadLetter, dead_letters_of
 from spark_streams.connector.errors import StreamStateError

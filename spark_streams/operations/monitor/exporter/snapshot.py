@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.base.printable import name_text
-from spark_streams.connector.admin.dead_letters import FIRST_LOOK, PageSize, pages_of
+from spark_streams.connector.admin.dead_letters import PageSize, pages_of
 from spark_streams.connector.admin.groups import WaitingEntries, waiting_entries, waiting_of
 from spark_streams.connector.admin.streams import MarginWindow, NodeMemory, node_memories
+from spark_streams.connector.deadletter.page_reader import FIRST_STREAMS
 from spark_streams.connector.errors import NotPermittedError, RStreamError, ServerError
 from spark_streams.connector.lag.margin import Margin
 from spark_streams.connector.lag.survey import GroupLag, StreamSummary, survey
@@ -66,7 +67,7 @@ def take_snapshot(
     streams: list[StreamSummary] = []
     groups: list[GroupLag] = []
     sizes: dict[str, int] = {}
-    size, done, left_out, at_ms = PageSize(first=FIRST_LOOK), 0, 0, 0
+    size, done, left_out, at_ms = PageSize(first=FIRST_STREAMS), 0, 0, 0
     for keys in pages_of(names, size):
         if now() - began > max_seconds:
             raise ServerError(

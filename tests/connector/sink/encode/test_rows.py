@@ -34,7 +34,7 @@ from spark_streams.connector.errors import (
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.sink.encode.chunks import OwnIds
 from spark_streams.connector.sink.encode.row_errors import error_of_row
-from spark_streams.connector.sink.send.chunk_writer import Result, SinkTask, append
+from spark_streams.connector.sink.send.chunk_writer import SinkTask, TaskResult, append
 from spark_streams.connector.sink.writers import BatchWriter
 from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE, Address, Patience
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
@@ -76,7 +76,7 @@ def delivery(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def put(server: Server, rows: dict[str, Any] | pa.RecordBatch, delivery: str, **given: str) -> Result:
+def put(server: Server, rows: dict[str, Any] | pa.RecordBatch, delivery: str, **given: str) -> TaskResult:
     batch = rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pydict(rows)
     task = SinkTask(batch_of(0)) if delivery == "exactly-once" else None
     return append([batch], options(server.url, **given), task)

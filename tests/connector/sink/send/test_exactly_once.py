@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.connector.errors import LedgerError
-from spark_streams.connector.sink.send.chunk_writer import Result, SinkTask, append
+from spark_streams.connector.sink.send.chunk_writer import SinkTask, TaskResult, append
 from spark_streams.connector.wire.connection.connection import Connection, pack
 from spark_streams.connector.wire.connection.server import Pipe
 from spark_streams.connector.wire.session import Session
@@ -85,7 +85,7 @@ def test_a_retry_may_have_the_rows_in_the_reverse_order(server: Server) -> None:
 def test_twins_write_the_rows_once(server: Server, seed: int) -> None:
     """Speculation: three attempts of one partition race, each with its own order."""
     checked, batch = options(server.url, chunkSize="16"), batch_of(0)
-    results: list[Result] = []
+    results: list[TaskResult] = []
 
     def attempt(order: int) -> None:
         results.append(write([frame(shuffled(ROWS, order))], checked, batch))
@@ -132,7 +132,7 @@ def test_tasks_of_a_run_that_takes_over_may_race(server: Server) -> None:
     with pytest.raises(KilledError):
         write(dying([frame(ROWS[:300])]), checked, batch_of(0))
     batch = batch_of(0)
-    results: list[Result] = []
+    results: list[TaskResult] = []
 
     def task(part: int) -> None:
         results.append(write([frame(ROWS[part::3])], checked, batch, part))

@@ -16,8 +16,8 @@ import pytest
 import redis
 
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK, dead_letter_fields, open_envelope
-from spark_streams.connector.deadletter.redrive.redrive import Redrive
-from spark_streams.connector.deadletter.redrive.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
+from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.keys import read_retry_stream, retry_stream, returned_stream
 from spark_streams.connector.source.stream_reader import StreamReader
@@ -372,7 +372,7 @@ def test_a_dead_letter_after_its_last_retry_goes_back_to_its_stream(server: Serv
     """The stream is recorded as an origin, although the last attempt has read the stream of returned entries."""
     add_good_and_bad(client, bad=1, good=0)
     run(reader(server, **TWICE), client)
-    report = Redrive(Address.parse(server.url), RedriveOptions("dead")).run()
+    report = DeadLetterRedrive(Address.parse(server.url), RedriveOptions("dead")).run()
     assert (report.moved, report.refused) == (1, 0)
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from spark_streams.cli import main
 from spark_streams.connector.errors import RetriesExhaustedError, RStreamError, ServerFullError, find_in_text
 from spark_streams.connector.keys import shards_key
-from spark_streams.connector.shards.survey import RULE
+from spark_streams.connector.shards.shards_snapshot import RULE
 from spark_streams.connector.wire.address.address import Address, Patience
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
 from spark_streams.connector.wire.connection.named_errors import Memory

@@ -1,1 +1,0 @@
-"""Read dead-letter streams without changing them."""

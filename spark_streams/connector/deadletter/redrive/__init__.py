@@ -1,1 +1,0 @@
-"""Send dead letters back to a stream, or delete them: each exactly once."""

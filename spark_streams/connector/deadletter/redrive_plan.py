@@ -1,0 +1,227 @@
+"""Plan of a redrive for a page of dead letters. Pure: pages in, requests out.
+
+Each row of the page has one decision, by the first of these conditions that holds (`decide`):
+
+    it is no dead letter, or does not match the criteria              NOT_MEANT   stays, and is not counted
+    it was redriven too often                                         PARK        to the parking stream, as it is
+    no destination is set, and it names no stream, or the
+      dead-letter stream or the parking stream itself                 HOMELESS    stays
+    no destination is set, and its stream is not allowed              CLOSED      stays
+    the transform returns None for it                                 LEFT        stays
+    none of them                                                      MOVE        to its stream, or to the destination
+
+A dead letter that is moved becomes an entry again, with its original fields and the mark (envelope.py).
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.base.numbers import COUNT_MAX, parse_number
+from spark_streams.connector.deadletter import transform
+from spark_streams.connector.deadletter.counts import KindCounts
+from spark_streams.connector.deadletter.envelope import MARK, raw, text
+from spark_streams.connector.deadletter.letter_page import DeadLetterPage, by_value
+from spark_streams.connector.deadletter.redrive_options import Origin, RedriveOptions
+from spark_streams.connector.deadletter.transform import Transform
+from spark_streams.connector.wire.entries.encode import Requests, encode_xadd
+from spark_streams.connector.wire.entries.lines import Index, Mask
+
+
+class Decision(enum.IntEnum):
+    """What becomes of a row of a page."""
+
+    NOT_MEANT = enum.auto()
+    PARK = enum.auto()
+    HOMELESS = enum.auto()
+    CLOSED = enum.auto()
+    LEFT = enum.auto()
+    MOVE = enum.auto()
+
+
+# The actions in reports, in the order in which they are counted.
+_ACTIONS = {Decision.MOVE: "move", Decision.PARK: "park", Decision.HOMELESS: "stay", Decision.CLOSED: "refuse"}
+
+
+@dataclass(frozen=True)
+class RedrivePart:
+    """Dead letters of a plan that are sent together. places: their indices in the plan's `rows`; ids: theirs; requests:
+    packed XADDs."""
+
+    places: Index
+    ids: Sequence[bytes]
+    requests: bytes | memoryview = b""
+
+    def without(self, refused: Collection[int]) -> RedrivePart:
+        """Return the part without these indices of `ids`, and without XADDs."""
+        accepted = [place for place in range(len(self.ids)) if place not in refused]
+        return RedrivePart(self.places[accepted], [self.ids[place] for place in accepted])
+
+
+@dataclass(frozen=True)
+class PagePlan:
+    """Plan for one page: what becomes of its rows, and the entries that are appended for those that leave."""
+
+    page: DeadLetterPage
+    decisions: Index  # of each row
+    last: int  # the last row that was examined; -1 if none was
+    rows: Index  # that leave the dead-letter stream: first those that are moved, then those that are parked
+    requests: Requests  # an XADD for each of `rows`
+    to: Sequence[bytes]  # the destination streams
+    target: Index  # for each of `rows`, the index of its stream in `to`
+    counts: KindCounts  # by (action, destination, stage, reason)
+
+    def count(self, decision: Decision) -> int:
+        """Return the number of rows with this decision."""
+        return int(np.count_nonzero(self.decisions == decision))
+
+    @functools.cached_property
+    def ids(self) -> Sequence[bytes]:
+        """The IDs of `rows`."""
+        ids: list[bytes] = self.page.ids.take(pa.array(self.rows)).to_pylist()
+        return ids
+
+    @property
+    def last_id(self) -> bytes | None:
+        """The ID of the last row that was examined; None if there is none."""
+        return self.page.ids[self.last].as_py() if self.last >= 0 else None
+
+    def part(self, to: Collection[bytes]) -> RedrivePart:
+        """Return the dead letters for some of the streams."""
+        if len(to) == len(self.to):
+            return RedrivePart(np.arange(len(self.rows)), self.ids, self.requests.data)
+        codes = [place for place, stream in enumerate(self.to) if stream in to]
+        places = np.flatnonzero(np.isin(self.target, codes))
+        requests = b"".join(self.requests.slice(place, place + 1) for place in places.tolist())
+        return RedrivePart(places, [self.ids[place] for place in places.tolist()], requests)
+
+
+def origins(page: DeadLetterPage, options: RedriveOptions) -> set[Origin]:
+    """Return the streams and groups that dead letters of a page came from; none if the options name a destination."""
+    if options.to is not None:
+        return set()
+    return set(_coded_origins(page)[1].values())
+
+
+def plan_page(
+    page: DeadLetterPage,
+    options: RedriveOptions,
+    repair: Transform | None,
+    limit: int | None,
+    open_to: Collection[Origin] = (),
+) -> PagePlan:
+    """Plan the matching dead letters of a page, at most `limit` of them. open_to: those of `origins` that are allowed
+    as destinations. Raises TransformError."""
+    redrives = by_value(page.envelope_column("redrives"), _number).astype(np.int64)
+    decisions = decide(page, redrives, options, open_to)
+    last = _cut(decisions, limit)
+    moved = np.flatnonzero(decisions == Decision.MOVE)
+    if repair is None:
+        fields = page.originals(moved)
+    else:
+        decisions[moved] = Decision.LEFT
+        moved, fields = transform.apply(repair, page, moved)
+        decisions[moved] = Decision.MOVE
+    parked = np.flatnonzero(decisions == Decision.PARK)
+    requests: list[Requests] = []
+    targets = [np.empty(0, np.int64)]
+    to: list[bytes] = []
+    if len(moved):
+        if options.to is None:
+            target = page.envelope_column("stream").take(pa.array(moved)).dictionary_encode()
+        else:
+            target = _named(raw(options.to), len(moved))
+        marks = _marks(page, options.stream, moved, redrives[moved] + 1)
+        to = target.dictionary.to_pylist()
+        targets.append(target.indices.to_numpy())
+        requests.append(encode_xadd(target, [MARK], [marks], first=fields)[0])
+    if len(parked):
+        parking = raw(options.parking or "")
+        to = list(dict.fromkeys([*to, parking]))
+        targets.append(np.full(len(parked), to.index(parking)))
+        requests.append(encode_xadd(parking, [], [], first=page.all_fields(parked))[0])
+    rows, counts = np.concatenate([moved, parked]), _counts(page, decisions, options)
+    return PagePlan(page, decisions, last, rows, Requests.concatenate(requests), to, np.concatenate(targets), counts)
+
+
+def decide(page: DeadLetterPage, redrives: Index, options: RedriveOptions, open_to: Collection[Origin]) -> Index:
+    """Return the decision for each row, by the table of this module without its line about the transform. redrives: how
+    often each row was redriven."""
+    table = {
+        Decision.NOT_MEANT: ~(options.criteria.mask(page) & page.are_dead_letters()),
+        Decision.PARK: redrives >= options.max_redrives,
+    }
+    if options.to is None:
+        table[Decision.HOMELESS] = _are_homeless(page, options)
+        table[Decision.CLOSED] = _are_closed(page, open_to)
+    return np.select([*table.values()], [*table], Decision.MOVE)
+
+
+def _cut(decisions: Index, limit: int | None) -> int:
+    """Decide nothing behind the last row that may leave under the limit. Return the last row that is examined."""
+    leaving = np.flatnonzero((decisions == Decision.MOVE) | (decisions == Decision.PARK))
+    if limit is None or len(leaving) <= limit:
+        return len(decisions) - 1
+    last = int(leaving[limit - 1]) if limit else -1
+    decisions[last + 1 :] = Decision.NOT_MEANT
+    return last
+
+
+def _are_homeless(page: DeadLetterPage, options: RedriveOptions) -> Mask:
+    """Return which rows name no stream that they can return to."""
+    nowhere = ("", options.stream, options.parking)
+    return by_value(page.envelope_column("stream"), lambda stream: stream in nowhere).astype(np.bool_)
+
+
+def _are_closed(page: DeadLetterPage, open_to: Collection[Origin]) -> Mask:
+    """Return which rows are not allowed to return to their stream."""
+    codes, origins_by_code = _coded_origins(page)
+    return np.isin(codes, [code for code, origin in origins_by_code.items() if origin not in open_to])
+
+
+def _coded_origins(page: DeadLetterPage) -> tuple[Index, dict[int, Origin]]:
+    """Return (per row the code of its stream and group, these by their code)."""
+    streams, groups = (
+        pc.fill_null(page.envelope_column(name), b"").dictionary_encode() for name in ("stream", "group")
+    )
+    stream_names, group_names = streams.dictionary.to_pylist(), groups.dictionary.to_pylist()
+    codes = streams.indices.to_numpy().astype(np.int64) * max(1, len(group_names)) + groups.indices.to_numpy()
+    pairs = {code: divmod(code, max(1, len(group_names))) for code in np.unique(codes).tolist()}
+    return codes, {code: (text(stream_names[a]), text(group_names[b])) for code, (a, b) in pairs.items()}
+
+
+def _counts(page: DeadLetterPage, decisions: Index, options: RedriveOptions) -> KindCounts:
+    """Count the rows by (action, destination, stage, reason)."""
+    counts = KindCounts()
+    own = page.envelope_column("stream")
+    destinations = {Decision.MOVE: own if options.to is None else options.to, Decision.PARK: options.parking or ""}
+    for decision, action in _ACTIONS.items():
+        columns = [action, destinations.get(decision, own), *map(page.envelope_column, ("stage", "reason"))]
+        counts.add(page.ids, columns, np.flatnonzero(decisions == decision))
+    return counts
+
+
+def _marks(page: DeadLetterPage, stream: str, rows: Index, redrives: Index) -> pa.Array:
+    """Return per row the mark of its entry."""
+    indices = pa.array(rows)
+    blank, empty = pa.scalar(b" ", pa.binary()), pa.scalar(b"", pa.binary())
+    times = pa.array(redrives).cast(pa.string()).cast(pa.binary())
+    since = pc.fill_null(page.envelope_column("first-failed").take(indices), b"")
+    return pc.binary_join_element_wise(
+        times, blank, since, blank, pa.scalar(raw(stream) + b"/", pa.binary()), page.ids.take(indices), empty
+    )
+
+
+def _named(stream: bytes, rows: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([stream], pa.binary()))
+
+
+def _number(value: str) -> int:
+    return parse_number(value, COUNT_MAX) or 0

@@ -1,1 +1,0 @@
-"""Entries that wait for a retry, and their return to the query."""
