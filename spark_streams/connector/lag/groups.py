@@ -25,29 +25,27 @@ from spark_streams.connector.wire.replies.xinfo import (
 
 @dataclass(frozen=True)
 class GroupView:
-    """A group of a stream. lag: undelivered entries, None if the server does not know; released: pending entries that a
-    consumer released (XNACK), None if they are not counted."""
+    """A group of a stream."""
 
     stream: str
     group: str
     consumers: int
     pending: int
-    lag: int | None
+    lag: int | None  # undelivered entries; None: the server does not know
     last_delivered: str
-    released: int | None = None
+    released: int | None = None  # pending entries that a consumer released (XNACK); None: not counted
 
 
 @dataclass(frozen=True)
 class StreamView:
-    """A stream. length: number of entries; added: entries ever added, None before Redis 7; idempotent: its adds with
-    XADD IDMP, None if there were none."""
+    """A stream."""
 
     stream: str
-    length: int
-    added: int | None
+    length: int  # number of entries
+    added: int | None  # entries ever added; None before Redis 7
     last: str
     groups: tuple[GroupView, ...]
-    idempotent: IdempotentAdds | None = None
+    idempotent: IdempotentAdds | None = None  # its adds with XADD IDMP; None if there were none
 
 
 def view_streams(server: Server, streams: Sequence[str | bytes], count_released: bool = False) -> list[StreamView]:

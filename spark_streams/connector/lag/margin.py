@@ -26,15 +26,14 @@ from spark_streams.connector.wire.replies.replies import info
 
 @dataclass(frozen=True)
 class StreamPoint:
-    """length, added: entries, now and ever; first_age_ms: age of the oldest entry, None if its ID is not a time; bytes:
-    memory of the stream, None if not known; first: the oldest entry, None: there is none."""
+    """A stream at one moment."""
 
     at_ms: int
-    length: int
-    added: int
-    first_age_ms: int | None
-    bytes: int | None = None
-    first: StreamId | None = None
+    length: int  # entries now
+    added: int  # entries ever added
+    first_age_ms: int | None  # age of the oldest entry; None: its ID is not a time
+    bytes: int | None = None  # memory of the stream; None: not known
+    first: StreamId | None = None  # the oldest entry; None: there is none
 
     @property
     def removed(self) -> int:
@@ -53,14 +52,14 @@ class StreamPoint:
 
 @dataclass(frozen=True)
 class GroupPoint:
-    """needed: number of the first entry that the group has not acknowledged, counted as `added` counts, None if not
-    known; lag_ms: age of this entry, None if its ID is not a time; waits: whether there is such an entry; is_exact:
-    whether the number is known, and not estimated. A number below the stream's `removed`: it was trimmed unread."""
+    """A group at one moment."""
 
+    # Number of the first entry that the group has not acknowledged, counted as `added` counts; None: not known. A
+    # number below the stream's `removed`: it was trimmed unread.
     needed: float | None
-    lag_ms: int | None
-    waits: bool
-    is_exact: bool = False
+    lag_ms: int | None  # age of this entry; None: its ID is not a time
+    waits: bool  # whether there is such an entry
+    is_exact: bool = False  # the number is known, and not estimated
 
     @classmethod
     def of(cls, group: GroupLag, stream: StreamPoint) -> GroupPoint:
@@ -98,12 +97,12 @@ def _estimate(group: GroupLag, stream: StreamPoint, position: StreamId) -> float
 
 @dataclass(frozen=True)
 class MemoryPoint:
-    """Memory of a server in bytes. limit: maxmemory, 0: none; policy: maxmemory-policy."""
+    """Memory of a server in bytes."""
 
     at_ms: int
     used: int
-    limit: int
-    policy: str
+    limit: int  # maxmemory; 0: none
+    policy: str  # maxmemory-policy
 
 
 # -- the rule by which a stream is trimmed, as its points of the last minutes show it ----------------------------------
@@ -132,14 +131,13 @@ _STOPS = 2  # of so many looks at a removal, one at least saw it stop exactly at
 
 @dataclass(frozen=True)
 class Rule:
-    """kind: the rule, empty if none is known; why: what was seen, or why no rule is known; added, removed: entries per
-    ms; limit: the length, the age in ms or the bytes that stay."""
+    """By which rule a stream is trimmed."""
 
-    kind: str
-    why: str
-    added: float = 0.0
-    removed: float = 0.0
-    limit: float = 0.0
+    kind: str  # empty if none is known
+    why: str  # what was seen, or why no rule is known
+    added: float = 0.0  # entries per ms
+    removed: float = 0.0  # entries per ms
+    limit: float = 0.0  # the length, the age in ms or the bytes that stay
 
 
 @dataclass(frozen=True)
@@ -337,13 +335,12 @@ def order(margin: Margin) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class NodeMemory:
-    """A server's memory in bytes. node: `host:port`; limit: maxmemory, 0 if there is no limit; policy:
-    maxmemory-policy."""
+    """A server's memory in bytes."""
 
-    node: str
+    node: str  # host:port
     used: int
-    limit: int
-    policy: str = "noeviction"
+    limit: int  # maxmemory; 0: no limit
+    policy: str = "noeviction"  # maxmemory-policy
 
 
 def node_memories(server: Server, refused: Callable[[RStreamError], object]) -> list[NodeMemory]:

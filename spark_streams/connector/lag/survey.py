@@ -42,39 +42,31 @@ _COMMANDS = 4_000  # per round trip
 
 @dataclass(frozen=True)
 class ConsumerLag:
-    """A consumer of a group. idle_ms: since its last request; oldest_idle_ms: since its oldest pending entry was
-    delivered, None if it has none."""
+    """A consumer of a group."""
 
     consumer: str
     pending: int
-    idle_ms: int
-    oldest_idle_ms: int | None = None
+    idle_ms: int  # since its last request
+    oldest_idle_ms: int | None = None  # since its oldest pending entry was delivered; None: it has none
 
 
 @dataclass(frozen=True)
 class GroupLag:
-    """A group of a stream.
-
-    lag: undelivered entries; at_least: the lag was counted up to a limit, there are more; lag_ms: age of the oldest
-    entry that is not acknowledged, pending or undelivered (0: none; None: the IDs are not times); pending: entries
-    delivered and not acknowledged; oldest_idle_ms: how long the oldest of them has been pending (None: none);
-    delivered: entries ever delivered, None if the server does not know, or its count gives another lag; released:
-    pending entries that a consumer released (XNACK) and no consumer has taken; oldest_pending: ID of the lowest pending
-    entry, None if there is none.
-    """
+    """A group of a stream."""
 
     stream: str
     group: str
-    lag: int
-    at_least: bool
+    lag: int  # undelivered entries
+    at_least: bool  # the lag was counted up to a limit, there are more
+    # Age of the oldest entry that is not acknowledged, pending or undelivered; 0: none; None: the IDs are not times.
     lag_ms: int | None
-    pending: int
-    oldest_idle_ms: int | None
+    pending: int  # entries delivered and not acknowledged
+    oldest_idle_ms: int | None  # how long the oldest of them has been pending; None: none
     last_delivered: str
-    delivered: int | None
+    delivered: int | None  # entries ever delivered; None: the server does not know, or its count gives another lag
     consumers: tuple[ConsumerLag, ...] = ()
-    released: int = 0
-    oldest_pending: str | None = None
+    released: int = 0  # pending entries that a consumer released (XNACK) and no consumer has taken
+    oldest_pending: str | None = None  # ID of the lowest pending entry; None: there is none
 
     @property
     def is_active(self) -> bool:
@@ -84,31 +76,27 @@ class GroupLag:
 
 @dataclass(frozen=True)
 class StreamSummary:
-    """A stream. length: number of entries; added: entries ever added, None before Redis 7; last: last generated ID;
-    first: ID of the oldest entry, empty if there is none; has_dead_letters: the first or the last entry is a dead
-    letter; end_bytes: size of these two entries, which XINFO STREAM returns; entry_bytes: of the larger one of them;
-    idempotent: adds with XADD IDMP, None if there were none."""
+    """A stream."""
 
     stream: str
-    length: int
-    added: int | None
-    last: str
-    first: str = ""
-    has_dead_letters: bool = False
-    end_bytes: int = 0
-    entry_bytes: int = 0
-    idempotent: IdempotentAdds | None = None
+    length: int  # number of entries
+    added: int | None  # entries ever added; None before Redis 7
+    last: str  # last generated ID
+    first: str = ""  # ID of the oldest entry; empty: there is none
+    has_dead_letters: bool = False  # the first or the last entry is a dead letter
+    end_bytes: int = 0  # size of these two entries, which XINFO STREAM returns
+    entry_bytes: int = 0  # of the larger one of them
+    idempotent: IdempotentAdds | None = None  # adds with XADD IDMP; None if there were none
 
 
 @dataclass(frozen=True)
 class Survey:
-    """All streams and groups at `at_ms`: milliseconds since the epoch by the server's clock, or by this machine's if
-    TIME is refused. left_out: number of groups beyond the maximum."""
+    """All streams and groups at one moment."""
 
-    at_ms: int
+    at_ms: int  # milliseconds since the epoch by the server's clock, or by this machine's if TIME is refused
     streams: tuple[StreamSummary, ...]
     groups: tuple[GroupLag, ...]
-    left_out: int = 0
+    left_out: int = 0  # groups beyond the maximum
 
 
 @dataclass

@@ -87,7 +87,7 @@ class Stop:
             ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
             jvm_signal = gateway.jvm.sun.misc.Signal
             for name in SIGNALS:
-                before = jvm_signal.handle(jvm_signal(name), _Handler(self._request))
+                before = jvm_signal.handle(jvm_signal(name), _SignalHandler(self._request))
                 self._restore_calls.append(partial(jvm_signal.handle, jvm_signal(name), before))
                 ignored = gateway.jvm.sun.misc.SignalHandler.SIG_IGN
                 if name == "TERM" and is_under_submit() and ignored.equals(before):
@@ -120,7 +120,7 @@ def is_under_submit() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-class _Handler:
+class _SignalHandler:
     """A sun.misc.SignalHandler of the JVM."""
 
     def __init__(self, request: Callable[[], None]) -> None:

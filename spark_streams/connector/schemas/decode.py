@@ -71,7 +71,7 @@ def decode(
     form = form_of(format, registry, os.fspath(schema), message, login_of(login), framed)
     struct = _struct(form, into)
     target = column or payload
-    _check(df, payload, target, reason)
+    _check_columns(df, payload, target, reason)
     if struct.fields:
         fitter(struct, form.format == JSON)
     returns = StructType([StructField(VALUE, struct), StructField(REASON, StringType())])
@@ -140,7 +140,7 @@ def _reader(form: PayloadFormat) -> Reader:
     return reader_of(form, Schema(form.schema, form.format.upper()) if form.schema else None)
 
 
-def _check(df: DataFrame, payload: str, target: str, reason: str) -> None:
+def _check_columns(df: DataFrame, payload: str, target: str, reason: str) -> None:
     kinds = {field.name: field.dataType for field in df.schema}
     if not isinstance(kinds.get(payload), BinaryType | StringType):
         raise SchemaError(

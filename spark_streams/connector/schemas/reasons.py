@@ -49,7 +49,7 @@ _FIRST_STEPS = 5_000
 _STEPS_OF_A_BYTE = 10
 
 
-class Steps(threading.local):
+class StepBudget(threading.local):
     """Counts the steps that a value takes in this thread: in proportion to its bytes."""
 
     left = 0

@@ -12,7 +12,7 @@ from spark_streams.connector.counters import BAD, CLAIMED, DEAD, LOST, Counts
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.lag.survey import GroupLag
 from spark_streams.connector.watch.log_lines import progress_line, read_lines, text
-from spark_streams.connector.watch.progress import Progress, Query, offsets_in, read_progress
+from spark_streams.connector.watch.progress import Progress, WatchedQuery, offsets_in, read_progress
 
 
 def offset(**more: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_counts_in_an_offset_are_those_of_the_run_that_made_it() -> None:
     """The next run begins with it, and has lost nothing; a run that is idle has lost what it has lost."""
     before, then = offset(), offset(token="y", report={"lost": {"s": 29}})
     later = offset(token="z", report={"lost": {"s": 30}})
-    query = Query("q", "q1")
+    query = WatchedQuery("q", "q1")
     lost = []
     for run, start, latest in (("r1", before, then), ("r1", then, then), ("r2", then, then), ("r3", then, None),
                                ("r3", then, later), ("r3", later, later)):  # fmt: skip
@@ -90,7 +90,7 @@ def test_counts_in_an_offset_are_those_of_the_run_that_made_it() -> None:
 
 
 def test_counts_add_up_over_runs_also_where_events_come_late() -> None:
-    query = Query("q", "q1")
+    query = WatchedQuery("q", "q1")
     query.started("r1")
     query.progressed(progress("r1", lost={"s": 1}))
     query.started("r2")  # Spark tells of starts at once, of everything else later

@@ -49,16 +49,12 @@ _CUT = 100  # factor by which a page is made smaller after a page that was too l
 
 @dataclass
 class PageSizer:
-    """The size of a page, learned from earlier pages.
+    """The size of a page, learned from earlier pages."""
 
-    size: entries (or commands) of the next page. largest: its upper limit. page_bytes: target size of a reply. growth:
-    factor by which a page may be larger than the one before.
-    """
-
-    size: int
-    largest: int
-    page_bytes: int
-    growth: int = 10
+    size: int  # entries (or commands) of the next page
+    largest: int  # upper limit of `size`
+    page_bytes: int  # target size of a reply
+    growth: int = 10  # factor by which a page may be larger than the one before
 
     def learn(self, entries: int, received: int) -> None:
         """Learn from a reply with this number of entries and bytes. A reply without entries changes nothing."""
