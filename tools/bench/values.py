@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 from spark_streams.connector.schemas.decode import decode_array
 from spark_streams.connector.schemas.encode import EncodeTarget, encode_array
 from spark_streams.connector.schemas.payload_format import PayloadFormat
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 from spark_streams.connector.spark.arrow import arrow_schema
 from tools.bench.row import Row
 

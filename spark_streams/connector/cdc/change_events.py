@@ -24,6 +24,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from spark_streams.connector.cdc.event_values import FIELD, Converter, Decimals, Unit
 from spark_streams.connector.cdc.expressions import (
     TEXTS,
     literal,
@@ -35,7 +36,6 @@ from spark_streams.connector.cdc.expressions import (
     read_json,
 )
 from spark_streams.connector.cdc.order import place
-from spark_streams.connector.cdc.values import FIELD, Converter, Decimals, Unit
 from spark_streams.connector.errors import InvalidOptionError, SchemaError
 
 # -- the placeholder of a value that is not in the event ---------------------------------------------------------------

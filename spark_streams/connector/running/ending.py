@@ -15,7 +15,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.base.untyped import JavaObject
-from spark_streams.connector.running.console import say
+from spark_streams.connector.running.error_output import say
 from spark_streams.connector.spark.running_pyspark import is_of_connect
 
 # -- requests to stop: SIGTERM or SIGINT, to Python or to the JVM ------------------------------------------------------

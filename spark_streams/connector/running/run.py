@@ -21,8 +21,8 @@ from spark_streams.base.numbers import parse_number
 from spark_streams.base.times import duration
 from spark_streams.base.untyped import JavaObject, Json
 from spark_streams.connector.errors import InvalidOptionError, UnsupportedError
-from spark_streams.connector.running.console import errors_in_one_line, filtered_spark_log, say
 from spark_streams.connector.running.ending import Stop, cut, end_between_batches, wait_for_end
+from spark_streams.connector.running.error_output import errors_in_one_line, filtered_spark_log, say
 from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from spark_streams.connector.spark.running_pyspark import is_of_connect
 

@@ -11,14 +11,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_streams.connector.errors import DecodeError, InvalidOptionError, SchemaError
-from spark_streams.connector.schemas.columns import avro_columns, json_columns
 from spark_streams.connector.schemas.decoder import Reader, decoder_of, reader_of
 from spark_streams.connector.schemas.fit import REASON, VALUE, check_added, fitter, staged_array, with_staged
 from spark_streams.connector.schemas.json_schema import parse
 from spark_streams.connector.schemas.payload_format import AVRO, JSON, PayloadFormat, form_of, login_of, valid_schema
 from spark_streams.connector.schemas.protobuf import ProtobufReader
 from spark_streams.connector.schemas.reasons import BAD_VALUE, UnreadableError
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_columns import avro_columns, json_columns
+from spark_streams.connector.schemas.schema_registry import Schema
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.spark.running_pyspark import quoted
 

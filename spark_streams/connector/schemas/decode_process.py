@@ -27,7 +27,7 @@ from spark_streams.base.own_python import python_command, python_environment
 from spark_streams.connector.errors import RegistryError
 from spark_streams.connector.schemas.decoder import reader_of
 from spark_streams.connector.schemas.payload_format import PayloadFormat
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 
 # -- what the process answers, and what it may take --------------------------------------------------------------------
 

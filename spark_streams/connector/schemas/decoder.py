@@ -16,7 +16,7 @@ from spark_streams.connector.schemas.reasons import (
     UNKNOWN_SCHEMA,
     UnreadableError,
 )
-from spark_streams.connector.schemas.registry import MOST_KEPT, Registry, Schema
+from spark_streams.connector.schemas.schema_registry import MOST_KEPT, Registry, Schema
 
 # -- the framing of Confluent's serializers: the bytes before a value --------------------------------------------------
 

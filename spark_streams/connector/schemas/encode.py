@@ -28,7 +28,7 @@ from spark_streams.connector.schemas.payload_format import (
     valid_schema,
 )
 from spark_streams.connector.schemas.reasons import BAD_VALUE
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 
 # -- what a task does: a struct of Spark in, bytes out -----------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from spark_streams.connector.schemas.reasons import (
     UnreadableError,
     library,
 )
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 
 # -- numbers of JSON, exactly, whatever their number of digits and their exponent --------------------------------------
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 from spark_streams.connector.errors import ConfigError, InvalidOptionError, RegistryError, RStreamError, SchemaError
-from spark_streams.connector.schemas.columns import REMEDY
+from spark_streams.connector.schemas.schema_columns import REMEDY
 from spark_streams.connector.wire.address import server_url as http_url
 from spark_streams.connector.wire.address.identity import password_in
 

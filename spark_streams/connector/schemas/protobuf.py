@@ -16,7 +16,7 @@ from typing import Any
 
 from spark_streams.connector.errors import ConfigError, RegistryError
 from spark_streams.connector.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, StepBudget, UnreadableError, library
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 
 TIMESTAMP, _OF_GOOGLE = "google.protobuf.Timestamp", "google.protobuf."
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

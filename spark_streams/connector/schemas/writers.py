@@ -19,7 +19,7 @@ from spark_streams.connector.schemas.fit import UNFIT, Fit, MisfitError, UnfitEr
 from spark_streams.connector.schemas.json_schema import JsonReader, parse, text_of
 from spark_streams.connector.schemas.protobuf import TIMESTAMP, TYPES, ProtobufReader, is_map, is_repeated, is_wrapper
 from spark_streams.connector.schemas.reasons import EXACT, UnreadableError, library
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 
 _PRIMITIVE: dict[str, Fit] = {
     "boolean": fitter(T.BooleanType()),

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import ConfigError, SchemaError
 from spark_streams.connector.running.error_summary import first_line
-from spark_streams.connector.schemas.columns import avro_columns, json_columns
+from spark_streams.connector.schemas.schema_columns import avro_columns, json_columns
 from spark_streams.connector.source.rows.cast import check_castable
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.spark.running_pyspark import quoted

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.connector.errors import DecodeError
-from spark_streams.connector.schemas.columns import avro_columns
 from spark_streams.connector.schemas.decode import decode_array
 from spark_streams.connector.schemas.decoder import Decoder
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.reasons import UnreadableError
+from spark_streams.connector.schemas.schema_columns import avro_columns
 from tests.connector.schemas.avro_values import FIRST, READER, encoded, form, record
 from tests.connector.schemas.ddl import struct_of
 

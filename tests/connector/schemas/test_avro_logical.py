@@ -11,10 +11,10 @@ import pytest
 
 from spark_streams.connector.errors import SchemaError
 from spark_streams.connector.schemas.avro import AvroReader
-from spark_streams.connector.schemas.columns import avro_columns
 from spark_streams.connector.schemas.decode import columns_of
 from spark_streams.connector.schemas.reasons import OTHER_SCHEMA, UnreadableError
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_columns import avro_columns
+from spark_streams.connector.schemas.schema_registry import Schema
 from tests.connector.schemas.avro_values import encoded, form, record
 from tests.connector.schemas.test_avro import of_type
 

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.connector.errors import EncodeError, RegistryError, SchemaError
-from spark_streams.connector.schemas.columns import avro_columns
 from spark_streams.connector.schemas.decoder import frame, unframe
 from spark_streams.connector.schemas.encode import Encoder, EncodeTarget, encode_array
 from spark_streams.connector.schemas.payload_format import PayloadFormat
-from spark_streams.connector.schemas.registry import Registry, Schema
+from spark_streams.connector.schemas.schema_columns import avro_columns
+from spark_streams.connector.schemas.schema_registry import Registry, Schema
 from spark_streams.connector.spark.arrow import arrow_schema
 from tests.connector.schemas.avro_values import record
 from tests.connector.schemas.ddl import struct_of

@@ -12,7 +12,7 @@ import pytest
 from spark_streams.connector.schemas.decoder import Decoder
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.reasons import UnreadableError
-from spark_streams.connector.schemas.registry import Registry
+from spark_streams.connector.schemas.schema_registry import Registry
 from tests.connector.schemas.registry_server import RegistryServer
 from tests.connector.schemas.test_avro import decoded
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from spark_streams.connector.deadletter.kind_counts import KindCounts
 from spark_streams.connector.deadletter.page import DeadLetterPage
-from spark_streams.connector.wire.entries.encode import Requests
 from spark_streams.connector.wire.entries.lines import Index
+from spark_streams.connector.wire.entries.xadd_bytes import Requests
 
 
 @dataclass(frozen=True)

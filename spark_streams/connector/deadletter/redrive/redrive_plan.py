@@ -33,8 +33,8 @@ from spark_streams.connector.deadletter.redrive.page_plan import PagePlan
 from spark_streams.connector.deadletter.transform import Transform
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.keys import is_product_key
-from spark_streams.connector.wire.entries.encode import Requests, encode_xadd
 from spark_streams.connector.wire.entries.lines import Index, Mask
+from spark_streams.connector.wire.entries.xadd_bytes import Requests, encode_xadd
 
 MAX_REDRIVES = 3
 

@@ -15,7 +15,7 @@ from spark_streams.connector.sink.encode.chunks import Chunk, cut
 from spark_streams.connector.sink.encode.row_errors import words_of
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.limits import NAMES, SMALL, fetch_limits
+from spark_streams.connector.wire.server_limits import NAMES, SMALL, fetch_limits
 
 
 class ServerLimits:

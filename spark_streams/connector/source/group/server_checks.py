@@ -18,7 +18,6 @@ import logging
 from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.limits import drops_any_key, evicting_policy
 from spark_streams.connector.wire.replies.replies import (
     is_forbidden,
     is_no_such_key,
@@ -26,6 +25,7 @@ from spark_streams.connector.wire.replies.replies import (
     is_syntax_error,
     is_wrong_number_of_arguments,
 )
+from spark_streams.connector.wire.server_limits import drops_any_key, evicting_policy
 
 _log = logging.getLogger("spark_streams.connector.source")
 

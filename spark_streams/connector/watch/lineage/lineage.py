@@ -260,7 +260,7 @@ class Lineage:
 
     def _events(self, run: _LineageRun, kind: str = "", at: str = "", error: str | None = None) -> list[RunEvent]:
         """Return START if it was not sent yet, then this event. A query that reads no stream has no events."""
-        from spark_streams.connector.watch.lineage.events import run_event
+        from spark_streams.connector.watch.lineage.openlineage_events import run_event
 
         if not (run.told or run.sources or run.inputs):
             return []
