@@ -30,7 +30,7 @@ from tests.connector.schemas.registry_server import RegistryServer
 from tests.connector.schemas.test_avro import DECIMAL, ENUM, FIXED, INNER, decoded, into_of, of_type
 from tests.connector.schemas.test_protobuf import OPTIONAL, F, descriptors
 from tests.connector.schemas.test_protobuf import into as protobuf_columns
-from tests.connector.schemas.test_registry import QUICK
+from tests.connector.schemas.test_schema_registry import QUICK
 
 AVRO = record(
     {"name": "b", "type": "boolean"}, {"name": "i", "type": "int"}, {"name": "l", "type": ["null", "long"]},
