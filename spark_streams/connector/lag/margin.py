@@ -1,4 +1,9 @@
-"""A stream, a group and a server's memory at one moment, as numbers that can be compared with later ones. Pure.
+"""Margin of a group: the time until trimming, or a server that evicts, removes an entry that the group still needs.
+
+Nothing on a server records by which rule a stream is trimmed: any client may trim it. So the rule is what is observed,
+and an answer that cannot be observed is "unknown", with its reason. All is pure: points (a stream, a group and a
+server's memory at one moment, as numbers), the rule that they show, the margin of a group, and the points of the last
+minutes.
 
 entries ever added   |······ removed ······|████ not needed ████|░░░░░░ needed ░░░░░░|
                      0                  removed               needed               added
@@ -73,7 +78,7 @@ class GroupPoint:
             is_first = oldest == stream.first
             return cls(stream.removed if is_first else stream.removed - 1, group.lag_ms, waits, True)
         if stream.first is not None and position >= stream.first:
-            # Entries that were added after the look at the stream are in the lag, but the first entry is not needed.
+            # Entries that were added after the stream's snapshot are in the lag, but the first entry is not needed.
             needed = None if group.at_least else max(stream.added - group.lag, stream.removed + 1)
             return cls(needed, group.lag_ms, waits, needed is not None)
         # All that the stream has is undelivered. Only the group's own count tells whether more was.
@@ -126,7 +131,7 @@ _OF_CHANGE = 0.1  # of what it would have changed by without trimming
 _FEWEST = 4  # moments that show a rule: fewer agree by chance
 _LESS = 3  # times as steady: another value is the rule instead of the length
 _CLEAR = 5  # times the nodes that it varies by: a smaller value must stay within a node
-_STOPS = 2  # of so many looks at a removal, one at least saw it stop exactly at the slowest group
+_STOPS = 2  # of so many snapshots of a removal, one at least saw it stop exactly at the slowest group
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,7 @@ class _Steady:
 def rule_of(points: Sequence[StreamPoint], groups: Sequence[Sequence[GroupPoint | None]]) -> Rule:
     """Return the rule of a stream. groups: of each group, its point at each of the moments, None: there was none."""
     if len(points) < 2:
-        return Rule("", "one look shows no rate")
+        return Rule("", "one snapshot shows no rate")
     began = _began(points) if points[-1].removed > points[0].removed else 0
     points, groups = points[began:], [group[began:] for group in groups]
     first, last = points[0], points[-1]
@@ -162,7 +167,7 @@ def rule_of(points: Sequence[StreamPoint], groups: Sequence[Sequence[GroupPoint 
             return Rule("", f"nothing was added or trimmed {seen}")
         return Rule("", f"nothing was trimmed {seen}; a limit that the stream has not reached does not show")
     if len(points) < _FEWEST:
-        return Rule("", f"entries were trimmed {seen}; {_FEWEST} looks are needed to see by which rule")
+        return Rule("", f"entries were trimmed {seen}; {_FEWEST} snapshots are needed to see by which rule")
     speeds = added / span, removed / span
     if _stops_at_groups(points, groups):
         return Rule(GROUPS, f"only entries that every group has acknowledged were trimmed {seen}", *speeds)
@@ -208,15 +213,15 @@ def _steady(values: Sequence[int | None], change: float, nodes: float) -> _Stead
 
 def _stops_at_groups(points: Sequence[StreamPoint], groups: Sequence[Sequence[GroupPoint | None]]) -> bool:
     """Whether the removal never passed the slowest group, and stopped exactly there."""
-    stops = looks = 0
+    stops = snapshots = 0
     for number, point in enumerate(points):
         known = [one for group in groups if (one := group[number]) is not None]
         if not known or any(one.needed is None or one.needed < point.removed for one in known):
             return False
         if number and point.removed > points[number - 1].removed:
-            looks += 1
+            snapshots += 1
             stops += any(one.is_exact and one.needed == point.removed for one in known)
-    return stops >= _FEWEST - 1 and stops * _STOPS >= looks
+    return stops >= _FEWEST - 1 and stops * _STOPS >= snapshots
 
 
 def _rounded(value: float) -> int:
@@ -312,7 +317,7 @@ def memory_margin(points: Sequence[MemoryPoint]) -> Margin:
     if last.used >= last.limit:
         until = 0.0
     elif len(points) == 1:
-        return Margin(None, UNKNOWN, f"{full}; one look shows no rate")
+        return Margin(None, UNKNOWN, f"{full}; one snapshot shows no rate")
     return Margin(until / 1000, MEMORY, f"{full}; a full server then evicts streams ({last.policy})")
 
 

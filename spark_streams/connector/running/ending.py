@@ -1,4 +1,4 @@
-"""Wait for a query's end, or end it between two batches."""
+"""The end of a query: requests to stop it, and the wait for its end between two batches."""
 
 from __future__ import annotations
 

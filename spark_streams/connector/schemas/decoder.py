@@ -1,4 +1,4 @@
-"""Bytes in, a Python value or a reason out: without Spark, except for the types that values are fitted to."""
+"""Bytes in, a Python value or a reason out: without Spark."""
 
 from __future__ import annotations
 

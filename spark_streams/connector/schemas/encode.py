@@ -1,4 +1,4 @@
-"""Encode a column of structs into bytes: an Arrow function, which gets no other column."""
+"""Encode a column of structs into bytes: what a task does, and the public function, which asks the registry first."""
 
 from __future__ import annotations
 

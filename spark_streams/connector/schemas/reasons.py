@@ -1,4 +1,7 @@
-"""Why a value could not be decoded: names that stay the same, for conditions and dead letters."""
+"""Why a value could not be decoded, and what it may cost.
+
+The reasons are names that stay the same, for conditions and dead letters.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Limits:
         batch the first calls wait less (Idle.batch_ran)
     idle_check: seconds between two checks of streams and groups that receive no entries; 0: each call checks
     idle_check_each: the same, per stream: a check takes three commands per stream
-    role_check: seconds between two questions whether the server is still the master (wire.left_master)
+    role_check: seconds between two questions whether the server is still the master (wire.connect)
 
     Removing committed entries (onCommit):
     sweep_streams: streams that are checked together

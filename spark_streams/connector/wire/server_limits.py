@@ -1,4 +1,4 @@
-"""Limits of a server for one argument and one request.
+"""What a server is configured to: limits for one argument and one request, and whether it evicts keys.
 
     proto-max-bulk-len           bytes of one argument (default 512 MB)
     client-query-buffer-limit    bytes of a request, or of a transaction, that is being received (default 1 GB)

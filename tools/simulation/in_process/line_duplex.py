@@ -1,4 +1,4 @@
-"""Duplex (wire.connection.duplex) over a line: what is sent has run before `send` returns."""
+"""Duplex (wire.connection.sockets) over a line: what is sent has run before `send` returns."""
 
 from __future__ import annotations
 

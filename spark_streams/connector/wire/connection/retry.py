@@ -13,8 +13,6 @@ Temporary error replies, by their codes:
     EXECABORT                a transaction was refused because one of its commands got one of these
 
 A connection that breaks or is refused is temporary, too. Any other error is final: a retry would give the same.
-
-wire.connection.outages writes the log lines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small replies: raw bytes to values, the errors among them, and lists of names and values."""
+"""Small replies: raw bytes to values, the errors among them and what they mean, lists of names and values."""
 
 from __future__ import annotations
 

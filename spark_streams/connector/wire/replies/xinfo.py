@@ -1,6 +1,6 @@
 """Streams, consumer groups and consumers, as XINFO describes them.
 
-The functions `…_in` read a reply that is no error; the caller interprets errors (wire.replies.reply_errors).
+The functions `…_in` read a reply that is no error; the caller interprets errors (wire.replies.replies).
 """
 
 from __future__ import annotations
