@@ -127,7 +127,6 @@ class EventColumns:
 
 
 def _name(field: StructField) -> str:
-    """Return the name of a column's member."""
     return literal(name_in_json(field.name))
 
 

@@ -39,7 +39,6 @@ Sample = tuple[Sequence[str], Sequence[float | None]]
 
 
 def metrics(table: MetricTable, samples: Iterable[Sample]) -> Iterator[Metric]:
-    """Return the metrics of a table with these samples."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     families = [
@@ -87,7 +86,6 @@ TABLES = (_SERVER, _GROUP, _MARGIN, _WAITING)
 
 
 def group_metrics(groups: Iterable[GroupLag]) -> Iterable[Metric]:
-    """Return the metrics of these groups."""
     return metrics(_GROUP, map(_of_group, groups))
 
 

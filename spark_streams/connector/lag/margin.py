@@ -31,8 +31,6 @@ from spark_streams.connector.wire.replies.replies import info
 
 @dataclass(frozen=True)
 class StreamPoint:
-    """A stream at one moment."""
-
     at_ms: int
     length: int  # entries now
     added: int  # entries ever added
@@ -57,8 +55,6 @@ class StreamPoint:
 
 @dataclass(frozen=True)
 class GroupPoint:
-    """A group at one moment."""
-
     # Number of the first entry that the group has not acknowledged, counted as `added` counts; None: not known. A
     # number below the stream's `removed`: it was trimmed unread.
     needed: float | None
@@ -415,7 +411,6 @@ class MarginWindow:
             del self._streams[gone]
 
     def margins(self, keys: Iterable[Key]) -> dict[Key, Margin]:
-        """Return the margin of each of these groups."""
         by_stream: dict[str, list[str]] = {}
         for stream, group in keys:
             by_stream.setdefault(stream, []).append(group)

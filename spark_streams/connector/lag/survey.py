@@ -23,6 +23,7 @@ from spark_streams.connector.wire.replies.xinfo import (
     ConsumerInfo,
     GroupInfo,
     IdempotentAdds,
+    StreamEnds,
     consumers_in,
     ends_in,
     groups_in,
@@ -42,8 +43,6 @@ _COMMANDS = 4_000  # per round trip
 
 @dataclass(frozen=True)
 class ConsumerLag:
-    """A consumer of a group."""
-
     consumer: str
     pending: int
     idle_ms: int  # since its last request
@@ -52,8 +51,6 @@ class ConsumerLag:
 
 @dataclass(frozen=True)
 class GroupLag:
-    """A group of a stream."""
-
     stream: str
     group: str
     lag: int  # undelivered entries
@@ -76,8 +73,6 @@ class GroupLag:
 
 @dataclass(frozen=True)
 class StreamSummary:
-    """A stream."""
-
     stream: str
     length: int  # number of entries
     added: int | None  # entries ever added; None before Redis 7
@@ -327,3 +322,79 @@ def _group_lag(draft: _Draft, at_ms: int) -> GroupLag:
         draft.released,
         None if oldest is None else str(oldest),
     )
+
+
+# -- streams and their groups in one round trip, their released entries in another, without details --------------------
+
+
+@dataclass(frozen=True)
+class GroupView:
+    stream: str
+    group: str
+    consumers: int
+    pending: int
+    lag: int | None  # undelivered entries; None: the server does not know
+    last_delivered: str
+    released: int | None = None  # pending entries that a consumer released (XNACK); None: not counted
+
+
+@dataclass(frozen=True)
+class StreamView:
+    stream: str
+    length: int  # number of entries
+    added: int | None  # entries ever added; None before Redis 7
+    last: str
+    groups: tuple[GroupView, ...]
+    idempotent: IdempotentAdds | None = None  # its adds with XADD IDMP; None if there were none
+
+
+def view_streams(server: Server, streams: Sequence[str | bytes], count_released: bool = False) -> list[StreamView]:
+    """Return those of the streams that exist, in order. Bytes of a name that are not UTF-8 are shown as `\\xff`.
+    count_released: also count the released entries of each group, in a second round trip.
+
+    Raises WrongKeyTypeError.
+    """
+    streams = list(dict.fromkeys(streams))
+    replies = server.pipeline(
+        [("XINFO", subcommand, stream) for stream in streams for subcommand in ("STREAM", "GROUPS")]
+    )
+    views: list[StreamView] = []
+    infos: dict[str | bytes, list[GroupInfo]] = {}
+    for stream, description, groups in zip(streams, replies[0::2], replies[1::2], strict=True):
+        if is_no_such_key(description):
+            continue
+        for reply in (description, groups):
+            if isinstance(reply, ReplyError):
+                raise server.error_of(reply, ("XINFO", "STREAM", stream))
+        state, ends = stream_in(description), ends_in(description)
+        infos[stream] = [info._replace(lag=_lag(info, ends)) for info in groups_in(groups)]
+        adds = idempotent_adds_in(description)
+        views.append(StreamView(name_text(stream), state.length, state.added, str(state.last), (), adds))
+    released = _released(server, infos) if count_released else {}
+    return [
+        replace(
+            view, groups=tuple(_group(view.stream, info, released.get((stream, info.name))) for info in infos[stream])
+        )
+        for view, stream in zip(views, infos, strict=True)
+    ]
+
+
+def _released(server: Server, infos: Mapping[str | bytes, Sequence[GroupInfo]]) -> dict[tuple[str | bytes, bytes], int]:
+    """Return the released entries of each group, without groups whose pending entries the user may not list."""
+    groups = [(stream, info) for stream, of_stream in infos.items() for info in of_stream]
+    pending = [(stream, info.name) for stream, info in groups if info.pending]
+    replies = server.pipeline([("XPENDING", stream, group) for stream, group in pending])
+    counts = {(stream, info.name): 0 for stream, info in groups if not info.pending}
+    for group, reply in zip(pending, replies, strict=True):
+        if not isinstance(reply, ReplyError):
+            counts[group] = released_in(reply)
+    return counts
+
+
+def _lag(info: GroupInfo, ends: StreamEnds | None) -> int | None:
+    return 0 if ends is None else lag_of(info, ends.length, ends.first[0], ends.last[0])
+
+
+def _group(stream: str, info: GroupInfo, released: int | None) -> GroupView:
+    position = str(info.last_delivered)
+    return GroupView(stream, name_text(info.name), info.consumers, info.pending, info.lag, position, released)

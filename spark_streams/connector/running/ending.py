@@ -53,7 +53,6 @@ class Stop:
 
     @property
     def is_requested(self) -> bool:
-        """Whether a stop was requested."""
         return self._requested.is_set()
 
     @contextlib.contextmanager

@@ -81,7 +81,6 @@ def drain_running(query: StreamingQuery) -> None:
 
 
 def _batch_of(query: StreamingQuery) -> object:
-    """Return the number of the last batch that has ended."""
     return query.lastProgress["batchId"] if query.lastProgress else None
 
 
@@ -136,7 +135,6 @@ Runnable: TypeAlias = StreamingQuery | DataStreamWriter  # Spark's own, or those
 
 
 def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: bool | None) -> StreamingQuery:
-    """Run a query, see spark_streams.run."""
     show = bool(os.environ.get(ALL)) if traceback is None else traceback
     with contextlib.ExitStack() as closing:
         closing.enter_context(errors_in_one_line(show))

@@ -36,8 +36,6 @@ _long = re.compile(_LONG, re.DOTALL).match
 
 
 class AvroWalk:
-    """The walk of a schema."""
-
     def __init__(self, schema: Json, named: Mapping[str, Json], read_fields: Mapping[str, int]) -> None:
         """schema, named: as `avro.parsed` returns them; read_fields: how many fields the reader's record of a name has.
 

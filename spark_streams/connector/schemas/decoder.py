@@ -188,7 +188,6 @@ def reader_of(form: PayloadFormat, given: Schema | None) -> Reader:
 
 @functools.cache
 def registry_of(url: str, login: Login, serialized: bool) -> Registry:
-    """Return this process' client of a registry."""
     return Registry(url, login, serialized)
 
 

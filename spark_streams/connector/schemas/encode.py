@@ -56,8 +56,6 @@ class FormatWriter(Protocol):
 
 
 class Encoder:
-    """Encodes structs of one target."""
-
     def __init__(self, target: EncodeTarget) -> None:
         """Raise errors of the format's package if the schema is not valid."""
         self._writer = _writer(target)

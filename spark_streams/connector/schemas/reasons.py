@@ -58,7 +58,6 @@ class StepBudget(threading.local):
     left = 0
 
     def begin(self, size: int) -> None:
-        """Begin a value of this many bytes."""
         self.left = _FIRST_STEPS + _STEPS_OF_A_BYTE * size
 
     def take(self, count: int = 1) -> None:

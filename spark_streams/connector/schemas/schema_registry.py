@@ -44,8 +44,6 @@ _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 @dataclass(frozen=True)
 class Schema:
-    """A schema."""
-
     text: str  # for Protobuf: its descriptor in base64
     kind: str = "AVRO"
     references: tuple[Schema, ...] = ()

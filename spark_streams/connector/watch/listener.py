@@ -269,7 +269,6 @@ class Watch(StreamingQueryListener):
 
 
 def _now() -> str:
-    """Return the current time as Spark writes it."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
@@ -283,7 +282,6 @@ def attach(
     lineage: str | None,
     unhealthy_after: str,
 ) -> Watch:
-    """See spark_streams.watch."""
     try:
         limit = limit_of(unhealthy_after)
     except ValueError as error:

@@ -82,7 +82,6 @@ class MetricsPage:
 
     @property
     def port(self) -> int | None:
-        """The port on which metrics are served."""
         return None if self._server is None else self._server.server_port
 
     def write(self) -> None:

@@ -24,8 +24,6 @@ _OURS = frozenset({"format", "group", "consumer", "streams"})
 
 @dataclass(frozen=True)
 class StreamProgress:
-    """One stream of a source."""
-
     stream: str
     position: str  # the last entry that was read; 0-0: the query has only read claimed entries
     entries: int  # of the batch
@@ -36,8 +34,6 @@ class StreamProgress:
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """One rstream source of the query."""
-
     group: str
     consumer: str
     streams: tuple[StreamProgress, ...]
@@ -50,8 +46,6 @@ class SourceProgress:
 
 @dataclass(frozen=True)
 class Progress:
-    """One micro-batch."""
-
     began: str  # time of its trigger, ISO-8601, UTC
     query: str  # the query's name, or its ID without a name
     id: str
@@ -207,7 +201,6 @@ class WatchedQuery:
         return replace(source, streams=tuple(map(with_run_counts, source.streams)))
 
     def terminated(self, run: str, failed: bool) -> None:
-        """Record the end of a run."""
         if run == self.run:
             self.running = False
         self.failed = failed
@@ -215,7 +208,6 @@ class WatchedQuery:
 
     @property
     def sources(self) -> tuple[SourceProgress, ...]:
-        """The sources, as of the last micro-batch."""
         return () if self.last is None else self.last.sources
 
     @property
@@ -225,7 +217,6 @@ class WatchedQuery:
 
     @property
     def totals(self) -> dict[tuple[str, str], Counts]:
-        """The counts over all runs."""
         return _sum(self.ended, *self.counts.values(), *self.dead_letters.values())
 
 
@@ -273,7 +264,6 @@ class Health:
         self._last[run] = query, event, self._now()
 
     def ended(self, run: str) -> None:
-        """Record the end of a run."""
         self._none_since = self._now()
         self._last.pop(run, None)
 

@@ -58,7 +58,6 @@ class LagCache:
 
     @property
     def answers(self) -> bool:
-        """Whether the server answered the last request."""
         return self._connection.answers
 
     def fetch(self, keys: Iterable[Key]) -> dict[Key, GroupLag]:
@@ -100,7 +99,6 @@ class LagCache:
             return self._connection.use(act)
 
     def close(self) -> None:
-        """Close the connection."""
         with self._lock:
             self._connection.close()
 

@@ -51,7 +51,6 @@ class Processes:
 
     @property
     def pid(self) -> int:
-        """ID of this process."""
         return os.getpid()
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_streams.connector.deadletter.criteria import parse_criteria
 from spark_streams.connector.errors import ConfigError
-from spark_streams.connector.lag.group_views import view_streams
+from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.wire.connect import connect
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.part import Facts, Part

@@ -7,7 +7,7 @@ import time
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.connector.errors import ConfigError, RStreamError
-from spark_streams.connector.lag.group_views import view_streams
+from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.running.ending import cut
 from spark_streams.connector.sink.ledger.batch_commit import rows_written

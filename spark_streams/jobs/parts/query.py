@@ -14,7 +14,7 @@ from spark_streams import watch
 from spark_streams.base.times import duration
 from spark_streams.connector.deadletter.inspect.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.connector.errors import ConfigError
-from spark_streams.connector.lag.group_views import StreamView, view_streams
+from spark_streams.connector.lag.survey import StreamView, view_streams
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.running.ending import end_between_batches
 from spark_streams.connector.shards.names import Shard

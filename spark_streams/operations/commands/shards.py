@@ -230,7 +230,7 @@ def _require_none_waits(server: Server, shard_set: ShardSet, names: Sequence[str
 
 def _require_read(server: Server, shard_set: ShardSet, returned: Sequence[str]) -> None:
     from spark_streams.base.ids import StreamId
-    from spark_streams.connector.lag.group_views import view_streams
+    from spark_streams.connector.lag.survey import view_streams
 
     for view in view_streams(server, [*shard_set.names, *returned]):
         late = [

@@ -53,8 +53,6 @@ _log = logging.getLogger("spark_streams.operations.monitor")
 
 @dataclass(frozen=True)
 class QuerySource:
-    """A source of format("rstream")."""
-
     address: Address
     group: str
     consumer: str

@@ -107,12 +107,10 @@ class Address:
 
     @property
     def asks_sentinels(self) -> bool:
-        """Whether sentinels name the server."""
         return self.url.startswith(server_url.SENTINEL)
 
     @property
     def is_cluster(self) -> bool:
-        """Whether this is a cluster."""
         return self.url.startswith(server_url.CLUSTER)
 
     @property

@@ -433,7 +433,6 @@ class Connection(Commands):
                 raise ReplyTooLargeError
 
     def fileno(self) -> int:
-        """The file descriptor of the socket, for select and poll."""
         return socket_of(self._connection).fileno()
 
     @property

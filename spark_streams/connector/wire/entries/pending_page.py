@@ -29,8 +29,6 @@ _ENTRY_BYTES = 128  # more than an entry has beside the name of its consumer
 
 @dataclass(frozen=True)
 class PendingPage:
-    """One XPENDING reply."""
-
     count: int  # pending entries
     last: StreamId | None  # ID of the last entry in the reply; None: it is empty
     ids: bytes  # their IDs as packed arguments in a row

@@ -24,8 +24,6 @@ Entry = tuple[StreamId, Sequence[bytes]]  # its ID; name, value, name, value …
 
 
 class StreamState(NamedTuple):
-    """A stream."""
-
     last: StreamId  # ID of the last entry ever added; 0-0: none
     length: int  # current entries
     added: int | None  # entries ever added; None before Redis 7
@@ -69,8 +67,6 @@ class GroupInfo(NamedTuple):
 
 
 class ConsumerInfo(NamedTuple):
-    """A consumer of a group."""
-
     name: bytes
     pending: int  # entries that it has not acknowledged
     idle: int  # milliseconds since its last attempt to read or claim
@@ -100,7 +96,6 @@ def read_stream_state(server: Server, stream: str | bytes, reply: Reply) -> Stre
 
 
 def stream_in(reply: Sequence[Reply]) -> StreamState:
-    """Return the state from the reply to XINFO STREAM."""
     info = pairs(reply)
     first, newest = info.get(b"recorded-first-entry-id"), info[b"last-entry"]
     last = info[b"last-generated-id"]
@@ -199,7 +194,6 @@ def lag_of(info: GroupInfo, length: int, first: StreamId | None, top: StreamId) 
 
 
 def consumers_in(reply: Sequence[Reply]) -> list[ConsumerInfo]:
-    """Return the consumers from the reply to XINFO CONSUMERS."""
     return [
         ConsumerInfo(info[b"name"], info[b"pending"], info[b"idle"], b"inactive" in info) for info in map(pairs, reply)
     ]

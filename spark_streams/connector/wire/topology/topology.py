@@ -54,8 +54,6 @@ def unreachable_reason(address: Address, error: RStreamError) -> str:
 
 @dataclass(frozen=True)
 class SlotMap:
-    """The report of one node."""
-
     owners: tuple[Node | None, ...] = field(repr=False)  # by slot; None: no node owns it
     masters: tuple[Node, ...]  # in the order of their slots
     followers: Mapping[Node, tuple[Node, ...]]  # the replicas of each master
@@ -82,7 +80,6 @@ class SlotMap:
 
     @property
     def replicas(self) -> tuple[Node, ...]:
-        """All replicas."""
         return tuple(dict.fromkeys(node for replicas in self.followers.values() for node in replicas))
 
     def with_owners(self, moved: Mapping[int, Node]) -> SlotMap:

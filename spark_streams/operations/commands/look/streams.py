@@ -10,7 +10,7 @@ import click
 from spark_streams.operations.commands.shared import connect, json_option, print_json, print_table, url_option
 
 if TYPE_CHECKING:
-    from spark_streams.connector.lag.group_views import GroupView, StreamView
+    from spark_streams.connector.lag.survey import GroupView, StreamView
 
 _OF_ADDS = ("idempotent", "duplicates")  # columns
 
@@ -33,7 +33,7 @@ def streams(url: str, as_json: bool) -> None:
       rstream streams --url redis://user:password@host:6379/0
       rstream streams --json | jq '.[] | select(.length > 1000000) | .stream'
     """
-    from spark_streams.connector.lag.group_views import view_streams
+    from spark_streams.connector.lag.survey import view_streams
     from spark_streams.connector.wire.replies.scan import list_streams, without_retry_streams
 
     with connect(url) as server:
