@@ -20,13 +20,12 @@ from typing import TypeVar
 
 from spark_streams.base.id_times import age_ms
 from spark_streams.base.ids import StreamId
-from spark_streams.base.numbers import parse_number
 from spark_streams.base.units import duration, size
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.lag.survey import GroupLag, StreamSummary, Survey
 from spark_streams.connector.wire.connection.connection import ReplyError
+from spark_streams.connector.wire.connection.named_errors import ASK, Memory
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import info
 
 
 @dataclass(frozen=True)
@@ -348,17 +347,15 @@ def node_memories(server: Server, refused: Callable[[RStreamError], object]) -> 
     """Return the memory of each server. refused: receives the error if the user may not ask."""
     memories = []
     for node in server.nodes():
-        [reply] = node.pipeline([("INFO", "memory")])
+        [reply] = node.pipeline([ASK])
         if isinstance(reply, ReplyError):
-            refused(node.error_of(reply, ("INFO", "memory")))
+            refused(node.error_of(reply, ASK))
             continue
-        memory = info(reply)
-        if "used_memory" not in memory:
-            continue
-        nodes = node.node_address.nodes
-        name = f"{nodes[0][0]}:{nodes[0][1]}" if nodes else str(node.node_address)
-        used, limit = parse_number(memory["used_memory"]) or 0, parse_number(memory.get("maxmemory", "")) or 0
-        memories.append(NodeMemory(name, used, limit, memory.get("maxmemory_policy", "noeviction")))
+        memory = Memory.read(reply)
+        if memory.used:
+            nodes = node.node_address.nodes
+            name = f"{nodes[0][0]}:{nodes[0][1]}" if nodes else str(node.node_address)
+            memories.append(NodeMemory(name, memory.used, memory.limit, memory.policy))
     return memories
 
 

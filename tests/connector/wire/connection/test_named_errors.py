@@ -220,6 +220,8 @@ def test_a_user_who_may_not_ask_for_the_memory_gets_the_same_advice(redis_server
 def test_replies_without_numbers_tell_nothing() -> None:
     assert Memory.read(ReplyError("NOPERM")) == Memory.read(b"# Memory\r\nused_memory:x\r\n") == Memory()
     assert Memory.read(b"# Memory\r\nused_memory:10\r\nmaxmemory:4\r\nmaxmemory_human:9\r\n") == Memory(10, 4)
+    told = b"# Memory\r\nused_memory:10\r\nmaxmemory:4\r\nmaxmemory_policy:allkeys-lru\r\n"
+    assert Memory.read(told) == Memory(10, 4, "allkeys-lru")
 
 
 @pytest.mark.parametrize("as_value", [True, False])
