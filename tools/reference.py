@@ -20,7 +20,7 @@ import click
 from spark_streams.cli import main as rstream
 from spark_streams.connector import counters, errors
 from spark_streams.connector.lag import group_metrics
-from spark_streams.connector.lag.group_metrics import Table
+from spark_streams.connector.lag.group_metrics import MetricTable
 from spark_streams.connector.options import migration
 from spark_streams.connector.options.access_options import CONTRADICTIONS, NEEDS
 from spark_streams.connector.options.option import REQUIRED, Option, documented
@@ -295,7 +295,7 @@ def _about(option: click.Option) -> str:
 # -------------------------------------------------------------------------------------------------------------- metrics
 
 
-def metrics_of(tables: Iterable[Table]) -> str:
+def metrics_of(tables: Iterable[MetricTable]) -> str:
     rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
     for table in tables:
         for family in table.families:

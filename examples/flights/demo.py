@@ -27,7 +27,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from spark_streams.connector.lag.groups import StreamView, view_streams
+from spark_streams.connector.lag.survey import StreamView, view_streams
 from spark_streams.connector.spark.startup.sitecustomize import add_to_path
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.server import Server

@@ -20,20 +20,15 @@ from spark_streams.base.untyped import Json
 
 @dataclass(frozen=True)
 class RunCounter:
-    """A counter of one run, by stream; if it counts values, also by column.
+    """A counter of one run, by stream; if it counts values, also by column."""
 
-    name: in Spark's progress and in log lines; meaning: in docs/reference/metrics.md; heading: of its column in tables
-    of notebooks and of the console, empty: in none; metric: without `_total`, empty: none; is_alarm: the console shows
-    a count above zero in red; at_zero: log lines have it, too, while it is zero.
-    """
-
-    name: str
+    name: str  # in Spark's progress and in log lines
     unit: Literal["entries", "values"]
-    meaning: str
-    heading: str = ""
-    metric: str = ""
-    is_alarm: bool = False
-    at_zero: bool = True
+    meaning: str  # in docs/reference/metrics.md
+    heading: str = ""  # of its column in tables of notebooks and of the console; empty: in none
+    metric: str = ""  # without `_total`; empty: none
+    is_alarm: bool = False  # the console shows a count above zero in red
+    at_zero: bool = True  # log lines have it, too, while it is zero
 
 
 LOST = RunCounter(

@@ -157,16 +157,15 @@ async def write_async(
 
 @dataclass(frozen=True)
 class _DeadLetter:
-    """A dead letter that is not written yet. encode: the reverse of what the client decodes; failure: values of the
-    envelope, by names without their prefix."""
+    """A dead letter that is not written yet."""
 
-    encode: Callable[[Value], bytes]
+    encode: Callable[[Value], bytes]  # the reverse of what the client decodes
     stream: bytes
     group: bytes
     entry_id: bytes
     fields: Sequence[bytes]
     to: bytes
-    failure: Mapping[str, str]
+    failure: Mapping[str, str]  # values of the envelope, by names without their prefix
 
     @classmethod
     def encoded(

@@ -21,7 +21,7 @@ import click
 from rich.console import Console
 
 from spark_streams.connector.errors import OptionError
-from spark_streams.connector.running.console import disable_python_loggers
+from spark_streams.connector.running.error_output import disable_python_loggers
 from spark_streams.connector.running.error_summary import one_line
 from spark_streams.connector.spark.installation import has_java
 from spark_streams.connector.wire.address.server_url import redacted

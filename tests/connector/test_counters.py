@@ -15,8 +15,8 @@ from spark_streams.connector.source.group.recovery import RunCounters
 from spark_streams.connector.spark.data_source import REPORT, StartingReader
 from spark_streams.connector.watch.log_lines import progress_line, read_lines, text
 from spark_streams.connector.watch.notebook import query_table
-from spark_streams.connector.watch.progress import Progress, Query, read_progress
-from spark_streams.connector.watch.query_metrics import Collector, tables
+from spark_streams.connector.watch.progress import Progress, WatchedQuery, read_progress
+from spark_streams.connector.watch.query_metrics import QueryCollector, tables
 from spark_streams.operations.console.charts.query_logs import QueryLogs
 from spark_streams.operations.console.rendering import environment
 from tools.reference import log_counters, metrics_of
@@ -88,7 +88,7 @@ def test_a_new_counter_is_in_log_lines_which_are_read_back_also_if_they_are_olde
 
 
 def test_a_new_counter_is_a_column_of_notebooks_and_of_the_console_if_it_has_a_heading() -> None:
-    query = Query("q", "q1")
+    query = WatchedQuery("q", "q1")
     query.progressed(progressed(counted().to_json()))
     table = query_table([query])
     assert table.columns[-2:] == ("late entries ", "odd values ")
@@ -104,12 +104,12 @@ def test_a_new_counter_is_a_column_of_notebooks_and_of_the_console_if_it_has_a_h
 
 def test_a_new_counter_is_a_metric_and_a_row_of_the_reference_if_it_has_a_name_there() -> None:
     pytest.importorskip("prometheus_client")
-    query = Query("q", "q1")
+    query = WatchedQuery("q", "q1")
     query.progressed(progressed(counted().to_json()))
     lags: Any = SimpleNamespace(fetch=lambda keys: {}, margins=lambda keys: {}, waiting=lambda keys: {}, answers=True)
     samples = {
         (sample.name, sample.labels.get("column")): sample.value
-        for metric in Collector(lambda: [query], lags).collect()
+        for metric in QueryCollector(lambda: [query], lags).collect()
         for sample in metric.samples
     }
     assert samples["rstream_late_entries_total", None] == 7

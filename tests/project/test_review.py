@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from spark_streams.connector.schemas.registry import client_context
+from spark_streams.connector.schemas.schema_registry import client_context
 from spark_streams.connector.wire.address.redis_py import _tls
 from spark_streams.engine.server.listeners import _tls_context
 from spark_streams.engine.settings.config import Config
@@ -51,7 +51,7 @@ def test_the_modules_that_open_a_connection_are_known() -> None:
         if calls & {"connect", "create_connection", "open_connection"}:
             by_socket.add(name)
     assert by_http == {
-        "connector/schemas/registry.py",
+        "connector/schemas/schema_registry.py",
         "connector/watch/lineage/lineage.py",
     }
     assert by_socket == {

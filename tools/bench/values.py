@@ -19,9 +19,9 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from spark_streams.connector.schemas.decode import decode_array
-from spark_streams.connector.schemas.encode import Target, encode_array
+from spark_streams.connector.schemas.encode import EncodeTarget, encode_array
 from spark_streams.connector.schemas.payload_format import PayloadFormat
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 from spark_streams.connector.spark.arrow import arrow_schema
 from tools.bench.row import Row
 
@@ -66,7 +66,7 @@ def rows(_stack: contextlib.ExitStack) -> list[Row]:
     """All rows of the group."""
     values, parsed = _values(), fastavro.parse_schema(_SCHEMA)
     structs = pa.array(values, pa.struct(list(arrow_schema(_COLUMNS))))
-    target, form = Target("avro", Schema(json.dumps(_SCHEMA))), PayloadFormat("avro", json.dumps(_SCHEMA))
+    target, form = EncodeTarget("avro", Schema(json.dumps(_SCHEMA))), PayloadFormat("avro", json.dumps(_SCHEMA))
     bodies = encode_array(structs, target).field("value")
     payloads = bodies.to_pylist()
 

@@ -22,7 +22,7 @@ from spark_streams.base.pattern import escape
 from spark_streams.connector.deadletter.waiting_entries import WaitingEntries, waiting_entries, waiting_of
 from spark_streams.connector.errors import GroupInUseError, StreamMissingError, StreamStateError
 from spark_streams.connector.keys import PREFIX, key_beside, key_of_query, keys_of_consumer, keys_of_group
-from spark_streams.connector.lag.groups import GroupView, StreamView, view_streams
+from spark_streams.connector.lag.survey import GroupView, StreamView, view_streams
 from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.options.table import SOURCE
 from spark_streams.connector.retention import (

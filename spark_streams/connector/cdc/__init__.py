@@ -2,7 +2,7 @@
 
 change_events.py   from the entries of a stream to rows
 expressions.py     parts of SQL; JSON texts with all digits of their numbers
-values.py          a value of an event as the value of a column: decimal numbers, dates, times
+event_values.py    a value of an event as the value of a column: decimal numbers, dates, times
 order.py           the order of the changes of a key
 """
 

@@ -24,6 +24,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from spark_streams.connector.cdc.event_values import FIELD, Converter, Decimals, Unit
 from spark_streams.connector.cdc.expressions import (
     TEXTS,
     literal,
@@ -35,7 +36,6 @@ from spark_streams.connector.cdc.expressions import (
     read_json,
 )
 from spark_streams.connector.cdc.order import place
-from spark_streams.connector.cdc.values import FIELD, Converter, Decimals, Unit
 from spark_streams.connector.errors import InvalidOptionError, SchemaError
 
 # -- the placeholder of a value that is not in the event ---------------------------------------------------------------
@@ -69,7 +69,7 @@ def forms_of(placeholder: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Columns:
+class EventColumns:
     """row: the columns; is_case_sensitive: whether names that differ in case are different.
 
     Values and kinds are structs with a field for each column. A value is a text of expressions.py.
@@ -127,7 +127,6 @@ class Columns:
 
 
 def _name(field: StructField) -> str:
-    """Return the name of a column's member."""
     return literal(name_in_json(field.name))
 
 
@@ -191,9 +190,11 @@ def debezium(
     row = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(row, StructType):
         raise SchemaError(f"schema {schema!r} names no columns: write it as 'id BIGINT, name STRING'")
-    _check(df, row, unavailable, timestamps=(timestamps, get_args(Unit)), decimals=(decimals, get_args(Decimals)))
+    _check_arguments(
+        df, row, unavailable, timestamps=(timestamps, get_args(Unit)), decimals=(decimals, get_args(Decimals))
+    )
     is_case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-    columns = Columns(row, Converter(timestamps, decimals), is_case_sensitive)
+    columns = EventColumns(row, Converter(timestamps, decimals), is_case_sensitive)
     # Not a filter: Spark would evaluate it before, and read each JSON text once more for it.
     is_row = F.when(~F.col("__is_other"), F.array(F.lit(True)))
     staged = _events(df, unwrapped, null).select("*", F.explode(is_row).alias("__is_row"))
@@ -231,7 +232,9 @@ def debezium(
     )
 
 
-def _check(df: DataFrame, row: StructType, unavailable: str, **words: tuple[str | None, tuple[str, ...]]) -> None:
+def _check_arguments(
+    df: DataFrame, row: StructType, unavailable: str, **words: tuple[str | None, tuple[str, ...]]
+) -> None:
     missing = [name for name in _NEEDED if name not in df.columns]
     if missing:
         raise SchemaError(

@@ -20,7 +20,6 @@ def quoted(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Return a text as a literal."""
     parts = [f"r'{part}'" for part in text.split("'")]
     return parts[0] if len(parts) == 1 else f"concat({', char(39), '.join(parts)})"
 

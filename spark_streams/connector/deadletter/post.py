@@ -35,9 +35,9 @@ from spark_streams.connector.errors import RowTooLargeError, ServerReplyError, S
 from spark_streams.connector.keys import key_beside, origin_of
 from spark_streams.connector.wire.connection.connection import Connection, Reply, ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.limits import find_exceeded_limit
 from spark_streams.connector.wire.replies.multi_exec import transact, transact_each
 from spark_streams.connector.wire.replies.replies import find_errors
+from spark_streams.connector.wire.server_limits import find_exceeded_limit
 
 _ATTEMPTS = 100  # while other clients append to the same dead-letter stream
 

@@ -27,7 +27,7 @@ class Family(NamedTuple):
     counts: bool = False
 
 
-class Table(NamedTuple):
+class MetricTable(NamedTuple):
     """Metrics that have the same labels."""
 
     labels: tuple[str, ...]
@@ -38,8 +38,7 @@ class Table(NamedTuple):
 Sample = tuple[Sequence[str], Sequence[float | None]]
 
 
-def metrics(table: Table, samples: Iterable[Sample]) -> Iterator[Metric]:
-    """Return the metrics of a table with these samples."""
+def metrics(table: MetricTable, samples: Iterable[Sample]) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     families = [
@@ -53,7 +52,7 @@ def metrics(table: Table, samples: Iterable[Sample]) -> Iterator[Metric]:
     yield from families
 
 
-_GROUP = Table(
+_GROUP = MetricTable(
     OF_GROUPS,
     (
         Family("rstream_lag_entries", "Entries that are not yet delivered to the group."),
@@ -66,14 +65,14 @@ _GROUP = Table(
         ),
     ),
 )
-_WAITING = Table(
+_WAITING = MetricTable(
     (*OF_GROUPS, "attempt"),
     (
         Family("rstream_waiting_entries", "Entries that wait for a retry (retryDelay)."),
         Family("rstream_waiting_seconds", "Seconds until the first of these is due."),
     ),
 )
-_MARGIN = Table(
+_MARGIN = MetricTable(
     (*OF_GROUPS, "rule"),
     (
         Family(
@@ -82,12 +81,11 @@ _MARGIN = Table(
         ),
     ),
 )
-_SERVER = Table((), (Family("rstream_server_up", "1 if the stream server answers."),))
+_SERVER = MetricTable((), (Family("rstream_server_up", "1 if the stream server answers."),))
 TABLES = (_SERVER, _GROUP, _MARGIN, _WAITING)
 
 
 def group_metrics(groups: Iterable[GroupLag]) -> Iterable[Metric]:
-    """Return the metrics of these groups."""
     return metrics(_GROUP, map(_of_group, groups))
 
 

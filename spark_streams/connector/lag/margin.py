@@ -1,4 +1,9 @@
-"""A stream, a group and a server's memory at one moment, as numbers that can be compared with later ones. Pure.
+"""Margin of a group: the time until trimming, or a server that evicts, removes an entry that the group still needs.
+
+Nothing on a server records by which rule a stream is trimmed: any client may trim it. So the rule is what is observed,
+and an answer that cannot be observed is "unknown", with its reason. All is pure: points (a stream, a group and a
+server's memory at one moment, as numbers), the rule that they show, the margin of a group, and the points of the last
+minutes.
 
 entries ever added   |······ removed ······|████ not needed ████|░░░░░░ needed ░░░░░░|
                      0                  removed               needed               added
@@ -14,26 +19,22 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from spark_streams.base.ids import StreamId, age_ms
-from spark_streams.base.numbers import parse_number
 from spark_streams.base.units import duration, size
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.lag.survey import GroupLag, StreamSummary, Survey
 from spark_streams.connector.wire.connection.connection import ReplyError
+from spark_streams.connector.wire.connection.named_errors import ASK, Memory
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import info
 
 
 @dataclass(frozen=True)
 class StreamPoint:
-    """length, added: entries, now and ever; first_age_ms: age of the oldest entry, None if its ID is not a time; bytes:
-    memory of the stream, None if not known; first: the oldest entry, None: there is none."""
-
     at_ms: int
-    length: int
-    added: int
-    first_age_ms: int | None
-    bytes: int | None = None
-    first: StreamId | None = None
+    length: int  # entries now
+    added: int  # entries ever added
+    first_age_ms: int | None  # age of the oldest entry; None: its ID is not a time
+    bytes: int | None = None  # memory of the stream; None: not known
+    first: StreamId | None = None  # the oldest entry; None: there is none
 
     @property
     def removed(self) -> int:
@@ -52,14 +53,12 @@ class StreamPoint:
 
 @dataclass(frozen=True)
 class GroupPoint:
-    """needed: number of the first entry that the group has not acknowledged, counted as `added` counts, None if not
-    known; lag_ms: age of this entry, None if its ID is not a time; waits: whether there is such an entry; is_exact:
-    whether the number is known, and not estimated. A number below the stream's `removed`: it was trimmed unread."""
-
+    # Number of the first entry that the group has not acknowledged, counted as `added` counts; None: not known. A
+    # number below the stream's `removed`: it was trimmed unread.
     needed: float | None
-    lag_ms: int | None
-    waits: bool
-    is_exact: bool = False
+    lag_ms: int | None  # age of this entry; None: its ID is not a time
+    waits: bool  # whether there is such an entry
+    is_exact: bool = False  # the number is known, and not estimated
 
     @classmethod
     def of(cls, group: GroupLag, stream: StreamPoint) -> GroupPoint:
@@ -73,7 +72,7 @@ class GroupPoint:
             is_first = oldest == stream.first
             return cls(stream.removed if is_first else stream.removed - 1, group.lag_ms, waits, True)
         if stream.first is not None and position >= stream.first:
-            # Entries that were added after the look at the stream are in the lag, but the first entry is not needed.
+            # Entries that were added after the stream's snapshot are in the lag, but the first entry is not needed.
             needed = None if group.at_least else max(stream.added - group.lag, stream.removed + 1)
             return cls(needed, group.lag_ms, waits, needed is not None)
         # All that the stream has is undelivered. Only the group's own count tells whether more was.
@@ -97,12 +96,12 @@ def _estimate(group: GroupLag, stream: StreamPoint, position: StreamId) -> float
 
 @dataclass(frozen=True)
 class MemoryPoint:
-    """Memory of a server in bytes. limit: maxmemory, 0: none; policy: maxmemory-policy."""
+    """Memory of a server in bytes."""
 
     at_ms: int
     used: int
-    limit: int
-    policy: str
+    limit: int  # maxmemory; 0: none
+    policy: str  # maxmemory-policy
 
 
 # -- the rule by which a stream is trimmed, as its points of the last minutes show it ----------------------------------
@@ -126,19 +125,18 @@ _OF_CHANGE = 0.1  # of what it would have changed by without trimming
 _FEWEST = 4  # moments that show a rule: fewer agree by chance
 _LESS = 3  # times as steady: another value is the rule instead of the length
 _CLEAR = 5  # times the nodes that it varies by: a smaller value must stay within a node
-_STOPS = 2  # of so many looks at a removal, one at least saw it stop exactly at the slowest group
+_STOPS = 2  # of so many snapshots of a removal, one at least saw it stop exactly at the slowest group
 
 
 @dataclass(frozen=True)
 class Rule:
-    """kind: the rule, empty if none is known; why: what was seen, or why no rule is known; added, removed: entries per
-    ms; limit: the length, the age in ms or the bytes that stay."""
+    """By which rule a stream is trimmed."""
 
-    kind: str
-    why: str
-    added: float = 0.0
-    removed: float = 0.0
-    limit: float = 0.0
+    kind: str  # empty if none is known
+    why: str  # what was seen, or why no rule is known
+    added: float = 0.0  # entries per ms
+    removed: float = 0.0  # entries per ms
+    limit: float = 0.0  # the length, the age in ms or the bytes that stay
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ class _Steady:
 def rule_of(points: Sequence[StreamPoint], groups: Sequence[Sequence[GroupPoint | None]]) -> Rule:
     """Return the rule of a stream. groups: of each group, its point at each of the moments, None: there was none."""
     if len(points) < 2:
-        return Rule("", "one look shows no rate")
+        return Rule("", "one snapshot shows no rate")
     began = _began(points) if points[-1].removed > points[0].removed else 0
     points, groups = points[began:], [group[began:] for group in groups]
     first, last = points[0], points[-1]
@@ -163,7 +161,7 @@ def rule_of(points: Sequence[StreamPoint], groups: Sequence[Sequence[GroupPoint 
             return Rule("", f"nothing was added or trimmed {seen}")
         return Rule("", f"nothing was trimmed {seen}; a limit that the stream has not reached does not show")
     if len(points) < _FEWEST:
-        return Rule("", f"entries were trimmed {seen}; {_FEWEST} looks are needed to see by which rule")
+        return Rule("", f"entries were trimmed {seen}; {_FEWEST} snapshots are needed to see by which rule")
     speeds = added / span, removed / span
     if _stops_at_groups(points, groups):
         return Rule(GROUPS, f"only entries that every group has acknowledged were trimmed {seen}", *speeds)
@@ -209,15 +207,15 @@ def _steady(values: Sequence[int | None], change: float, nodes: float) -> _Stead
 
 def _stops_at_groups(points: Sequence[StreamPoint], groups: Sequence[Sequence[GroupPoint | None]]) -> bool:
     """Whether the removal never passed the slowest group, and stopped exactly there."""
-    stops = looks = 0
+    stops = snapshots = 0
     for number, point in enumerate(points):
         known = [one for group in groups if (one := group[number]) is not None]
         if not known or any(one.needed is None or one.needed < point.removed for one in known):
             return False
         if number and point.removed > points[number - 1].removed:
-            looks += 1
+            snapshots += 1
             stops += any(one.is_exact and one.needed == point.removed for one in known)
-    return stops >= _FEWEST - 1 and stops * _STOPS >= looks
+    return stops >= _FEWEST - 1 and stops * _STOPS >= snapshots
 
 
 def _rounded(value: float) -> int:
@@ -313,7 +311,7 @@ def memory_margin(points: Sequence[MemoryPoint]) -> Margin:
     if last.used >= last.limit:
         until = 0.0
     elif len(points) == 1:
-        return Margin(None, UNKNOWN, f"{full}; one look shows no rate")
+        return Margin(None, UNKNOWN, f"{full}; one snapshot shows no rate")
     return Margin(until / 1000, MEMORY, f"{full}; a full server then evicts streams ({last.policy})")
 
 
@@ -336,30 +334,27 @@ def order(margin: Margin) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class NodeMemory:
-    """A server's memory in bytes. node: `host:port`; limit: maxmemory, 0 if there is no limit; policy:
-    maxmemory-policy."""
+    """A server's memory in bytes."""
 
-    node: str
+    node: str  # host:port
     used: int
-    limit: int
-    policy: str = "noeviction"
+    limit: int  # maxmemory; 0: no limit
+    policy: str = "noeviction"  # maxmemory-policy
 
 
 def node_memories(server: Server, refused: Callable[[RStreamError], object]) -> list[NodeMemory]:
     """Return the memory of each server. refused: receives the error if the user may not ask."""
     memories = []
     for node in server.nodes():
-        [reply] = node.pipeline([("INFO", "memory")])
+        [reply] = node.pipeline([ASK])
         if isinstance(reply, ReplyError):
-            refused(node.error_of(reply, ("INFO", "memory")))
+            refused(node.error_of(reply, ASK))
             continue
-        memory = info(reply)
-        if "used_memory" not in memory:
-            continue
-        nodes = node.node_address.nodes
-        name = f"{nodes[0][0]}:{nodes[0][1]}" if nodes else str(node.node_address)
-        used, limit = parse_number(memory["used_memory"]) or 0, parse_number(memory.get("maxmemory", "")) or 0
-        memories.append(NodeMemory(name, used, limit, memory.get("maxmemory_policy", "noeviction")))
+        memory = Memory.read(reply)
+        if memory.used:
+            nodes = node.node_address.nodes
+            name = f"{nodes[0][0]}:{nodes[0][1]}" if nodes else str(node.node_address)
+            memories.append(NodeMemory(name, memory.used, memory.limit, memory.policy))
     return memories
 
 
@@ -412,7 +407,6 @@ class MarginWindow:
             del self._streams[gone]
 
     def margins(self, keys: Iterable[Key]) -> dict[Key, Margin]:
-        """Return the margin of each of these groups."""
         by_stream: dict[str, list[str]] = {}
         for stream, group in keys:
             by_stream.setdefault(stream, []).append(group)

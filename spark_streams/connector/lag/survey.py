@@ -22,6 +22,7 @@ from spark_streams.connector.wire.replies.xinfo import (
     ConsumerInfo,
     GroupInfo,
     IdempotentAdds,
+    StreamEnds,
     consumers_in,
     ends_in,
     groups_in,
@@ -41,39 +42,27 @@ _COMMANDS = 4_000  # per round trip
 
 @dataclass(frozen=True)
 class ConsumerLag:
-    """A consumer of a group. idle_ms: since its last request; oldest_idle_ms: since its oldest pending entry was
-    delivered, None if it has none."""
-
     consumer: str
     pending: int
-    idle_ms: int
-    oldest_idle_ms: int | None = None
+    idle_ms: int  # since its last request
+    oldest_idle_ms: int | None = None  # since its oldest pending entry was delivered; None: it has none
 
 
 @dataclass(frozen=True)
 class GroupLag:
-    """A group of a stream.
-
-    lag: undelivered entries; at_least: the lag was counted up to a limit, there are more; lag_ms: age of the oldest
-    entry that is not acknowledged, pending or undelivered (0: none; None: the IDs are not times); pending: entries
-    delivered and not acknowledged; oldest_idle_ms: how long the oldest of them has been pending (None: none);
-    delivered: entries ever delivered, None if the server does not know, or its count gives another lag; released:
-    pending entries that a consumer released (XNACK) and no consumer has taken; oldest_pending: ID of the lowest pending
-    entry, None if there is none.
-    """
-
     stream: str
     group: str
-    lag: int
-    at_least: bool
+    lag: int  # undelivered entries
+    at_least: bool  # the lag was counted up to a limit, there are more
+    # Age of the oldest entry that is not acknowledged, pending or undelivered; 0: none; None: the IDs are not times.
     lag_ms: int | None
-    pending: int
-    oldest_idle_ms: int | None
+    pending: int  # entries delivered and not acknowledged
+    oldest_idle_ms: int | None  # how long the oldest of them has been pending; None: none
     last_delivered: str
-    delivered: int | None
+    delivered: int | None  # entries ever delivered; None: the server does not know, or its count gives another lag
     consumers: tuple[ConsumerLag, ...] = ()
-    released: int = 0
-    oldest_pending: str | None = None
+    released: int = 0  # pending entries that a consumer released (XNACK) and no consumer has taken
+    oldest_pending: str | None = None  # ID of the lowest pending entry; None: there is none
 
     @property
     def is_active(self) -> bool:
@@ -83,31 +72,25 @@ class GroupLag:
 
 @dataclass(frozen=True)
 class StreamSummary:
-    """A stream. length: number of entries; added: entries ever added, None before Redis 7; last: last generated ID;
-    first: ID of the oldest entry, empty if there is none; has_dead_letters: the first or the last entry is a dead
-    letter; end_bytes: size of these two entries, which XINFO STREAM returns; entry_bytes: of the larger one of them;
-    idempotent: adds with XADD IDMP, None if there were none."""
-
     stream: str
-    length: int
-    added: int | None
-    last: str
-    first: str = ""
-    has_dead_letters: bool = False
-    end_bytes: int = 0
-    entry_bytes: int = 0
-    idempotent: IdempotentAdds | None = None
+    length: int  # number of entries
+    added: int | None  # entries ever added; None before Redis 7
+    last: str  # last generated ID
+    first: str = ""  # ID of the oldest entry; empty: there is none
+    has_dead_letters: bool = False  # the first or the last entry is a dead letter
+    end_bytes: int = 0  # size of these two entries, which XINFO STREAM returns
+    entry_bytes: int = 0  # of the larger one of them
+    idempotent: IdempotentAdds | None = None  # adds with XADD IDMP; None if there were none
 
 
 @dataclass(frozen=True)
 class Survey:
-    """All streams and groups at `at_ms`: milliseconds since the epoch by the server's clock, or by this machine's if
-    TIME is refused. left_out: number of groups beyond the maximum."""
+    """All streams and groups at one moment."""
 
-    at_ms: int
+    at_ms: int  # milliseconds since the epoch by the server's clock, or by this machine's if TIME is refused
     streams: tuple[StreamSummary, ...]
     groups: tuple[GroupLag, ...]
-    left_out: int = 0
+    left_out: int = 0  # groups beyond the maximum
 
 
 @dataclass
@@ -338,3 +321,79 @@ def _group_lag(draft: _Draft, at_ms: int) -> GroupLag:
         draft.released,
         None if oldest is None else str(oldest),
     )
+
+
+# -- streams and their groups in one round trip, their released entries in another, without details --------------------
+
+
+@dataclass(frozen=True)
+class GroupView:
+    stream: str
+    group: str
+    consumers: int
+    pending: int
+    lag: int | None  # undelivered entries; None: the server does not know
+    last_delivered: str
+    released: int | None = None  # pending entries that a consumer released (XNACK); None: not counted
+
+
+@dataclass(frozen=True)
+class StreamView:
+    stream: str
+    length: int  # number of entries
+    added: int | None  # entries ever added; None before Redis 7
+    last: str
+    groups: tuple[GroupView, ...]
+    idempotent: IdempotentAdds | None = None  # its adds with XADD IDMP; None if there were none
+
+
+def view_streams(server: Server, streams: Sequence[str | bytes], count_released: bool = False) -> list[StreamView]:
+    """Return those of the streams that exist, in order. Bytes of a name that are not UTF-8 are shown as `\\xff`.
+    count_released: also count the released entries of each group, in a second round trip.
+
+    Raises WrongKeyTypeError.
+    """
+    streams = list(dict.fromkeys(streams))
+    replies = server.pipeline(
+        [("XINFO", subcommand, stream) for stream in streams for subcommand in ("STREAM", "GROUPS")]
+    )
+    views: list[StreamView] = []
+    infos: dict[str | bytes, list[GroupInfo]] = {}
+    for stream, description, groups in zip(streams, replies[0::2], replies[1::2], strict=True):
+        if is_no_such_key(description):
+            continue
+        for reply in (description, groups):
+            if isinstance(reply, ReplyError):
+                raise server.error_of(reply, ("XINFO", "STREAM", stream))
+        state, ends = stream_in(description), ends_in(description)
+        infos[stream] = [info._replace(lag=_lag(info, ends)) for info in groups_in(groups)]
+        adds = idempotent_adds_in(description)
+        views.append(StreamView(name_text(stream), state.length, state.added, str(state.last), (), adds))
+    released = _released(server, infos) if count_released else {}
+    return [
+        replace(
+            view, groups=tuple(_group(view.stream, info, released.get((stream, info.name))) for info in infos[stream])
+        )
+        for view, stream in zip(views, infos, strict=True)
+    ]
+
+
+def _released(server: Server, infos: Mapping[str | bytes, Sequence[GroupInfo]]) -> dict[tuple[str | bytes, bytes], int]:
+    """Return the released entries of each group, without groups whose pending entries the user may not list."""
+    groups = [(stream, info) for stream, of_stream in infos.items() for info in of_stream]
+    pending = [(stream, info.name) for stream, info in groups if info.pending]
+    replies = server.pipeline([("XPENDING", stream, group) for stream, group in pending])
+    counts = {(stream, info.name): 0 for stream, info in groups if not info.pending}
+    for group, reply in zip(pending, replies, strict=True):
+        if not isinstance(reply, ReplyError):
+            counts[group] = released_in(reply)
+    return counts
+
+
+def _lag(info: GroupInfo, ends: StreamEnds | None) -> int | None:
+    return 0 if ends is None else lag_of(info, ends.length, ends.first[0], ends.last[0])
+
+
+def _group(stream: str, info: GroupInfo, released: int | None) -> GroupView:
+    position = str(info.last_delivered)
+    return GroupView(stream, name_text(info.name), info.consumers, info.pending, info.lag, position, released)

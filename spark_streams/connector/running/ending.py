@@ -1,4 +1,4 @@
-"""Wait for a query's end, or end it between two batches."""
+"""The end of a query: requests to stop it, and the wait for its end between two batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.base.untyped import JavaObject
-from spark_streams.connector.running.console import say
+from spark_streams.connector.running.error_output import say
 from spark_streams.connector.spark.running_pyspark import is_of_connect
 
 # -- requests to stop: SIGTERM or SIGINT, to Python or to the JVM ------------------------------------------------------
@@ -53,7 +53,6 @@ class Stop:
 
     @property
     def is_requested(self) -> bool:
-        """Whether a stop was requested."""
         return self._requested.is_set()
 
     @contextlib.contextmanager
@@ -87,7 +86,7 @@ class Stop:
             ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
             jvm_signal = gateway.jvm.sun.misc.Signal
             for name in SIGNALS:
-                before = jvm_signal.handle(jvm_signal(name), _Handler(self._request))
+                before = jvm_signal.handle(jvm_signal(name), _SignalHandler(self._request))
                 self._restore_calls.append(partial(jvm_signal.handle, jvm_signal(name), before))
                 ignored = gateway.jvm.sun.misc.SignalHandler.SIG_IGN
                 if name == "TERM" and is_under_submit() and ignored.equals(before):
@@ -120,7 +119,7 @@ def is_under_submit() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-class _Handler:
+class _SignalHandler:
     """A sun.misc.SignalHandler of the JVM."""
 
     def __init__(self, request: Callable[[], None]) -> None:

@@ -20,8 +20,8 @@ from spark_streams.base.numbers import parse_number
 from spark_streams.base.times import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL, PATTERN_INTERVAL_EACH, duration
 from spark_streams.base.untyped import JavaObject, Json
 from spark_streams.connector.errors import InvalidOptionError, UnsupportedError
-from spark_streams.connector.running.console import errors_in_one_line, filtered_spark_log, say
 from spark_streams.connector.running.ending import Stop, cut, end_between_batches, wait_for_end
+from spark_streams.connector.running.error_output import errors_in_one_line, filtered_spark_log, say
 from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from spark_streams.connector.spark.running_pyspark import is_of_connect
 
@@ -80,7 +80,6 @@ def drain_running(query: StreamingQuery) -> None:
 
 
 def _batch_of(query: StreamingQuery) -> object:
-    """Return the number of the last batch that has ended."""
     return query.lastProgress["batchId"] if query.lastProgress else None
 
 
@@ -135,7 +134,6 @@ Runnable: TypeAlias = StreamingQuery | DataStreamWriter  # Spark's own, or those
 
 
 def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: bool | None) -> StreamingQuery:
-    """Run a query, see spark_streams.run."""
     show = bool(os.environ.get(ALL)) if traceback is None else traceback
     with contextlib.ExitStack() as closing:
         closing.enter_context(errors_in_one_line(show))

@@ -17,7 +17,7 @@ from typing import Any
 from spark_streams.base.untyped import Json
 from spark_streams.connector.schemas.avro_walk import AvroWalk, read_fields
 from spark_streams.connector.schemas.reasons import BAD_VALUE, EXACT, OTHER_SCHEMA, UnreadableError, library
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 
 # -- logical types: which become values of their own, and a stored number as another version's type --------------------
 

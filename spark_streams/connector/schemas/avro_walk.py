@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from spark_streams.base.untyped import Json
-from spark_streams.connector.schemas.reasons import BAD_VALUE, DEEPEST, Steps, UnreadableError
+from spark_streams.connector.schemas.reasons import BAD_VALUE, DEEPEST, StepBudget, UnreadableError
 
 Walk = Callable[[bytes, int, int], int]  # takes (body, place, depth), returns the place behind the value
 Match = Callable[[bytes, int], re.Match[bytes] | None]
@@ -36,8 +36,6 @@ _long = re.compile(_LONG, re.DOTALL).match
 
 
 class AvroWalk:
-    """The walk of a schema."""
-
     def __init__(self, schema: Json, named: Mapping[str, Json], read_fields: Mapping[str, int]) -> None:
         """schema, named: as `avro.parsed` returns them; read_fields: how many fields the reader's record of a name has.
 
@@ -45,7 +43,7 @@ class AvroWalk:
         """
         self._named, self._read_fields = named, read_fields
         self._walks: dict[str, Walk] = {}  # of named types
-        self._steps = Steps()
+        self._steps = StepBudget()
         self._takes_steps = False
         self._walk = self._of(schema)
 
@@ -207,7 +205,7 @@ def _union(branches: list[Walk]) -> Walk:
     return walk
 
 
-def _record(parts: list[_Part], steps_of_one: int, steps: Steps) -> Walk:
+def _record(parts: list[_Part], steps_of_one: int, steps: StepBudget) -> Walk:
     """steps_of_one: what a record takes for fields that may have no bytes."""
 
     def walk(body: bytes, at: int, depth: int) -> int:
@@ -236,7 +234,7 @@ def _record(parts: list[_Part], steps_of_one: int, steps: Steps) -> Walk:
     return walk
 
 
-def _blocks(item: Walk, levels: int, steps: Steps) -> Walk:
+def _blocks(item: Walk, levels: int, steps: StepBudget) -> Walk:
     """levels: of depth; those of a map are its entries'."""
 
     def walk(body: bytes, at: int, depth: int) -> int:

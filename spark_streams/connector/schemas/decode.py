@@ -11,14 +11,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_streams.connector.errors import DecodeError, InvalidOptionError, SchemaError
-from spark_streams.connector.schemas.columns import avro_columns, json_columns
 from spark_streams.connector.schemas.decoder import Reader, decoder_of, reader_of
 from spark_streams.connector.schemas.fit import REASON, VALUE, check_added, fitter, staged_array, with_staged
 from spark_streams.connector.schemas.json_schema import parse
 from spark_streams.connector.schemas.payload_format import AVRO, JSON, PayloadFormat, form_of, login_of, valid_schema
 from spark_streams.connector.schemas.protobuf import ProtobufReader
 from spark_streams.connector.schemas.reasons import BAD_VALUE, UnreadableError
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_columns import avro_columns, json_columns
+from spark_streams.connector.schemas.schema_registry import Schema
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.spark.running_pyspark import quoted
 
@@ -71,7 +71,7 @@ def decode(
     form = form_of(format, registry, os.fspath(schema), message, login_of(login), framed)
     struct = _struct(form, into)
     target = column or payload
-    _check(df, payload, target, reason)
+    _check_columns(df, payload, target, reason)
     if struct.fields:
         fitter(struct, form.format == JSON)
     returns = StructType([StructField(VALUE, struct), StructField(REASON, StringType())])
@@ -140,7 +140,7 @@ def _reader(form: PayloadFormat) -> Reader:
     return reader_of(form, Schema(form.schema, form.format.upper()) if form.schema else None)
 
 
-def _check(df: DataFrame, payload: str, target: str, reason: str) -> None:
+def _check_columns(df: DataFrame, payload: str, target: str, reason: str) -> None:
     kinds = {field.name: field.dataType for field in df.schema}
     if not isinstance(kinds.get(payload), BinaryType | StringType):
         raise SchemaError(

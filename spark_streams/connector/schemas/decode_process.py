@@ -27,7 +27,7 @@ from spark_streams.base.extras import python_command, python_environment
 from spark_streams.connector.errors import RegistryError
 from spark_streams.connector.schemas.decoder import reader_of
 from spark_streams.connector.schemas.payload_format import PayloadFormat
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 
 # -- what the process answers, and what it may take --------------------------------------------------------------------
 
@@ -54,7 +54,6 @@ class Frame(NamedTuple):
     content: bytes
 
     def write(self, file: IO[bytes]) -> None:
-        """Write the frame."""
         file.write(_HEAD.pack(self.kind, len(self.content)) + self.content)
         file.flush()
 
@@ -76,8 +75,6 @@ _MOMENT = 1.0  # seconds that a process has to end by itself
 
 
 class _Running(NamedTuple):
-    """The process, and its pipes."""
-
     process: subprocess.Popen[bytes]
     requests: IO[bytes]
     replies: IO[bytes]

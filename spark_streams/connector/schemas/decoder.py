@@ -1,4 +1,4 @@
-"""Bytes in, a Python value or a reason out: without Spark, except for the types that values are fitted to."""
+"""Bytes in, a Python value or a reason out: without Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_streams.connector.schemas.reasons import (
     UNKNOWN_SCHEMA,
     UnreadableError,
 )
-from spark_streams.connector.schemas.registry import MOST_KEPT, Registry, Schema
+from spark_streams.connector.schemas.schema_registry import MOST_KEPT, Registry, Schema
 
 # -- the framing of Confluent's serializers: the bytes before a value --------------------------------------------------
 
@@ -188,7 +188,6 @@ def reader_of(form: PayloadFormat, given: Schema | None) -> Reader:
 
 @functools.cache
 def registry_of(url: str, login: Login, serialized: bool) -> Registry:
-    """Return this process' client of a registry."""
     return Registry(url, login, serialized)
 
 

@@ -1,4 +1,4 @@
-"""Encode a column of structs into bytes: an Arrow function, which gets no other column."""
+"""Encode a column of structs into bytes: what a task does, and the public function, which asks the registry first."""
 
 from __future__ import annotations
 
@@ -28,28 +28,24 @@ from spark_streams.connector.schemas.payload_format import (
     valid_schema,
 )
 from spark_streams.connector.schemas.reasons import BAD_VALUE
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 
 # -- what a task does: a struct of Spark in, bytes out -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Target:
-    """As what values are written. It goes to the tasks, which ask no registry.
-
-    schema: None for the descriptors of a file; message: for Protobuf; schema_id: None for values without framing;
-    columns: the struct's type as JSON.
-    """
+class EncodeTarget:
+    """As what values are written. It goes to the tasks, which ask no registry."""
 
     format: str
-    schema: Schema | None
+    schema: Schema | None  # None: the descriptors of a file
     descriptors: bytes = field(default=b"", repr=False)
-    message: str = ""
-    schema_id: int | None = None
-    columns: str = ""
+    message: str = ""  # for Protobuf
+    schema_id: int | None = None  # None: values without framing
+    columns: str = ""  # the struct's type as JSON
 
 
-class Writer(Protocol):
+class FormatWriter(Protocol):
     """A format with its schema. names: of the members that a struct may have, None: any."""
 
     indexes: tuple[int, ...]
@@ -60,9 +56,7 @@ class Writer(Protocol):
 
 
 class Encoder:
-    """Encodes structs of one target."""
-
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: EncodeTarget) -> None:
         """Raise errors of the format's package if the schema is not valid."""
         self._writer = _writer(target)
         self.names = self._writer.names
@@ -73,7 +67,7 @@ class Encoder:
         return self._head + self._writer.write(value)
 
 
-def _writer(target: Target) -> Writer:
+def _writer(target: EncodeTarget) -> FormatWriter:
     """Return the writer of a format. Raises UnsupportedError if its package is missing."""
     if target.format == PROTOBUF:
         from spark_streams.connector.schemas.writers import ProtobufWriter
@@ -90,7 +84,7 @@ def _writer(target: Target) -> Writer:
 
 
 @functools.cache
-def encoder_of(target: Target) -> Encoder:
+def encoder_of(target: EncodeTarget) -> Encoder:
     """Return this process' encoder of a target."""
     return Encoder(target)
 
@@ -164,7 +158,7 @@ def encode(
     return with_staged(df, column, into or column, reason, _function(target, "" if reason else column), returns)
 
 
-def _function(target: Target, strict: str) -> Callable[[pa.Array], pa.Array]:
+def _function(target: EncodeTarget, strict: str) -> Callable[[pa.Array], pa.Array]:
     """Return what a task does with a batch. Its values and errors stay in the task's process."""
 
     def encode_values(values: pa.Array) -> pa.Array:
@@ -173,7 +167,7 @@ def _function(target: Target, strict: str) -> Callable[[pa.Array], pa.Array]:
     return encode_values
 
 
-def encode_array(values: pa.Array, target: Target, strict: str = "") -> pa.Array:
+def encode_array(values: pa.Array, target: EncodeTarget, strict: str = "") -> pa.Array:
     """Return structs of a value and a reason. strict: the column whose first wrong value raises EncodeError."""
 
     def why_not(error: Exception) -> str:
@@ -213,7 +207,7 @@ def _target(
     message: str,
     login: Login,
     columns: str,
-) -> Target:
+) -> EncodeTarget:
     check_format(format, registry, login)
     if bool(registry) == bool(schema):
         raise InvalidOptionError("encode needs either registry and subject, or schema: set one of them")
@@ -228,8 +222,8 @@ def _target(
     if not registry:
         text, descriptors = read_schema(format, schema)
         given = None if format == PROTOBUF else Schema(text)
-        return Target(format, given, descriptors, message, schema_id, columns)
+        return EncodeTarget(format, given, descriptors, message, schema_id, columns)
     found = registry_of(check_url(registry), login, format == PROTOBUF).version(subject, version)
     if found.kind != format.upper():
         raise SchemaError(f"subject {subject!r} is in {found.kind}: set format={found.kind.lower()!r}")
-    return Target(format, found, b"", message, found.schema_id, columns)
+    return EncodeTarget(format, found, b"", message, found.schema_id, columns)

@@ -1,5 +1,6 @@
-"""Decoded values into Spark's types. Pure. A value that a type cannot hold as it is does not fit: nothing is rounded,
-cut or read as another type.
+"""Decoded values into Spark's types, and as a new column.
+
+A value that a type cannot hold as it is does not fit: nothing is rounded, cut or read as another type.
 
     integers        whole numbers in the type's range          DECIMAL   numbers with no more digits than the type has
     FLOAT, DOUBLE   floats; other numbers if no digit is lost  STRING    text          BINARY         bytes

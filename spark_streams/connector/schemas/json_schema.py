@@ -20,11 +20,11 @@ from spark_streams.connector.schemas.reasons import (
     MOST_DIGITS,
     MOST_UNEVALUATED,
     OTHER_SCHEMA,
-    Steps,
+    StepBudget,
     UnreadableError,
     library,
 )
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 
 # -- numbers of JSON, exactly, whatever their number of digits and their exponent --------------------------------------
 
@@ -233,13 +233,13 @@ class JsonValidator:
         others = [(name, other) for name, other in references]
         for one in (content, *(other for _, other in others)):
             kind.check_schema(one, format_checker=None)
-            _check(one)
+            _check_patterns(one)
         # A schema that says its dialect would be checked by jsonschema's own functions for it.
         resources = {name: of.create_resource(_plain(other)) for name, other in others}
         bases = [base for one in (content, *(other for _, other in others)) for base in _bases(one, "")]
         uris = {urljoin(base, name): one for base in bases for name, one in resources.items()} | resources
         self.unresolved = referencing.exceptions.Unresolvable
-        self._steps = Steps()
+        self._steps = StepBudget()
         checker = kind.TYPE_CHECKER.redefine("integer", is_integer).redefine("number", is_number)
         words = {name: self._counted(check) for name, check in (kind.VALIDATORS | _keywords(kind)).items()}
         registry = referencing.Registry().with_resources(uris.items())
@@ -335,7 +335,7 @@ def _schemas(content: Json) -> Iterator[dict[str, Json]]:
                 yield from _schemas(inner)
 
 
-def _check(content: Json) -> None:
+def _check_patterns(content: Json) -> None:
     """Raise ValueError for a pattern that cannot be checked, and for what looks at patterns without RE2."""
     has_patterns = has_unevaluated = False
     for schema in _schemas(content):

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 from spark_streams.connector.errors import ConfigError, InvalidOptionError, RegistryError, RStreamError, SchemaError
-from spark_streams.connector.schemas.columns import REMEDY
+from spark_streams.connector.schemas.schema_columns import REMEDY
 from spark_streams.connector.wire.address import server_url as http_url
 from spark_streams.connector.wire.address.identity import password_in
 
@@ -63,19 +63,15 @@ NO_LOGIN = Login()
 
 @dataclass(frozen=True)
 class PayloadFormat:
-    """How values are encoded, and as what they are read. It goes to the tasks: it holds no password.
-
-    schema: text of the reader's schema, or of the only one; Protobuf: descriptors and message instead. registry: URL;
-    framed: the framing is there.
-    """
+    """How values are encoded, and as what they are read. It goes to the tasks: it holds no password."""
 
     format: str
-    schema: str = ""
-    descriptors: bytes = field(default=b"", repr=False)
+    schema: str = ""  # text of the reader's schema, or of the only one
+    descriptors: bytes = field(default=b"", repr=False)  # for Protobuf, with `message`: in place of the schema
     message: str = ""
-    registry: str = ""
+    registry: str = ""  # its URL
     login: Login = NO_LOGIN
-    framed: bool = False
+    framed: bool = False  # the framing is there
 
 
 def form_of(format: str, registry: str, schema: str, message: str, login: Login, framed: bool | None) -> PayloadFormat:

@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from spark_streams.connector.errors import ConfigError, RegistryError
-from spark_streams.connector.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, Steps, UnreadableError, library
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, StepBudget, UnreadableError, library
+from spark_streams.connector.schemas.schema_registry import Schema
 
 TIMESTAMP, _OF_GOOGLE = "google.protobuf.Timestamp", "google.protobuf."
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,7 +34,7 @@ class ProtobufReader:
         self._files, self._pools = library("google.protobuf.descriptor_pb2"), library("google.protobuf.descriptor_pool")
         for name in ("timestamp", "wrappers", "duration", "any", "struct", "empty", "field_mask"):
             library(f"google.protobuf.{name}_pb2")  # they are then in the default pool
-        self._steps = Steps()
+        self._steps = StepBudget()
         self._written: dict[Schema, Any] = {}  # files by the schemas that give them
         self._reader = None
         if descriptors:
@@ -160,7 +160,7 @@ def is_wrapper(message: Any) -> bool:
     )  # fmt: skip
 
 
-def _plain(message: Any, kind: Any, steps: Steps) -> dict[str, Any]:
+def _plain(message: Any, kind: Any, steps: StepBudget) -> dict[str, Any]:
     """Return the fields of a message. kind: its descriptor, as a field may have the name of a method or DESCRIPTOR."""
     steps.take(len(kind.fields))
     values: dict[str, Any] = {}
@@ -177,7 +177,7 @@ def _plain(message: Any, kind: Any, steps: Steps) -> dict[str, Any]:
     return values
 
 
-def _part(field: Any, value: Any, steps: Steps) -> Any:
+def _part(field: Any, value: Any, steps: StepBudget) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name  # a number without a name fits no text

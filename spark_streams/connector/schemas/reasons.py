@@ -1,4 +1,7 @@
-"""Why a value could not be decoded: names that stay the same, for conditions and dead letters."""
+"""Why a value could not be decoded, and what it may cost.
+
+The reasons are names that stay the same, for conditions and dead letters.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +52,12 @@ _FIRST_STEPS = 5_000
 _STEPS_OF_A_BYTE = 10
 
 
-class Steps(threading.local):
+class StepBudget(threading.local):
     """Counts the steps that a value takes in this thread: in proportion to its bytes."""
 
     left = 0
 
     def begin(self, size: int) -> None:
-        """Begin a value of this many bytes."""
         self.left = _FIRST_STEPS + _STEPS_OF_A_BYTE * size
 
     def take(self, count: int = 1) -> None:

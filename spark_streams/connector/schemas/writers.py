@@ -1,6 +1,4 @@
-"""Values of Spark as Avro by the package fastavro. Each value is first made what Avro stores, without rounding: the
-library's own writers of logical types lose digits.
-"""
+"""Values of Spark as Avro, as JSON texts and as Protobuf messages, without rounding."""
 
 from __future__ import annotations
 
@@ -19,7 +17,12 @@ from spark_streams.connector.schemas.fit import UNFIT, Fit, MisfitError, UnfitEr
 from spark_streams.connector.schemas.json_schema import JsonReader, parse, text_of
 from spark_streams.connector.schemas.protobuf import TIMESTAMP, TYPES, ProtobufReader, is_map, is_repeated, is_wrapper
 from spark_streams.connector.schemas.reasons import EXACT, UnreadableError, library
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
+
+# -- Avro --------------------------------------------------------------------------------------------------------------
+
+# The package fastavro writes. Each value is first made what Avro stores: the library's own writers of logical types
+# lose digits.
 
 _PRIMITIVE: dict[str, Fit] = {
     "boolean": fitter(T.BooleanType()),

@@ -53,7 +53,7 @@ class Limits:
     # seconds between two checks of streams and groups that receive no entries; 0: each call checks
     idle_check: float = IDLE_CHECK
     idle_check_each: float = IDLE_CHECK_EACH  # the same, per stream: a check takes three commands per stream
-    role_check: float = 60.0  # seconds between two questions whether the server is still the master (wire.left_master)
+    role_check: float = 60.0  # seconds between two questions whether the server is still the master (wire.connect)
 
     # Removing committed entries (onCommit).
     sweep_streams: int = 500  # streams that are checked together

@@ -136,7 +136,6 @@ def check_installation() -> Findings:
 
 
 def requirement(name: str, minimum: Version, below: Version | None) -> str:
-    """Return a requirement for pip."""
     return f"{name}>={_dotted(minimum)}" + (f",<{_dotted(below)}" if below else "")
 
 

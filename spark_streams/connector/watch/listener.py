@@ -35,8 +35,8 @@ from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.connector.watch.lineage.lineage import Lineage
 from spark_streams.connector.watch.metrics_page import MetricsPage
 from spark_streams.connector.watch.notebook import NotebookTable, lag_table, query_table
-from spark_streams.connector.watch.progress import Activity, Health, Query, limit_of, offsets_in, read_progress
-from spark_streams.connector.watch.query_metrics import Collector, LagCache
+from spark_streams.connector.watch.progress import Activity, Health, WatchedQuery, limit_of, offsets_in, read_progress
+from spark_streams.connector.watch.query_metrics import LagCache, QueryCollector
 from spark_streams.connector.wire.address.address import Address
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ class Watch(StreamingQueryListener):
         self._write = write
         self._lags = LagCache(address)
         self._lock = threading.Lock()
-        self._queries: dict[str, Query] = {}
+        self._queries: dict[str, WatchedQuery] = {}
         self._handles: dict[str, StreamingQuery] = {}  # by run: after its end they return its offsets
         self._health = Health(limit, self._activity)
         self._metrics: MetricsPage | None = None
         if port is not None or file is not None:
-            collector = Collector(self._watched_queries, self._lags)
+            collector = QueryCollector(self._watched_queries, self._lags)
             self._metrics = MetricsPage(collector, port, host, file, self._health.trouble)
         self.metrics_port = None if self._metrics is None else self._metrics.port
         self._lineage = lineage
@@ -156,7 +156,7 @@ class Watch(StreamingQueryListener):
         except _GONE:
             handle = None
         with self._lock:
-            query = self._queries.setdefault(query_id, Query(event.name or query_id, query_id))
+            query = self._queries.setdefault(query_id, WatchedQuery(event.name or query_id, query_id))
             query.started(run)
             if handle is not None:
                 self._handles[run] = handle
@@ -173,7 +173,7 @@ class Watch(StreamingQueryListener):
         if not progress.sources:
             return
         with self._lock:
-            query = self._queries.setdefault(progress.id, Query(progress.query, progress.id, progress.run, True))
+            query = self._queries.setdefault(progress.id, WatchedQuery(progress.query, progress.id, progress.run, True))
             progress = query.progressed(progress)
         if self._lineage is not None:
             self._lineage.progressed(progress)
@@ -208,7 +208,7 @@ class Watch(StreamingQueryListener):
                 self._note(query_id, run, failure)
         finally:
             with self._lock:
-                query = self._queries.setdefault(query_id, Query(query_id, query_id))
+                query = self._queries.setdefault(query_id, WatchedQuery(query_id, query_id))
                 query.terminated(run, failure is not None)
                 self._lags.forget()
                 self._handles.pop(run, None)
@@ -259,7 +259,7 @@ class Watch(StreamingQueryListener):
             except OSError as error:
                 _log.warning("metrics cannot be written: %s", error)
 
-    def _watched_queries(self) -> list[Query]:
+    def _watched_queries(self) -> list[WatchedQuery]:
         with self._lock:
             return list(self._queries.values())
 
@@ -269,7 +269,6 @@ class Watch(StreamingQueryListener):
 
 
 def _now() -> str:
-    """Return the current time as Spark writes it."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
@@ -283,7 +282,6 @@ def attach(
     lineage: str | None,
     unhealthy_after: str,
 ) -> Watch:
-    """See spark_streams.watch."""
     try:
         limit = limit_of(unhealthy_after)
     except ValueError as error:
@@ -343,6 +341,6 @@ def _writer(log: str | Path | logging.Logger | None) -> Callable[[str], None] | 
     if isinstance(log, logging.Logger):
         return log.info
     try:
-        return log_lines.File(None if log == "-" else Path(log))
+        return log_lines.LogFile(None if log == "-" else Path(log))
     except OSError as error:
         raise InvalidOptionError(f"log lines cannot be written to {log}: {error}") from error

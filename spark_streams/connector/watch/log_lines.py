@@ -21,7 +21,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from spark_streams.base import times
 from spark_streams.base.printable import json_text
@@ -32,12 +32,6 @@ from spark_streams.connector.lag.survey import GroupLag
 from spark_streams.connector.watch.progress import Progress, SourceProgress
 
 LONGEST = 8 << 20  # characters of a line; 10,000 streams take 3 MB
-
-
-class Writer(Protocol):
-    """Receives lines."""
-
-    def __call__(self, line: str) -> None: ...
 
 
 def progress_line(timestamp: str, progress: Progress, lags: Mapping[tuple[str, str], GroupLag]) -> dict[str, object]:
@@ -86,7 +80,7 @@ def groups(
     return lines
 
 
-class File:
+class LogFile:
     """Appends lines to a file, or to standard error. Lines of several processes are not mixed."""
 
     def __init__(self, path: Path | None) -> None:

@@ -68,10 +68,10 @@ class MetricsPage:
         self._registry = CollectorRegistry()
         self._registry.register(collector)
         self._file = file
-        self._server: _Server | None = None
+        self._server: _MetricsServer | None = None
         if port is not None:
             try:
-                self._server = _Server(make_wsgi_app(self._registry), host, port, trouble)
+                self._server = _MetricsServer(make_wsgi_app(self._registry), host, port, trouble)
             except OSError as error:
                 raise InvalidOptionError(f"metrics cannot be served at {host}:{port}: {error}") from error
         try:
@@ -82,7 +82,6 @@ class MetricsPage:
 
     @property
     def port(self) -> int | None:
-        """The port on which metrics are served."""
         return None if self._server is None else self._server.server_port
 
     def write(self) -> None:
@@ -106,12 +105,12 @@ class MetricsPage:
             self._server = None
 
 
-class _Handler(WSGIRequestHandler):
+class _MetricsHandler(WSGIRequestHandler):
     """Serves one request, without a log line."""
 
     timeout = SECONDS
 
-    server: _Server
+    server: _MetricsServer
 
     def parse_request(self) -> bool:
         """Read the headers, and tell the server that the request has arrived."""
@@ -124,7 +123,7 @@ class _Handler(WSGIRequestHandler):
         """Log nothing."""
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _MetricsServer(ThreadingMixIn, WSGIServer):
     """Serves an application in daemon threads, one for each request and at most `CONNECTIONS` of them."""
 
     daemon_threads = True
@@ -136,7 +135,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         is_local = ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
         self._lock = threading.Lock()
         self._open: dict[socket.socket, bool] = {}  # the oldest first: whether its request has arrived
-        super().__init__((str(address[0]), port), _Handler)
+        super().__init__((str(address[0]), port), _MetricsHandler)
         self.set_app(_guarded(metrics, is_local, trouble))
         threading.Thread(target=self.serve_forever, daemon=True).start()
 

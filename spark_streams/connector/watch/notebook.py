@@ -11,7 +11,7 @@ from spark_streams.base.units import count, duration, rate
 from spark_streams.connector import counters
 from spark_streams.connector.counters import Counts
 from spark_streams.connector.lag.survey import GroupLag
-from spark_streams.connector.watch.progress import Query
+from spark_streams.connector.watch.progress import WatchedQuery
 
 # The colours are the notebook's own, so the table is readable in a light and in a dark theme.
 _TABLE = "border-collapse: collapse; color: inherit; background: transparent"
@@ -74,14 +74,14 @@ def lag_table(groups: Iterable[GroupLag]) -> NotebookTable:
     return NotebookTable("Lag", ("stream", "group", "lag ", "behind ", "pending ", "oldest pending "), rows)
 
 
-def query_table(queries: Iterable[Query]) -> NotebookTable:
+def query_table(queries: Iterable[WatchedQuery]) -> NotebookTable:
     """Return the state of each query: its last micro-batch, and what its runs have counted."""
     headings = (f"{counter.heading} " for counter in counters.with_heading())
     columns = ("query", "state", "batches ", "rows ", "rows/s ", *headings)
     return NotebookTable("Queries", columns, tuple(map(_state, queries)))
 
 
-def _state(query: Query) -> tuple[str, ...]:
+def _state(query: WatchedQuery) -> tuple[str, ...]:
     total = Counts()
     for counts in query.totals.values():
         total += counts

@@ -23,39 +23,30 @@ _OURS = frozenset({"format", "group", "consumer", "streams"})
 
 @dataclass(frozen=True)
 class StreamProgress:
-    """One stream of a source. position: the last entry that was read, 0-0 if the query has only read claimed entries;
-    entries: of the batch; counts: of this run so far; waiting: entries that wait for a retry; due: when the next one is
-    returned, in milliseconds since the epoch."""
-
     stream: str
-    position: str
-    entries: int
-    counts: Counts = field(default_factory=Counts)
-    waiting: int = 0
-    due: int | None = None
+    position: str  # the last entry that was read; 0-0: the query has only read claimed entries
+    entries: int  # of the batch
+    counts: Counts = field(default_factory=Counts)  # of this run so far
+    waiting: int = 0  # entries that wait for a retry
+    due: int | None = None  # when the next one is returned, in milliseconds since the epoch
 
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """One rstream source of the query. offset: its end offset, as JSON; is_current: whether the counts are those of the
-    current run. They are not if a batch of an earlier run is repeated. Before Spark 4.2 there is no separate report,
-    and the counts in an offset are those of the run that created it. limit: most entries of the batch, of all streams;
-    None without targetBatchTime."""
-
     group: str
     consumer: str
     streams: tuple[StreamProgress, ...]
-    offset: Mapping[str, Json]
+    offset: Mapping[str, Json]  # its end offset, as JSON
+    # The counts are those of the current run. They are not if a batch of an earlier run is repeated. Before Spark 4.2
+    # there is no separate report, and the counts in an offset are those of the run that created it.
     is_current: bool = True
-    limit: int | None = None
+    limit: int | None = None  # most entries of the batch, of all streams; None without targetBatchTime
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One micro-batch. began: time of its trigger, ISO-8601, UTC; query: the query's name, or its ID without a name."""
-
-    began: str
-    query: str
+    began: str  # time of its trigger, ISO-8601, UTC
+    query: str  # the query's name, or its ID without a name
     id: str
     run: str
     batch: int
@@ -149,12 +140,11 @@ _RUNS = 3  # that are counted separately
 
 
 @dataclass
-class Query:
+class WatchedQuery:
     """One query over all its runs in this process.
 
     Spark reports a start at once and other events a little later, so events of one run may arrive when the next run has
-    begun. counts: by run, then by (stream, group); dead_letters: those that a job has written itself, in the same
-    form; ended: the sum of older runs.
+    begun.
     """
 
     name: str
@@ -166,9 +156,10 @@ class Query:
     batches: int = 0
     rows: int = 0
     last: Progress | None = None
-    counts: dict[str, dict[tuple[str, str], Counts]] = field(default_factory=dict)
+    counts: dict[str, dict[tuple[str, str], Counts]] = field(default_factory=dict)  # by run, then by (stream, group)
+    # That a job has written itself, in the same form.
     dead_letters: dict[str, dict[tuple[str, str], Counts]] = field(default_factory=dict)
-    ended: dict[tuple[str, str], Counts] = field(default_factory=dict)
+    ended: dict[tuple[str, str], Counts] = field(default_factory=dict)  # the sum of older runs
 
     def started(self, run: str) -> None:
         """Record the start of a run, which counts from zero."""
@@ -209,7 +200,6 @@ class Query:
         return replace(source, streams=tuple(map(with_run_counts, source.streams)))
 
     def terminated(self, run: str, failed: bool) -> None:
-        """Record the end of a run."""
         if run == self.run:
             self.running = False
         self.failed = failed
@@ -217,7 +207,6 @@ class Query:
 
     @property
     def sources(self) -> tuple[SourceProgress, ...]:
-        """The sources, as of the last micro-batch."""
         return () if self.last is None else self.last.sources
 
     @property
@@ -227,7 +216,6 @@ class Query:
 
     @property
     def totals(self) -> dict[tuple[str, str], Counts]:
-        """The counts over all runs."""
         return _sum(self.ended, *self.counts.values(), *self.dead_letters.values())
 
 
@@ -275,7 +263,6 @@ class Health:
         self._last[run] = query, event, self._now()
 
     def ended(self, run: str) -> None:
-        """Record the end of a run."""
         self._none_since = self._now()
         self._last.pop(run, None)
 

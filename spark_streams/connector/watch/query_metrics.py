@@ -16,8 +16,8 @@ from spark_streams.connector.keys import is_returned
 from spark_streams.connector.lag.group_metrics import (
     OF_GROUPS,
     Family,
+    MetricTable,
     Sample,
-    Table,
     group_metrics,
     margin_metrics,
     metrics,
@@ -26,7 +26,7 @@ from spark_streams.connector.lag.group_metrics import (
 )
 from spark_streams.connector.lag.margin import Margin, MarginWindow, node_memories
 from spark_streams.connector.lag.survey import GroupLag, survey
-from spark_streams.connector.watch.progress import Query
+from spark_streams.connector.watch.progress import WatchedQuery
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import KeptConnection
 from spark_streams.connector.wire.connection.server import Server
@@ -58,7 +58,6 @@ class LagCache:
 
     @property
     def answers(self) -> bool:
-        """Whether the server answered the last request."""
         return self._connection.answers
 
     def fetch(self, keys: Iterable[Key]) -> dict[Key, GroupLag]:
@@ -100,7 +99,6 @@ class LagCache:
             return self._connection.use(act)
 
     def close(self) -> None:
-        """Close the connection."""
         with self._lock:
             self._connection.close()
 
@@ -125,10 +123,10 @@ _OF_QUERIES = ("query",)
 _OF_STREAMS = (*_OF_QUERIES, *OF_GROUPS)
 
 
-class Collector:
+class QueryCollector:
     """Returns the metrics to prometheus_client. queries: returns the watched queries."""
 
-    def __init__(self, queries: Callable[[], Iterable[Query]], lags: LagCache) -> None:
+    def __init__(self, queries: Callable[[], Iterable[WatchedQuery]], lags: LagCache) -> None:
         self._queries = queries
         self._lags = lags
 
@@ -138,7 +136,7 @@ class Collector:
         yield from self._groups(queries)
         yield from _queries(queries)
 
-    def _groups(self, queries: list[Query]) -> Iterable[Metric]:
+    def _groups(self, queries: list[WatchedQuery]) -> Iterable[Metric]:
         keys = {key for query in queries for key in query.groups}
         group_lags = self._lags.fetch(keys)
         yield from group_metrics(group_lags[key] for key in sorted(group_lags))
@@ -147,7 +145,7 @@ class Collector:
         yield from server_up(self._lags.answers)
 
 
-_QUERY = Table(
+_QUERY = MetricTable(
     _OF_QUERIES,
     (
         Family("rstream_query_running", "1 while the query runs."),
@@ -158,23 +156,23 @@ _QUERY = Table(
         Family("rstream_batch_seconds", "Seconds that the last micro-batch took."),
     ),
 )
-_LIMIT = Table(
+_LIMIT = MetricTable(
     (*_OF_QUERIES, "group", "consumer"),
     (Family("rstream_batch_limit_entries", "Limit of the last micro-batch by targetBatchTime."),),
 )
 
 
-def tables() -> tuple[Table, ...]:
+def tables() -> tuple[MetricTable, ...]:
     """Return the metrics of queries; docs/reference/metrics.md lists them."""
     return (_QUERY, _LIMIT, *(_table(counter) for counter in counters.TABLE if counter.metric))
 
 
-def _table(counter: RunCounter) -> Table:
+def _table(counter: RunCounter) -> MetricTable:
     labels = _OF_STREAMS if counter.unit == "entries" else (*_OF_STREAMS, "column")
-    return Table(labels, (Family(counter.metric, counter.meaning, counts=True),))
+    return MetricTable(labels, (Family(counter.metric, counter.meaning, counts=True),))
 
 
-def _queries(queries: list[Query]) -> Iterable[Metric]:
+def _queries(queries: list[WatchedQuery]) -> Iterable[Metric]:
     streams = [((query.name, *key), counts) for query in queries for key, counts in sorted(query.totals.items())]
     yield from metrics(_QUERY, map(_of_query, queries))
     limits = {labels: value for query in queries for labels, value in _limits(query)}  # labels are unique
@@ -193,12 +191,12 @@ def _of_counter(counter: RunCounter, labels: tuple[str, ...], counts: Counts) ->
     return [((*labels, column), (number,)) for column, number in sorted(counts.columns(counter).items())]
 
 
-def _limits(query: Query) -> Iterable[Sample]:
+def _limits(query: WatchedQuery) -> Iterable[Sample]:
     for source in query.sources:
         if source.limit is not None:
             yield (query.name, source.group, source.consumer), (source.limit,)
 
 
-def _of_query(query: Query) -> Sample:
+def _of_query(query: WatchedQuery) -> Sample:
     last = (None, None) if query.last is None else (query.last.rows_per_second, query.last.batch_ms / 1000)
     return (query.name,), (float(query.running), query.failures, query.batches, query.rows, *last)

@@ -30,7 +30,6 @@ _open: dict[str, weakref.WeakSet[Connection]] = {}  # by URL
 
 
 def register(connection: Connection) -> None:
-    """Register a new connection of a server's address."""
     with _lock:
         _open.setdefault(connection.address.url, weakref.WeakSet()).add(connection)
 
@@ -162,7 +161,6 @@ class KeptConnection:
         return False
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
         if self._server is not None:
             self._server.close()
             self._server = None

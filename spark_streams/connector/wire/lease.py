@@ -51,7 +51,6 @@ class Processes:
 
     @property
     def pid(self) -> int:
-        """ID of this process."""
         return os.getpid()
 
     @property
@@ -83,16 +82,13 @@ class Processes:
 
 @dataclass(frozen=True)
 class LeaseTerms:
-    """How leases are taken and renewed.
+    """How leases are taken and renewed."""
 
-    ttl: of a session, milliseconds. poll: seconds between two checks of another process' session. sleep: function that
-    pauses. is_kept: a thread renews the session until the lease is released; if false, it expires like a dead process'.
-    """
-
-    ttl: int = TTL
-    poll: float = 0.25
-    sleep: Callable[[float], None] = time.sleep
+    ttl: int = TTL  # of a session, milliseconds
+    poll: float = 0.25  # seconds between two checks of another process' session
+    sleep: Callable[[float], None] = time.sleep  # function that pauses
     processes: Processes = field(default_factory=Processes)
+    # A thread renews the session until the lease is released; else it expires like a dead process'.
     is_kept: bool = True
 
 

@@ -93,7 +93,6 @@ class Session:
         return pipe
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from spark_streams.base.times import from_milliseconds
 from spark_streams.connector.errors import ConfigError, InvalidOptionError, RStreamError
-from spark_streams.connector.lag.groups import view_streams
+from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.running.ending import cut
 from spark_streams.connector.sink.encode.fields import USES_OF_COLUMN, check_writable

@@ -9,7 +9,7 @@ from spark_streams.connector.deadletter import redrive, transform
 from spark_streams.connector.deadletter.letter_page import parse_criteria
 from spark_streams.connector.deadletter.redrive_options import MAX_REDRIVES, RedriveOptions
 from spark_streams.connector.errors import ConfigError
-from spark_streams.connector.lag.groups import view_streams
+from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.running.progress_bar import showing_progress
 from spark_streams.connector.wire.connect import connect
 from spark_streams.jobs.job import Job

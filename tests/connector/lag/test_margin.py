@@ -175,10 +175,10 @@ def test_memory_is_the_rule_where_only_it_stays() -> None:
 
 
 def test_what_does_not_show_a_rule_is_not_known_and_says_why() -> None:
-    assert rule_of(points((5,), (5,)), []).why == "one look shows no rate"
+    assert rule_of(points((5,), (5,)), []).why == "one snapshot shows no rate"
     assert "a limit that the stream has not reached" in rule_of(points((5, 9), (5, 9)), []).why
     few = rule_of(points((50_000,) * 3, (100_000, 200_000, 300_000)), [])
-    assert (few.kind, "4 looks are needed" in few.why) == ("", True)
+    assert (few.kind, "4 snapshots are needed" in few.why) == ("", True)
     odd = rule_of(points((90_000, 20_000, 70_000, 40_000, 90_000), range(100_000, 600_000, 100_000)), [])
     assert (odd.kind, "by no length" in odd.why) == ("", True)
     still = rule_of(points((5, 5), (5, 5)), [])

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from spark_streams.base.ids import AHEAD_MS, FIRST_MS, U64_MAX, StreamId, age_ms, is_time
 from spark_streams.base.units import duration
 from spark_streams.connector.admin.groups import fetch_group
-from spark_streams.connector.lag.groups import view_streams
-from spark_streams.connector.lag.survey import survey
+from spark_streams.connector.lag.survey import survey, view_streams
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.connector.wire.replies.xinfo import GroupInfo, lag_of
 from spark_streams.operations.commands.entry import age

@@ -19,7 +19,7 @@ from spark_streams.connector.schemas.avro import AvroReader, parsed
 from spark_streams.connector.schemas.avro_walk import AvroWalk
 from spark_streams.connector.schemas.decoder import Decoder
 from spark_streams.connector.schemas.reasons import DEEPEST, UnreadableError
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 from tests.connector.schemas.avro_values import encoded, form, record
 
 COLORS = {"type": "enum", "name": "Color", "symbols": ["RED", "BLUE"]}
@@ -207,7 +207,7 @@ _READS_DEEP = """
 import json, sys
 from spark_streams.connector.schemas.avro import AvroReader
 from spark_streams.connector.schemas.reasons import UnreadableError
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 writer, reader, body = json.loads(sys.stdin.read())
 read = AvroReader(Schema(json.dumps(reader)) if reader else None).reading(Schema(json.dumps(writer)), ())
 try:

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.connector.errors import EncodeError, RegistryError, SchemaError
-from spark_streams.connector.schemas.columns import avro_columns
 from spark_streams.connector.schemas.decoder import frame, unframe
-from spark_streams.connector.schemas.encode import Encoder, Target, encode_array
+from spark_streams.connector.schemas.encode import Encoder, EncodeTarget, encode_array
 from spark_streams.connector.schemas.payload_format import PayloadFormat
-from spark_streams.connector.schemas.registry import Registry, Schema
+from spark_streams.connector.schemas.schema_columns import avro_columns
+from spark_streams.connector.schemas.schema_registry import Registry, Schema
 from spark_streams.connector.spark.arrow import arrow_schema
 from tests.connector.schemas.avro_values import record
 from tests.connector.schemas.ddl import struct_of
@@ -30,7 +30,7 @@ from tests.connector.schemas.registry_server import RegistryServer
 from tests.connector.schemas.test_avro import DECIMAL, ENUM, FIXED, INNER, decoded, into_of, of_type
 from tests.connector.schemas.test_protobuf import OPTIONAL, F, descriptors
 from tests.connector.schemas.test_protobuf import into as protobuf_columns
-from tests.connector.schemas.test_registry import QUICK
+from tests.connector.schemas.test_schema_registry import QUICK
 
 AVRO = record(
     {"name": "b", "type": "boolean"}, {"name": "i", "type": "int"}, {"name": "l", "type": ["null", "long"]},
@@ -99,9 +99,13 @@ json_values = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-def encoded(values: list[Any], target: Target, columns: str, strict: str = "") -> list[tuple[bytes | None, str | None]]:
+def encoded(
+    values: list[Any], target: EncodeTarget, columns: str, strict: str = ""
+) -> list[tuple[bytes | None, str | None]]:
     kind = struct_of(columns)
-    target = Target(target.format, target.schema, target.descriptors, target.message, target.schema_id, kind.json())
+    target = EncodeTarget(
+        target.format, target.schema, target.descriptors, target.message, target.schema_id, kind.json()
+    )
     array = pa.array([value and _for_arrow(value) for value in values], pa.struct(list(arrow_schema(kind))))
     return [(one["value"], one["reason"]) for one in encode_array(array, target, strict).to_pylist()]
 
@@ -111,12 +115,12 @@ def _for_arrow(value: dict[str, Any]) -> dict[str, Any]:
     return {name: [*part.items()] if name in ("map", "counts") and part else part for name, part in value.items()}
 
 
-def avro(schema: Any, schema_id: int | None = None) -> Target:
-    return Target("avro", Schema(json.dumps(schema)), schema_id=schema_id)
+def avro(schema: Any, schema_id: int | None = None) -> EncodeTarget:
+    return EncodeTarget("avro", Schema(json.dumps(schema)), schema_id=schema_id)
 
 
-def json_target(schema: Any) -> Target:
-    return Target("json", Schema(json.dumps(schema)))
+def json_target(schema: Any) -> EncodeTarget:
+    return EncodeTarget("json", Schema(json.dumps(schema)))
 
 
 def same(found: Any, value: Any) -> None:
@@ -130,7 +134,7 @@ def in_order(value: Any) -> Any:
     return [in_order(part) for part in value] if isinstance(value, list) else value
 
 
-def returned(value: Any, target: Target, form: PayloadFormat, columns: str) -> Any:
+def returned(value: Any, target: EncodeTarget, form: PayloadFormat, columns: str) -> Any:
     ((body, reason),) = encoded([value], target, columns)
     assert reason is None
     ((found, reason),) = decoded([body], form, columns)
@@ -148,7 +152,7 @@ def test_avro_is_read_as_it_was(value: Any, schema_id: int | None) -> None:
 @given(protobuf_values, st.sampled_from([None, 7]))
 @settings(deadline=None, max_examples=50)
 def test_protobuf_is_read_as_it_was(value: Any, schema_id: int | None) -> None:
-    target = Target("protobuf", None, descriptors(), "shop.Order", schema_id)
+    target = EncodeTarget("protobuf", None, descriptors(), "shop.Order", schema_id)
     form = PayloadFormat("protobuf", "", descriptors(), "shop.Order", framed=schema_id is not None)
     found = returned(value, target, form, protobuf_columns())
     same(found, value)
@@ -242,7 +246,7 @@ def test_a_time_in_another_zone_is_the_same_moment_and_one_that_python_lacks_is_
     schema = record({"name": "t", "type": of_type("long", "timestamp-micros")})
     kind = pa.struct([("t", pa.timestamp("us", "Pacific/Auckland"))])
     moment = datetime(2026, 4, 5, 2, 30, tzinfo=timezone(timedelta(hours=12)))
-    target = Target("avro", Schema(json.dumps(schema)), columns="{}")
+    target = EncodeTarget("avro", Schema(json.dumps(schema)), columns="{}")
     array = pa.StructArray.from_arrays([pa.array([moment, None], kind[0].type)], fields=[kind[0]])
     body = encode_array(array, target)[0]["value"].as_py()
     assert decoded([body], PayloadFormat("avro", json.dumps(schema)), "t TIMESTAMP") == [
@@ -268,7 +272,7 @@ def test_a_field_may_have_the_name_of_a_part_of_a_message(name: str) -> None:
     content = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
     value = {name: 7, "x": None, "inner": {name: 8}, "more": [{name: 9}]}
     into = f"{name} INT, x INT, inner STRUCT<{name}: INT>, more ARRAY<STRUCT<{name}: INT>>"
-    target = Target("protobuf", None, content, "Odd")
+    target = EncodeTarget("protobuf", None, content, "Odd")
     (data, reason), (_, wrong) = encoded([value, value | {"x": 1}], target, into)
     assert data is not None
     assert (reason, wrong) == (None, "bad-value: x")
@@ -293,7 +297,7 @@ def test_a_field_may_have_the_name_of_a_part_of_a_message(name: str) -> None:
     ],
 )
 def test_a_value_that_protobuf_cannot_hold_is_refused_by_its_field(value: Any, columns: str, path: str) -> None:
-    target = Target("protobuf", None, descriptors(), "shop.Order")
+    target = EncodeTarget("protobuf", None, descriptors(), "shop.Order")
     assert encoded([value], target, columns) == [(None, f"bad-value: {path}")]
 
 
@@ -306,7 +310,7 @@ def test_two_fields_of_a_oneof_and_a_required_field_that_is_missing() -> None:
     old.field.add(name="r", number=3, type=F.TYPE_INT32, label=F.LABEL_REQUIRED)
     content = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
     values = [{"a": 1, "b": None, "r": 1}, {"a": 1, "b": 2, "r": 1}, {"a": 1, "b": None, "r": None}]
-    found = encoded(values, Target("protobuf", None, content, "Old"), "a INT, b INT, r INT")
+    found = encoded(values, EncodeTarget("protobuf", None, content, "Old"), "a INT, b INT, r INT")
     assert [reason for _, reason in found] == [None, "bad-value: b", "bad-value: r"]
 
 
@@ -355,10 +359,10 @@ def test_a_schema_is_asked_for_once_by_its_subject(registry: RegistryServer) -> 
 
 def test_a_message_of_a_registry_has_its_indexes() -> None:
     file = descriptor_pb2.FileDescriptorSet.FromString(descriptors()).file[0].SerializeToString()
-    target = Target("protobuf", Schema(b64encode(file).decode(), "PROTOBUF"), b"", "shop.Order.Line", 5)
+    target = EncodeTarget("protobuf", Schema(b64encode(file).decode(), "PROTOBUF"), b"", "shop.Order.Line", 5)
     assert Encoder(target).encode({"sku": "a"}) == b"\0\0\0\0\5\4\2\0\x0a\1a"
     with pytest.raises(KeyError, match="only refers"):
-        Encoder(Target("protobuf", target.schema, b"", "google.protobuf.Timestamp", 5))
+        Encoder(EncodeTarget("protobuf", target.schema, b"", "google.protobuf.Timestamp", 5))
 
 
 def test_the_columns_of_the_schema_are_those_of_decode() -> None:

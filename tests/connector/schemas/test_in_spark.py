@@ -16,7 +16,7 @@ from spark_streams.connector.errors import InvalidOptionError, RStreamError, Sch
 from tests.connector.schemas.avro_values import FIRST, READER, VERSIONS, encoded
 from tests.connector.schemas.registry_server import RegistryServer
 from tests.connector.schemas.test_avro import DECIMAL, MOMENT, of_type, record
-from tests.connector.schemas.test_registry import VALUES
+from tests.connector.schemas.test_schema_registry import VALUES
 from tests.connector.spark.streams import read_stream, run_to_the_end
 from tests.connector.spark.test_routing import dead_letters_in
 from tools.servers.server import Server

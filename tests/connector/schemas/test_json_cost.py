@@ -12,7 +12,7 @@ from spark_streams.connector.schemas.decoder import Decoder
 from spark_streams.connector.schemas.json_schema import JsonReader
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.reasons import UnreadableError
-from spark_streams.connector.schemas.registry import Schema
+from spark_streams.connector.schemas.schema_registry import Schema
 
 _BRANCH = {"properties": {"a": {"$ref": "#/definitions/t"}}}
 BRANCHES = {

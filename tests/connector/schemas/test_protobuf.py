@@ -15,7 +15,7 @@ from spark_streams.connector.schemas.decoder import Decoder, unframe
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.protobuf import ProtobufReader
 from spark_streams.connector.schemas.reasons import UnreadableError
-from spark_streams.connector.schemas.registry import Registry
+from spark_streams.connector.schemas.schema_registry import Registry
 from tests.connector.schemas.registry_server import RegistryServer
 from tests.connector.schemas.test_avro import decoded
 

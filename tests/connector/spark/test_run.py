@@ -27,7 +27,7 @@ from spark_streams.connector.errors import (
     UnknownOptionError,
     UnsupportedError,
 )
-from spark_streams.connector.running import console as spark_log_filter
+from spark_streams.connector.running import error_output as spark_log_filter
 from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from tests.conftest import by_turns, turn_of
 from tests.connector.spark.streams import read_stream

@@ -17,8 +17,8 @@ from openlineage.client.facet_v2 import BaseFacet, InputDatasetFacet
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
-from spark_streams.connector.watch.lineage import events
-from spark_streams.connector.watch.lineage.events import SCHEMA_URL
+from spark_streams.connector.watch.lineage import openlineage_events as events
+from spark_streams.connector.watch.lineage.openlineage_events import SCHEMA_URL
 
 OURS = Path(events.__file__).parent / "RstreamConsumerGroupInputDatasetFacet.json"
 # The part of OpenLineage.json to which our schema refers.

@@ -135,7 +135,7 @@ def test_unfinished_requests_delay_no_scrape(served: tuple[Up, int]) -> None:
 
 
 def test_an_unfinished_request_is_given_up(monkeypatch: pytest.MonkeyPatch, served: tuple[Up, int]) -> None:
-    monkeypatch.setattr(metrics_page._Handler, "timeout", 0.3)
+    monkeypatch.setattr(metrics_page._MetricsHandler, "timeout", 0.3)
     with socket.create_connection(("127.0.0.1", served[1]), timeout=20) as slow:
         slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: loc")
         begun = time.monotonic()

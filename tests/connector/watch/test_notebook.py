@@ -13,7 +13,7 @@ import redis
 from spark_streams.connector.lag.survey import GroupLag
 from spark_streams.connector.watch.listener import Watch
 from spark_streams.connector.watch.notebook import NotebookTable, lag_table, query_table
-from spark_streams.connector.watch.progress import Query
+from spark_streams.connector.watch.progress import WatchedQuery
 from spark_streams.connector.wire.address.address import Address
 from tests.connector.watch.test_progress import offset, progress
 from tools.servers.server import Server
@@ -57,7 +57,7 @@ def test_a_table_has_no_colours_of_its_own() -> None:
 
 
 def test_the_state_of_queries() -> None:
-    first, second = Query("billing", "q1"), Query("audit", "q2")
+    first, second = WatchedQuery("billing", "q1"), WatchedQuery("audit", "q2")
     first.started("r1")
     first.progressed(progress(lost={"s": 4}, claimed={"s": 2}, dead={"t": 1}, bad={"t": {"n": 6}, "s": {"m": 1}}))
     second.started("r2")
@@ -73,7 +73,7 @@ def test_the_state_of_queries() -> None:
 
 
 def test_a_query_that_was_started_again_after_it_failed_and_then_stopped_has_not_failed() -> None:
-    query = Query("billing", "q1")
+    query = WatchedQuery("billing", "q1")
     query.started("r1")
     query.terminated("r1", failed=True)
     query.started("r2")

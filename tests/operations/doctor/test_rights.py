@@ -9,8 +9,7 @@ import redis
 
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
 from spark_streams.connector.deadletter.redrive_options import RedriveOptions
-from spark_streams.connector.lag.groups import view_streams
-from spark_streams.connector.lag.survey import survey
+from spark_streams.connector.lag.survey import survey, view_streams
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.batch_commit import void_batch
 from spark_streams.connector.sink.ledger.runs import begin_job, begin_run

@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from spark_streams.connector.watch.metrics_page import MetricsPage
-from spark_streams.connector.watch.progress import Query
-from spark_streams.connector.watch.query_metrics import Collector as OfQueries
+from spark_streams.connector.watch.progress import WatchedQuery
 from spark_streams.connector.watch.query_metrics import LagCache
+from spark_streams.connector.watch.query_metrics import QueryCollector as OfQueries
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.operations.monitor.exporter.metrics import Collector
 from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
@@ -45,7 +45,7 @@ def metrics(page: str) -> dict[str, str]:
 
 def of_queries(server: Server) -> dict[str, str]:
     standings = LagCache(Address.parse(server.url))
-    page = MetricsPage(OfQueries(lambda: [Query("etl", "1")], standings)).text()
+    page = MetricsPage(OfQueries(lambda: [WatchedQuery("etl", "1")], standings)).text()
     standings.close()
     return metrics(page)
 

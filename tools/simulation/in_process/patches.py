@@ -106,7 +106,7 @@ def on_core(core: Core) -> Iterator[None]:
         patch.setattr(failed_entry, "datetime", _calendar(core))
         patch.setattr(connection, "open_connection", lambda url, *_given, **_more: _Opened(core.at(url).connect()))
         patch.setattr(connection, "Duplex", lambda line, lost: LineDuplex(line.core, line, lost))
-        # Several simulated processes share this one: none ends the connections of another (wire.left_master).
+        # Several simulated processes share this one: none ends the connections of another (wire.connect).
         patch.setattr(connect, "register", lambda _: None)
         # A set of bytes has another order in each process.
         patch.setattr(plain_values, "_members", lambda members: bulks(sorted(members)))

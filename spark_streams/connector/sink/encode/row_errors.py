@@ -20,7 +20,6 @@ from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.named_errors import ids_exhausted
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.limits import NAMES, SMALL, fetch_limits
 from spark_streams.connector.wire.replies.replies import (
     ID_TOO_LOW,
     IDS_EXHAUSTED,
@@ -30,6 +29,7 @@ from spark_streams.connector.wire.replies.replies import (
     parse_replies,
 )
 from spark_streams.connector.wire.replies.xinfo import stream_states
+from spark_streams.connector.wire.server_limits import NAMES, SMALL, fetch_limits
 
 _ROWS_PER_REQUEST = 200  # entries may be large
 

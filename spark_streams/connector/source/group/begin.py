@@ -47,7 +47,6 @@ from spark_streams.connector.source.group.streams import ExpectedStreams, Stream
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.limits import drops_any_key, evicting_policy
 from spark_streams.connector.wire.replies.replies import (
     is_forbidden,
     is_key_required,
@@ -58,6 +57,7 @@ from spark_streams.connector.wire.replies.replies import (
     is_wrong_number_of_arguments,
 )
 from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
+from spark_streams.connector.wire.server_limits import drops_any_key, evicting_policy
 
 _log = logging.getLogger("spark_streams.source")
 

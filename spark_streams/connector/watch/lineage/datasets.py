@@ -26,13 +26,13 @@ Columns = tuple[tuple[str, str], ...]  # name and type
 
 @dataclass(frozen=True)
 class Dataset:
-    """A stream or a table. columns: empty if unknown; group, consumer: of the reader."""
+    """A stream or a table."""
 
     namespace: str
     name: str
-    columns: Columns = field(default=(), compare=False)
-    group: str = ""
-    consumer: str = field(default="", compare=False)
+    columns: Columns = field(default=(), compare=False)  # empty: unknown
+    group: str = ""  # of the reader
+    consumer: str = field(default="", compare=False)  # of the reader
 
 
 def stream_dataset(

@@ -52,25 +52,23 @@ _log = logging.getLogger("spark_streams.monitor")
 
 
 @dataclass(frozen=True)
-class Source:
-    """A source of format("rstream"). streams: empty for a pattern."""
-
+class QuerySource:
     address: Address
     group: str
     consumer: str
-    streams: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()  # empty for a pattern
     columns: Columns = field(default=(), repr=False)
 
     def dataset(self, stream: str) -> Dataset:
         return stream_dataset(self.address, stream, self.columns, self.group, self.consumer)
 
 
-def sources_of(jvm: JavaObject, execution: JavaObject) -> Iterator[Source]:
+def sources_of(jvm: JavaObject, execution: JavaObject) -> Iterator[QuerySource]:
     """Yield the rstream sources of a query. Raises UNREADABLE."""
     for leaf in _as_java(jvm, execution.analyzedPlan().collectLeaves()):
         if _kind(leaf) == "StreamingRelationV2" and leaf.sourceName() == "rstream":
             options = SourceOptions.parse(dict(leaf.extraOptions().asCaseSensitiveMap()))
-            yield Source(options.address, options.group, options.consumer, options.streams or (), _columns(leaf))
+            yield QuerySource(options.address, options.group, options.consumer, options.streams or (), _columns(leaf))
 
 
 def output_of_query(jvm: JavaObject, execution: JavaObject) -> Dataset | None:
@@ -156,19 +154,18 @@ def without_values(failure: QueryFailure) -> str:
 
 
 @dataclass
-class _Run:
-    """A run of a query. execution: in the JVM, None over Spark Connect; told: whether START was sent; due: when the
-    next RUNNING may be sent. Datasets are keys of a dict, in their order."""
+class _LineageRun:
+    """A run of a query. Datasets are keys of a dict, in their order."""
 
     id: str
     name: str
     began: str
-    execution: JavaObject = None
-    sources: list[Source] = field(default_factory=list)
+    execution: JavaObject = None  # in the JVM; None over Spark Connect
+    sources: list[QuerySource] = field(default_factory=list)
     inputs: dict[Dataset, None] = field(default_factory=dict)
     outputs: dict[Dataset, None] = field(default_factory=dict)
-    told: bool = False
-    due: float = 0.0
+    told: bool = False  # START was sent
+    due: float = 0.0  # when the next RUNNING may be sent
 
 
 class Lineage:
@@ -178,7 +175,7 @@ class Lineage:
     def __init__(self, spark: SparkSession, address: Address, to: str) -> None:
         self._spark, self._address = spark, address
         self._outbox = Outbox(to, sender(to))
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _LineageRun] = {}
         self._declared: dict[Dataset, None] | None = None
         self._version = spark.version
         self._jvm: JavaObject = None if is_of_connect(spark) else spark.sparkContext._jvm
@@ -202,7 +199,7 @@ class Lineage:
     # -- called by Spark's listeners -----------------------------------------------------------------------------------
 
     def started(self, run_id: str, name: str, began: str, handle: StreamingQuery | None) -> None:
-        run = self._runs[run_id] = _Run(run_id, name, began)
+        run = self._runs[run_id] = _LineageRun(run_id, name, began)
         if self._jvm is not None and handle is not None:
             run.execution = handle._jsq.streamingQuery()
         self._outbox.put(partial(self._start, run))
@@ -231,7 +228,7 @@ class Lineage:
 
     # -- tasks of the outbox -------------------------------------------------------------------------------------------
 
-    def _start(self, run: _Run) -> list[RunEvent]:
+    def _start(self, run: _LineageRun) -> list[RunEvent]:
         try:
             run.sources = [] if run.execution is None else list(sources_of(self._jvm, run.execution))
         except UNREADABLE as error:
@@ -240,12 +237,12 @@ class Lineage:
         return self._events(run)
 
     def _go_on(
-        self, run: _Run, kind: str, at: str, progress: Progress | None, error: str | None = None
+        self, run: _LineageRun, kind: str, at: str, progress: Progress | None, error: str | None = None
     ) -> list[RunEvent]:
         """Return an event after START. progress: of the last micro-batch."""
         for read in () if progress is None else progress.sources:
             known = [one for one in run.sources if (one.group, one.consumer) == (read.group, read.consumer)]
-            source = known[0] if known else Source(self._address, read.group, read.consumer)
+            source = known[0] if known else QuerySource(self._address, read.group, read.consumer)
             run.inputs |= dict.fromkeys(source.dataset(stream.stream) for stream in read.streams)
         if self._declared is None and run.execution is not None:
             try:
@@ -259,9 +256,9 @@ class Lineage:
             del self._runs[run.id]
         return self._events(run, kind, at, error)
 
-    def _events(self, run: _Run, kind: str = "", at: str = "", error: str | None = None) -> list[RunEvent]:
+    def _events(self, run: _LineageRun, kind: str = "", at: str = "", error: str | None = None) -> list[RunEvent]:
         """Return START if it was not sent yet, then this event. A query that reads no stream has no events."""
-        from spark_streams.connector.watch.lineage.events import run_event
+        from spark_streams.connector.watch.lineage.openlineage_events import run_event
 
         if not (run.told or run.sources or run.inputs):
             return []

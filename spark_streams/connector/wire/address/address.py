@@ -25,19 +25,15 @@ from spark_streams.connector.wire.address.identity import Identity
 
 @dataclass(frozen=True)
 class Patience:
-    """All in seconds. limit: retries without success before RetriesExhaustedError. first_connection: the same limit if
-    no connection was ever made, because the address may be wrong. first_pause, longest_pause: between two attempts.
-    reply: silence after which a connection is closed. replicas: wait for replicas to receive a write, in turns shorter
-    than `reply`. sleep: function that pauses.
-    """
+    """Timeouts, in seconds."""
 
-    limit: float = 60.0
-    first_connection: float = 5.0
-    first_pause: float = 0.05
-    longest_pause: float = 2.0
-    reply: float = 5.0
-    replicas: float = 10.0
-    sleep: Callable[[float], None] = time.sleep
+    limit: float = 60.0  # retries without success before RetriesExhaustedError
+    first_connection: float = 5.0  # the same if no connection was ever made, because the address may be wrong
+    first_pause: float = 0.05  # between two attempts
+    longest_pause: float = 2.0  # between two attempts
+    reply: float = 5.0  # silence after which a connection is closed
+    replicas: float = 10.0  # wait for replicas to receive a write, in turns shorter than `reply`
+    sleep: Callable[[float], None] = time.sleep  # function that pauses
 
 
 DEFAULT_PATIENCE = Patience()
@@ -68,24 +64,20 @@ def default_identity() -> Identity:
 
 @dataclass(frozen=True)
 class Address:
-    """A checked server URL, the login, and timeouts. `str()` hides the login, so it may go into plans, logs and errors.
-
-    identity: the login, if the URL has none. starts: whether the bundled engine is started if it does not run. machine:
-    the host on which the URL was read, "" for this one. meeting: the folder in which `embedded:` is looked up on that
-    host.
-    """
+    """A checked server URL, the login, and timeouts. `str()` hides the login: it may go into plans, logs and errors."""
 
     url: str = field(repr=False)
     patience: Patience = field(default=DEFAULT_PATIENCE, repr=False)
-    identity: Identity | None = field(default=None, repr=False)
-    starts: bool = field(default=True, repr=False)
-    machine: str = field(default="", repr=False, compare=False)
+    identity: Identity | None = field(default=None, repr=False)  # the login, if the URL has none
+    starts: bool = field(default=True, repr=False)  # the bundled engine is started if it does not run
+    machine: str = field(default="", repr=False, compare=False)  # the host on which the URL was read; "": this one
+    # The folder in which `embedded:` is looked up on that host.
     meeting: Path | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def parse(cls, url: str) -> Address:
         """Check the form of a URL without touching the network. Raises InvalidOptionError."""
-        scheme = server_url.check(url)
+        scheme = server_url.check_url(url)
         return cls(url, machine=socket.gethostname(), meeting=_meeting_place() if scheme == "embedded" else None)
 
     def __str__(self) -> str:
@@ -115,12 +107,10 @@ class Address:
 
     @property
     def asks_sentinels(self) -> bool:
-        """Whether sentinels name the server."""
         return self.url.startswith(server_url.SENTINEL)
 
     @property
     def is_cluster(self) -> bool:
-        """Whether this is a cluster."""
         return self.url.startswith(server_url.CLUSTER)
 
     @property
@@ -241,26 +231,26 @@ def check_server(address: Address) -> None:
     """Refuse a server that is not in the environment's lists. Raises NotAllowedError."""
     if address.is_embedded:
         folder = address.directory
-        _check((EMBEDDED_ENGINES, "the bundled engine at", EMBEDDED if folder is None else str(folder)))
+        _check_listed((EMBEDDED_ENGINES, "the bundled engine at", EMBEDDED if folder is None else str(folder)))
     elif HOSTS in os.environ or FILES in os.environ:
         for named in _of_url(address):
-            _check(named)
+            _check_listed(named)
 
 
 def check_file(option: str, path: str) -> None:
     """Refuse a path that is not in the environment's list. Raises NotAllowedError."""
-    _check((FILES, option, path))
+    _check_listed((FILES, option, path))
 
 
 def check_function(option: str, name: str) -> None:
     """Refuse a function (module:function) that is not in the environment's list. Raises NotAllowedError."""
-    _check((PROVIDERS, option, name))
+    _check_listed((PROVIDERS, option, name))
 
 
 def check_identity(identity: Identity) -> None:
     """Refuse a file or a function that is not in the environment's lists. Raises NotAllowedError."""
     if identity.password_file:
-        _check((FILES, "passwordFile", identity.password_file))
+        _check_listed((FILES, "passwordFile", identity.password_file))
     if identity.provider:
         check_function("credentialProvider", identity.provider)
 
@@ -286,7 +276,7 @@ def _of_url(address: Address) -> Iterator[Named]:
                 yield FILES, name, parts[name]
 
 
-def _check(named: Named) -> None:
+def _check_listed(named: Named) -> None:
     variable, description, value = named
     listed = os.environ.get(variable)
     if listed is None or any(_LISTS[variable](value, entry.strip()) for entry in listed.split(",") if entry.strip()):

@@ -99,7 +99,7 @@ def _mistyped(url: str) -> str:
     return f"{prefix}{'***' if login else ''}{separator}{host}{'?***' if question else ''}"
 
 
-def check(url: str) -> str:
+def check_url(url: str) -> str:
     """Check a URL's form without the network and return its scheme. Raises InvalidOptionError."""
     if not url.startswith(_STARTS):
         raise InvalidOptionError(f"url {redacted(url)!r} is not a server address; {_HOW}")

@@ -2,10 +2,10 @@
 
 Three ways to send commands, from convenient to fast: `execute` (one command, one Python reply), `execute_all` (many
 commands, one round trip; `execute_each` yields one reply at a time), `request`/`receive` (the raw bytes of a reply, for
-wire.entries.decode). Replies are RESP2. Replies are read while a request is sent (wire.connection.duplex).
+wire.entries.entry_page). Replies are RESP2. Replies are read while a request is sent (wire.connection.sockets).
 
 An error is not an answer: each of these raises the named error of an error reply. A caller for which an error is an
-answer (`no such key`: there is no such stream) names it, by a function of wire.replies.reply_errors; it then gets this
+answer (`no such key`: there is no such stream) names it, by a function of wire.replies.replies; it then gets this
 error as a value. Only `pipeline` returns all errors as values: for package wire, and for commands that show them
 (tests/project/test_layout.py names the packages that never call it).
 """
@@ -49,16 +49,12 @@ _CUT = 100  # factor by which a page is made smaller after a page that was too l
 
 @dataclass
 class PageSizer:
-    """The size of a page, learned from earlier pages.
+    """The size of a page, learned from earlier pages."""
 
-    size: entries (or commands) of the next page. largest: its upper limit. page_bytes: target size of a reply. growth:
-    factor by which a page may be larger than the one before.
-    """
-
-    size: int
-    largest: int
-    page_bytes: int
-    growth: int = 10
+    size: int  # entries (or commands) of the next page
+    largest: int  # upper limit of `size`
+    page_bytes: int  # target size of a reply
+    growth: int = 10  # factor by which a page may be larger than the one before
 
     def learn(self, entries: int, received: int) -> None:
         """Learn from a reply with this number of entries and bytes. A reply without entries changes nothing."""
@@ -86,13 +82,13 @@ _EXEC_REFUSED = "EXECABORT Transaction discarded because of: "  # then the error
 T = TypeVar("T")
 Argument = str | bytes | int
 Reply = Any  # int, bytes, None, ReplyError or a list of these
-Known = Callable[[Reply], bool]  # whether a reply is an error that is an answer (wire.replies.reply_errors)
+Known = Callable[[Reply], bool]  # whether a reply is an error that is an answer (wire.replies.replies)
 
 _pack = cast(Callable[[tuple[Argument, ...]], bytes], hiredis.pack_command)
 
 
 class ReplyError(Exception):
-    """An error reply as a value, with the server's text. wire.replies.reply_errors interprets it."""
+    """An error reply as a value, with the server's text. wire.replies.replies interprets it."""
 
     @property
     def code(self) -> str:
@@ -437,7 +433,6 @@ class Connection(Commands):
                 raise ReplyTooLargeError
 
     def fileno(self) -> int:
-        """The file descriptor of the socket, for select and poll."""
         return socket_of(self._connection).fileno()
 
     @property
@@ -446,7 +441,7 @@ class Connection(Commands):
         return self._duplex.has_input
 
     def receive_some(self) -> memoryview:
-        """Return available bytes, at least one, for wire.connection.pipe; valid until the next call."""
+        """Return available bytes, at least one, for a Pipe; valid until the next call."""
         return self._duplex.receive()
 
     @property

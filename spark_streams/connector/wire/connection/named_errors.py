@@ -36,25 +36,32 @@ from spark_streams.connector.errors import (
 )
 from spark_streams.connector.wire.address.address import Address
 
-# -- a server that has used all memory of `maxmemory`: it answers OOM to each command that may need more ---------------
+# -- the memory of a server: one that has used all of `maxmemory` answers OOM, or evicts keys --------------------------
 
 FULL = "OOM"  # the code of its replies
-ASK = ("INFO", "memory")
+ASK = ("INFO", "memory")  # a user without +info may not send it
+_POLICY = re.compile(rb"^maxmemory_policy:([a-z-]{1,40})\r?$", re.MULTILINE)
 _FIELD = re.compile(rb"^(used_memory|maxmemory):(\d{1,19})\r?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes in use, and the limit (maxmemory). Both are 0 if the server did not tell them."""
+    """Bytes in use, and the limit. Both are 0 if the server did not tell them."""
 
     used: int = 0
-    limit: int = 0
+    limit: int = 0  # maxmemory; 0: no limit
+    policy: str = "noeviction"  # maxmemory-policy
 
     @classmethod
     def read(cls, reply: object) -> Memory:
         """Return the memory from a reply to ASK; an error reply tells nothing."""
-        numbers = {name: int(digits) for name, digits in _FIELD.findall(reply)} if isinstance(reply, bytes) else {}
-        return cls(numbers.get(b"used_memory", 0), numbers.get(b"maxmemory", 0))
+        if not isinstance(reply, bytes):
+            return cls()
+        numbers = {name: int(digits) for name, digits in _FIELD.findall(reply)}
+        policy = _POLICY.search(reply)
+        return cls(
+            numbers.get(b"used_memory", 0), numbers.get(b"maxmemory", 0), policy[1].decode() if policy else cls.policy
+        )
 
     @property
     def share(self) -> float:

@@ -13,8 +13,6 @@ Temporary error replies, by their codes:
     EXECABORT                a transaction was refused because one of its commands got one of these
 
 A connection that breaks or is refused is temporary, too. Any other error is final: a retry would give the same.
-
-wire.connection.outages writes the log lines.
 """
 
 from __future__ import annotations
@@ -42,14 +40,12 @@ _log = logging.getLogger("spark_streams.wire")
 
 @dataclass
 class _Outage:
-    """since: begin of the outage; None: the server is available. lost: it cannot be reached; else it answers with a
-    temporary error (OOM, LOADING …). logged_at: time of the last line. reported: a line was logged in this outage.
-    """
+    """A server that is waited for."""
 
-    since: float | None = None
-    lost: bool = False
-    logged_at: float | None = None
-    reported: bool = False
+    since: float | None = None  # begin of the outage; None: the server is available
+    lost: bool = False  # it cannot be reached; else it answers with a temporary error (OOM, LOADING …)
+    logged_at: float | None = None  # time of the last line
+    reported: bool = False  # a line was logged in this outage
 
 
 class Outages:

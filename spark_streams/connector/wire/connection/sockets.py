@@ -1,4 +1,4 @@
-"""A socket that is written and read at the same time: replies are read while a request cannot be sent.
+"""The sockets of connections: written and read at the same time, replies while a request cannot be sent.
 
 A client that sends a megabyte of commands and reads nothing meanwhile can block: the replies fill the buffers of both
 sides, and then both wait. Here sending never waits without reading. Bytes that arrive meanwhile are stored, and

@@ -1,4 +1,8 @@
-"""The entries of a reply as columns: the result of both ways of reading a reply."""
+"""Reply bytes of XRANGE to columns: the entries of a reply, by two ways with the same result, which tests compare.
+
+The vectorised one (walk.py) reads all entries at once and proves its reading. The exact one parses entry by entry what
+the first cannot prove, and replies that are too small for arrays to be faster.
+"""
 
 from __future__ import annotations
 
@@ -331,10 +335,6 @@ class FilteredPage(EntryPage):
 
 
 # -- reply bytes of XRANGE to columns ----------------------------------------------------------------------------------
-
-# There are two ways with the same result, and tests compare them. The vectorised one (walk.py) reads all entries at
-# once and proves its reading. The exact one parses entry by entry what the first cannot prove, and
-# replies that are too small for arrays to be faster.
 
 __all__ = ["EntryPage", "decode_entries", "decode_replies"]
 

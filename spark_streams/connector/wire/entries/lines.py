@@ -51,7 +51,6 @@ class Lines:
         return cls(data, begin, feeds - 1)
 
     def first_byte(self) -> Bytes:
-        """Return the first byte of each line (the CR for an empty line)."""
         return self.data[self.begin]
 
     def headers_match(self, header: Index) -> bool:
@@ -122,7 +121,6 @@ class Spans:
         return cls(parts[0].data, begin, np.concatenate([part.end for part in parts]))
 
     def first(self) -> bytes:
-        """Return the first value."""
         return self.data[self.begin[0] : self.end[0]].tobytes()
 
     def windows(self, begin: Index, size: int) -> Bytes:

@@ -29,21 +29,13 @@ _ENTRY_BYTES = 128  # more than an entry has beside the name of its consumer
 
 @dataclass(frozen=True)
 class PendingPage:
-    """One XPENDING reply.
-
-    count: pending entries. last: ID of the last entry in the reply, None if it is empty. ids: their IDs as packed
-    arguments in a row. deliveries: delivery count of each, int64. idle: milliseconds since the last delivery of each,
-    int64. listed: entries in the reply: more than `count` after `delivered_until`. is_unknown: whether entries that
-    `delivered_until` has kept may be delivered later.
-    """
-
-    count: int
-    last: StreamId | None
-    ids: bytes
-    deliveries: Index
-    idle: Index
-    listed: int
-    is_unknown: bool = False
+    count: int  # pending entries
+    last: StreamId | None  # ID of the last entry in the reply; None: it is empty
+    ids: bytes  # their IDs as packed arguments in a row
+    deliveries: Index  # delivery count of each, int64
+    idle: Index  # milliseconds since the last delivery of each, int64
+    listed: int  # entries in the reply: more than `count` after `delivered_until`
+    is_unknown: bool = False  # entries that `delivered_until` has kept may be delivered later
 
     def parsed_ids(self) -> list[StreamId]:
         """Return the IDs one by one, for a few entries."""

@@ -142,18 +142,14 @@ _BEHIND = 3 + NUMBER  # bytes after a part that is followed by another: its line
 
 @dataclass
 class MixedShapes:
-    """Fields of entries: all first fields, then all second ones, …
-
-    rows: rows of the entries, ascending. count: fields of each. Per field: entry: index into rows; step: its position
-    in the entry; the bounds of its name and of its value.
-    """
+    """Fields of entries: all first fields, then all second ones, …"""
 
     data: Bytes
-    rows: Index
-    count: Index
-    entry: Index
-    step: Index
-    name_begin: Index
+    rows: Index  # rows of the entries, ascending
+    count: Index  # fields of each
+    entry: Index  # by field: index into rows
+    step: Index  # by field: its position in the entry
+    name_begin: Index  # by field: the bounds of its name and of its value
     name_end: Index
     begin: Index
     end: Index
@@ -229,15 +225,12 @@ _NIL = b"\r\n*-1"
 
 @dataclass
 class Shape:
-    """Entries with the same names in the same order.
+    """Entries with the same names in the same order."""
 
-    names: None for deleted entries. rows: their rows, ascending. begin, end: per field, the bounds of each row's value.
-    """
-
-    names: list[bytes] | None
-    rows: Index
-    begin: list[Index] = field(default_factory=list)
-    end: list[Index] = field(default_factory=list)
+    names: list[bytes] | None  # None: deleted entries
+    rows: Index  # their rows, ascending
+    begin: list[Index] = field(default_factory=list)  # by field: where each row's value begins
+    end: list[Index] = field(default_factory=list)  # by field: where it ends
 
     def keep(self, mask: Mask) -> None:
         """Drop the rows that differ from the shape."""

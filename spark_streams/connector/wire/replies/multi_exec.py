@@ -38,7 +38,6 @@ class Outcome:
 
 
 def frame_transaction(commands: Sequence[Sequence[Argument]]) -> list[tuple[Argument, ...]]:
-    """Return the commands between MULTI and EXEC."""
     return [("MULTI",), *[tuple(command) for command in commands], ("EXEC",)]
 
 

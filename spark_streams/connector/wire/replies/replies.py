@@ -1,4 +1,4 @@
-"""Small replies: raw bytes to values, the errors among them, and lists of names and values."""
+"""Small replies: raw bytes to values, the errors among them and what they mean, lists of names and values."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ def each_reply(raw: bytes | memoryview) -> Iterator[Reply]:
 
 
 def parse_replies(raw: bytes | memoryview) -> list[Reply]:
-    """Return all replies."""
     return list(each_reply(raw))
 
 
 def find_errors(replies: Sequence[Reply]) -> list[tuple[int, ReplyError]]:
-    """Return (position, error) of every error reply."""
     return [(position, reply) for position, reply in enumerate(replies) if isinstance(reply, ReplyError)]
 
 

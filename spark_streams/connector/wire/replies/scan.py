@@ -1,4 +1,6 @@
-"""Lists streams by name, page by page; in a cluster on every node. One node of a cluster is refused: it has a part.
+"""Which streams there are.
+
+They are listed by name, page by page; in a cluster on every node. One node of a cluster is refused: it has a part.
 
 A stream that moves to another node during the scan may be listed on neither. Therefore all nodes are scanned again
 until no stream was added meanwhile. Within a slot that moves key by key a stream is on one of two nodes, and the scan

@@ -1,6 +1,6 @@
 """Streams, consumer groups and consumers, as XINFO describes them.
 
-The functions `…_in` read a reply that is no error; the caller interprets errors (wire.replies.reply_errors).
+The functions `…_in` read a reply that is no error; the caller interprets errors (wire.replies.replies).
 """
 
 from __future__ import annotations
@@ -24,18 +24,13 @@ Entry = tuple[StreamId, Sequence[bytes]]  # its ID; name, value, name, value …
 
 
 class StreamState(NamedTuple):
-    """last: ID of the last entry ever added (0-0: none). length: current entries. added: entries ever added, and first:
-    the oldest entry's ID, None before Redis 7. exists: whether the key exists. top: the newest entry's ID (0-0: the
-    stream is empty). deleted: the highest ID that XDEL has removed (0-0: none).
-    """
-
-    last: StreamId
-    length: int
-    added: int | None
-    first: StreamId | None
-    exists: bool = True
-    top: StreamId = MIN_ID
-    deleted: StreamId = MIN_ID
+    last: StreamId  # ID of the last entry ever added; 0-0: none
+    length: int  # current entries
+    added: int | None  # entries ever added; None before Redis 7
+    first: StreamId | None  # the oldest entry's ID; None before Redis 7
+    exists: bool = True  # the key exists
+    top: StreamId = MIN_ID  # the newest entry's ID; 0-0: the stream is empty
+    deleted: StreamId = MIN_ID  # the highest ID that XDEL has removed; 0-0: none
 
 
 @dataclass(frozen=True)
@@ -49,37 +44,33 @@ class StreamEnds:
 
 @dataclass(frozen=True)
 class IdempotentAdds:
-    """Adds of a stream with XADD IDMP or IDMPAUTO. producers, messages: that the server remembers; added: entries that
-    were ever added so; duplicates: repeated adds that added nothing."""
+    """Adds of a stream with XADD IDMP or IDMPAUTO."""
 
-    producers: int
-    messages: int
-    added: int
-    duplicates: int
+    producers: int  # that the server remembers
+    messages: int  # that the server remembers
+    added: int  # entries that were ever added so
+    duplicates: int  # repeated adds that added nothing
 
 
 class GroupInfo(NamedTuple):
-    """consumers: their number. pending: entries delivered and not acknowledged. last_delivered: the group's position.
-    entries_read, lag: Redis' own counts; None if unknown, as always before Redis 7. A lag below zero, which XGROUP and
-    XSETID can make (ENTRIESREAD too high, ENTRIESADDED too low), is unknown.
+    """A group. `entries_read` and `lag` are Redis' own counts; None if unknown, as always before Redis 7.
+
+    A lag below zero, which XGROUP and XSETID can make (ENTRIESREAD too high, ENTRIESADDED too low), is unknown.
     """
 
     name: bytes
-    consumers: int
-    pending: int
-    last_delivered: StreamId
+    consumers: int  # their number
+    pending: int  # entries delivered and not acknowledged
+    last_delivered: StreamId  # the group's position
     entries_read: int | None
     lag: int | None
 
 
 class ConsumerInfo(NamedTuple):
-    """pending: entries that it has not acknowledged; idle: milliseconds since its last attempt to read or claim; before
-    Redis 7.2, an attempt that found nothing does not count; counts_attempts: whether it counts."""
-
     name: bytes
-    pending: int
-    idle: int
-    counts_attempts: bool = True
+    pending: int  # entries that it has not acknowledged
+    idle: int  # milliseconds since its last attempt to read or claim
+    counts_attempts: bool = True  # also one that found nothing: not so before Redis 7.2
 
     @property
     def text(self) -> str:
@@ -105,7 +96,6 @@ def read_stream_state(server: Server, stream: str | bytes, reply: Reply) -> Stre
 
 
 def stream_in(reply: Sequence[Reply]) -> StreamState:
-    """Return the state from the reply to XINFO STREAM."""
     info = pairs(reply)
     first, newest = info.get(b"recorded-first-entry-id"), info[b"last-entry"]
     last = info[b"last-generated-id"]
@@ -204,7 +194,6 @@ def lag_of(info: GroupInfo, length: int, first: StreamId | None, top: StreamId) 
 
 
 def consumers_in(reply: Sequence[Reply]) -> list[ConsumerInfo]:
-    """Return the consumers from the reply to XINFO CONSUMERS."""
     return [
         ConsumerInfo(info[b"name"], info[b"pending"], info[b"idle"], b"inactive" in info) for info in map(pairs, reply)
     ]

@@ -101,7 +101,6 @@ _HOPS = 5
 
 
 def slot(key: str | bytes) -> int:
-    """Return the slot of a key."""
     return slot_of(key.encode() if isinstance(key, str) else key)
 
 
@@ -156,7 +155,6 @@ class Cluster(Commands):
 
     @property
     def is_open(self) -> bool:
-        """Whether all connections are open."""
         return all(connection.is_open for connection in self._connections.values())
 
     def renew_login(self) -> None:

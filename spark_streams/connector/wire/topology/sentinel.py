@@ -35,17 +35,13 @@ _PROMOTED = ("reconf_slaves", "update_config")
 
 @dataclass(frozen=True)
 class Named:
-    """What one sentinel reports of the master.
+    """What one sentinel reports of the master."""
 
-    node: its address, in the configuration `epoch`. down: it counts as down. promoting: a replica is being promoted.
-    promoted: a replica is the master, and the configuration is not everywhere yet.
-    """
-
-    node: Node
+    node: Node  # its address, in the configuration `epoch`
     epoch: int
-    down: bool
-    promoting: bool
-    promoted: bool
+    down: bool  # it counts as down
+    promoting: bool  # a replica is being promoted
+    promoted: bool  # a replica is the master, and the configuration is not everywhere yet
 
     def replaces(self, earlier: Named) -> bool:
         """Whether connections to the master of the earlier report must be closed."""

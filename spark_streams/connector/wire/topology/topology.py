@@ -54,17 +54,11 @@ def unreachable_reason(address: Address, error: RStreamError) -> str:
 
 @dataclass(frozen=True)
 class SlotMap:
-    """The report of one node.
-
-    owners: by slot, None if no node owns it. masters: in the order of their slots. followers: the replicas of each
-    master. is_ok: whether the node sees a complete cluster. epoch: 0 if the user may not read it.
-    """
-
-    owners: tuple[Node | None, ...] = field(repr=False)
-    masters: tuple[Node, ...]
-    followers: Mapping[Node, tuple[Node, ...]]
-    is_ok: bool
-    epoch: int
+    owners: tuple[Node | None, ...] = field(repr=False)  # by slot; None: no node owns it
+    masters: tuple[Node, ...]  # in the order of their slots
+    followers: Mapping[Node, tuple[Node, ...]]  # the replicas of each master
+    is_ok: bool  # the node sees a complete cluster
+    epoch: int  # 0: the user may not read it
 
     @classmethod
     def read(cls, source: Node, slots: Reply, cluster_info: Reply) -> SlotMap:
@@ -86,7 +80,6 @@ class SlotMap:
 
     @property
     def replicas(self) -> tuple[Node, ...]:
-        """All replicas."""
         return tuple(dict.fromkeys(node for replicas in self.followers.values() for node in replicas))
 
     def with_owners(self, moved: Mapping[int, Node]) -> SlotMap:

@@ -9,8 +9,8 @@ from spark_streams.base.version import __version__
 from spark_streams.connector.lag.group_metrics import (
     OF_GROUPS,
     Family,
+    MetricTable,
     Sample,
-    Table,
     group_metrics,
     margin_metrics,
     metrics,
@@ -25,8 +25,8 @@ from spark_streams.operations.monitor.held import Held
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-_EXPORTER = Table(("version",), (Family("rstream_exporter_info", "1; its label is the exporter's version."),))
-_SNAPSHOT = Table(
+_EXPORTER = MetricTable(("version",), (Family("rstream_exporter_info", "1; its label is the exporter's version."),))
+_SNAPSHOT = MetricTable(
     (),
     (
         Family("rstream_scrape_seconds", "Seconds that the last refresh took."),
@@ -38,15 +38,17 @@ _SNAPSHOT = Table(
         Family("rstream_groups_left_out", "Groups beyond --max-groups, which have no metrics."),
     ),
 )
-_RIGHTS = Table(("right",), (Family("rstream_missing_right", "1 for each right that the exporter's user lacks."),))
-_NODE = Table(
+_RIGHTS = MetricTable(
+    ("right",), (Family("rstream_missing_right", "1 for each right that the exporter's user lacks."),)
+)
+_NODE = MetricTable(
     ("node",),
     (
         Family("rstream_server_memory_bytes", "Memory that the server uses."),
         Family("rstream_server_memory_limit_bytes", "The server's maxmemory; absent if it has no limit."),
     ),
 )
-_GROUP = Table(
+_GROUP = MetricTable(
     OF_GROUPS,
     (
         Family("rstream_consumers", "Consumers of the group, active or not."),
@@ -59,7 +61,7 @@ _GROUP = Table(
         Family("rstream_held_bytes", "Memory of these entries, about: their share of the stream's."),
     ),
 )
-_STREAM = Table(
+_STREAM = MetricTable(
     ("stream",),
     (
         Family("rstream_stream_entries", "Entries in the stream."),
@@ -77,14 +79,14 @@ _STREAM = Table(
         Family("rstream_duplicate_adds", "Repeated adds of these, which added nothing.", counts=True),
     ),
 )
-_REASON = Table(
+_REASON = MetricTable(
     ("stream", "reason"),
     (
         Family("rstream_dead_letters_waiting", "Dead letters in the stream, by reason."),
         Family("rstream_dead_letters_newest_timestamp_seconds", "Time of the newest of these."),
     ),
 )
-_UNCOUNTED = Table(
+_UNCOUNTED = MetricTable(
     ("stream",),
     (Family("rstream_dead_letters_uncounted", "Dead letters that are not yet counted by reason."),),
 )

@@ -12,7 +12,7 @@ import redis
 from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
-from spark_streams.connector.wire.limits import evicting_policy
+from spark_streams.connector.wire.server_limits import evicting_policy
 from tests.proxy import Proxy
 from tools.driving import ALL, add, drain, reader
 from tools.servers.server import Server

@@ -17,7 +17,7 @@ from spark_streams.jobs.settings.job_config import check_keys
 from tests.connector.schemas.avro_values import FIRST, READER, VERSIONS, encoded
 from tests.connector.schemas.conftest import registry
 from tests.connector.schemas.registry_server import RegistryServer
-from tests.connector.schemas.test_registry import VALUES
+from tests.connector.schemas.test_schema_registry import VALUES
 from tests.connector.spark.jobs.test_etl import run
 from tests.connector.spark.test_routing import dead_letters_in
 from tools.servers.server import Server

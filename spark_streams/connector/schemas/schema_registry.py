@@ -44,12 +44,10 @@ _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 @dataclass(frozen=True)
 class Schema:
-    """A schema. text: its text; Protobuf: its descriptor in base64. name: by which another schema refers to it."""
-
-    text: str
+    text: str  # for Protobuf: its descriptor in base64
     kind: str = "AVRO"
     references: tuple[Schema, ...] = ()
-    name: str = ""
+    name: str = ""  # by which another schema refers to it
     schema_id: int = 0
 
     def all_references(self) -> Iterator[Schema]:
@@ -63,11 +61,11 @@ class _AwayError(Exception):
 
 @dataclass
 class Registry:
-    """A client of one registry. serialized: schemas are asked for as descriptors of Protobuf."""
+    """A client of one registry."""
 
     url: str
     login: Login = NO_LOGIN
-    serialized: bool = False
+    serialized: bool = False  # schemas are asked for as descriptors of Protobuf
     patience: Patience = DEFAULT_PATIENCE
     clock: Callable[[], float] = time.monotonic
     _schemas: dict[int, Schema] = field(default_factory=dict)

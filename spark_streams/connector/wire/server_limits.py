@@ -1,4 +1,4 @@
-"""Limits of a server for one argument and one request.
+"""What a server is configured to: limits for one argument and one request, and whether it evicts keys.
 
     proto-max-bulk-len           bytes of one argument (default 512 MB)
     client-query-buffer-limit    bytes of a request, or of a transaction, that is being received (default 1 GB)
@@ -14,8 +14,9 @@ from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.connection import Reply
+from spark_streams.connector.wire.connection.named_errors import ASK, Memory
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import info, is_forbidden
+from spark_streams.connector.wire.replies.replies import is_forbidden
 
 SMALL = 1 << 20  # bytes that every server accepts: neither limit can be lower
 NAMES = ("proto-max-bulk-len", "client-query-buffer-limit")
@@ -50,9 +51,6 @@ def find_exceeded_limit(address: Address, argument: int, request: int) -> str:
 
 # -- whether a server evicts keys when its memory is full (maxmemory, maxmemory-policy) --------------------------------
 
-# A user without +info may not send it.
-ASK = ("INFO", "memory")
-
 
 def evicting_policy(server: Server) -> str | None:
     """Return the eviction policy; None if no key is evicted (`noeviction`, or no maxmemory), or if INFO is not
@@ -65,15 +63,9 @@ def evicting_policy(server: Server) -> str | None:
 
 def find_worst_policy(replies: Iterable[Reply]) -> str | None:
     """Return the policy that evicts most, from the replies of all servers to ASK."""
-    policies = [policy_in(reply) for reply in replies]
-    return next((policy for policy in policies if drops_any_key(policy)), next(filter(None, policies), None))
-
-
-def policy_in(memory: Reply) -> str | None:
-    """Return the policy from a reply to ASK, as `evicting_policy`."""
-    facts = {} if is_forbidden(memory) else info(memory)
-    policy = facts.get("maxmemory_policy", "noeviction")
-    return None if policy == "noeviction" or facts.get("maxmemory", "0") == "0" else policy
+    memories = [Memory.read(reply) for reply in replies]
+    policies = [memory.policy for memory in memories if memory.limit and memory.policy != "noeviction"]
+    return next((policy for policy in policies if drops_any_key(policy)), next(iter(policies), None))
 
 
 def drops_any_key(policy: str | None) -> bool:

@@ -36,7 +36,6 @@ class Requests:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Requests]) -> Requests:
-        """Return the commands of all parts, in this order."""
         data = b"".join(part.slice(0, len(part)) for part in parts)
         sizes = [np.zeros(1, np.int64), *[np.diff(part.offsets) for part in parts]]
         return cls(memoryview(data), np.cumsum(np.concatenate(sizes)))

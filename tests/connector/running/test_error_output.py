@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 from pyspark.logger import PySparkLogger
-from spark_streams.connector.running import console as spark_log_filter
+from spark_streams.connector.running import error_output as spark_log_filter
 
 for give_back in spark_log_filter._disable_python_loggers():
     give_back()
@@ -25,7 +25,7 @@ def test_pyspark_may_log_its_errors_afterwards() -> None:
 
 AT_THE_END = """
 import logging
-from spark_streams.connector.running import console as spark_log_filter
+from spark_streams.connector.running import error_output as spark_log_filter
 
 log = logging.getLogger("py4j.clientserver")
 log.info("opening")

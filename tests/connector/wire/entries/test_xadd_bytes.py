@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spark_streams.connector.errors import SchemaError
 from spark_streams.connector.sink.encode.fields import check_writable, text_columns
 from spark_streams.connector.wire.connection.connection import pack
-from spark_streams.connector.wire.entries.encode import encode_xadd
+from spark_streams.connector.wire.entries.xadd_bytes import encode_xadd
 
 values = st.one_of(st.none(), st.binary(max_size=12), st.binary(min_size=95, max_size=105))
 

@@ -1,4 +1,4 @@
-"""Lines on standard error about a query that runs. An error is one line."""
+"""Lines on standard error about a query that runs. An error is one line: what would repeat it is silenced."""
 
 from __future__ import annotations
 
