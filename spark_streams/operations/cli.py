@@ -15,8 +15,8 @@ from spark_streams.base.version import __version__
 from spark_streams.operations.commands.add import add
 from spark_streams.operations.commands.console import console
 from spark_streams.operations.commands.dead.dead import dead
-from spark_streams.operations.commands.groups.groups import groups
-from spark_streams.operations.commands.groups.replay import replay
+from spark_streams.operations.commands.groups.deletions import trim
+from spark_streams.operations.commands.groups.groups import groups, replay
 from spark_streams.operations.commands.help import show_help
 from spark_streams.operations.commands.init import init
 from spark_streams.operations.commands.look.doctor import doctor
@@ -35,7 +35,6 @@ from spark_streams.operations.commands.shards import shards
 from spark_streams.operations.commands.shared import Group
 from spark_streams.operations.commands.transfer.copy import copy, import_file
 from spark_streams.operations.commands.transfer.export import export
-from spark_streams.operations.commands.trim import trim
 from spark_streams.operations.commands.url import url
 from spark_streams.operations.commands.verify import verify
 

@@ -41,7 +41,7 @@ ALLOWED = {
     "operations/commands/look/tail.py": OPTIONS,
     "operations/monitor/exporter/stream_filter.py": OPTIONS,
     "operations/monitor/exporter/snapshot_cache.py": OPTIONS,
-    "operations/groups/target.py": OPTIONS,
+    "operations/groups/position.py": OPTIONS,
     "connector/source/offset.py": OWN,
     "connector/source/range.py": OWN,
     "connector/spark/task_context.py": OWN,

@@ -14,8 +14,8 @@ from spark_streams.base.assignment import parse_assignment
 from spark_streams.base.printable import is_utf8, name_text, printable
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import SchemaError, ServerReplyError
+from spark_streams.operations.commands.dry_run import REFUSED
 from spark_streams.operations.commands.entry import no_such_entry, parse_id
-from spark_streams.operations.commands.groups.group_change import REFUSED
 from spark_streams.operations.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 
 if TYPE_CHECKING:

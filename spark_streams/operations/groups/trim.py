@@ -23,6 +23,7 @@ from spark_streams.connector.admin.groups import (
 )
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
+from spark_streams.operations.groups.plan import UNBOUNDED, Bound, Only, Plan, made
 from spark_streams.operations.monitor.stream_sizes import stream_sizes
 
 _PENDING = 1_000  # entries of a pending list in one reply
@@ -31,22 +32,24 @@ PAGE = 20_000  # entries that one XTRIM removes: other clients wait for it
 
 @dataclass(frozen=True)
 class Trimmed:
-    """A stream that was, or would be, trimmed. entries: that it had; acknowledged: how many of them are removed, None
-    if the server does not count entries (before Redis 7); bytes: about, None if not known; needed: lowest ID that a
-    group needs; needed_by: this group; delivered: the last ID that every group was given; removed: how many entries
-    have left the stream."""
+    """A stream that was, or would be, trimmed."""
 
     stream: str
-    entries: int
-    acknowledged: int | None
-    bytes: int | None
-    needed: str
-    needed_by: str
-    delivered: str
-    removed: int = 0
+    entries: int  # that it had
+    acknowledged: int | None  # how many of them are removed; None if the server does not count them (before Redis 7)
+    bytes: int | None  # about; None if not known
+    needed: str  # lowest ID that a group needs
+    needed_by: str  # this group
+    delivered: str  # the last ID that every group was given
+    removed: int = 0  # entries that have left the stream
+
+    @property
+    def bound(self) -> Bound:
+        """What a change is bounded to."""
+        return self.stream, self.needed_by, self.delivered
 
 
-def plan_trim(server: Server, streams: Sequence[str]) -> tuple[list[Trimmed], list[str]]:
+def find_acknowledged(server: Server, streams: Sequence[str]) -> tuple[list[Trimmed], list[str]]:
     """Return what can be removed of each stream that has a group, and the streams that have none. Raises
     ServerError."""
     readers = fetch_readers(server, [stream.encode() for stream in streams])
@@ -103,15 +106,17 @@ def _pending(server: Server, stream: str, group: bytes, last: StreamId) -> Itera
         start = end.next()
 
 
-def trim(server: Server, planned: Trimmed, last: StreamId = MAX_ID) -> Trimmed:
-    """Remove the entries of a stream that no group needs now. last: an entry above which none is removed. Return it
-    with their number. Raises ServerError."""
-    before = stream_states(server, [planned.stream])[planned.stream]
-    for _ in _pages(server, planned.stream, last):
+def trim(server: Server, found: Trimmed, only: Only = UNBOUNDED) -> Plan[Trimmed]:
+    """Remove the entries of a stream that no group needs now. Raises ServerError."""
+    if (yield made) is None:
+        return found
+    stream, last = found.stream, only.last_of(found.stream)
+    before = stream_states(server, [stream])[stream]
+    for _ in _pages(server, stream, last):
         pass
-    Sweeper(True, time.monotonic).sweep(server, [planned.stream], {planned.stream: last})
-    after = stream_states(server, [planned.stream])[planned.stream]
-    return replace(planned, removed=_left(after) - _left(before))
+    Sweeper(True, time.monotonic).sweep(server, [stream], {stream: last})
+    after = stream_states(server, [stream])[stream]
+    return replace(found, removed=_left(after) - _left(before))
 
 
 def _pages(server: Server, stream: str, last: StreamId) -> Iterator[int]:

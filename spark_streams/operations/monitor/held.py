@@ -27,17 +27,20 @@ _NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Held:
-    """A group that holds entries back. entries, bytes: about how many, None if not known; idle_ms: since the last
-    command of its consumers, None if it has none; position: last-delivered ID; removed: entries that forgetting it has
-    removed."""
+    """A group that holds entries back."""
 
     stream: str
     group: str
-    entries: int | None
-    bytes: int | None
-    idle_ms: int | None
-    position: str
-    removed: int = 0
+    entries: int | None  # about; None if not known
+    bytes: int | None  # about; None if not known
+    idle_ms: int | None  # since the last command of its consumers; None if it has none
+    position: str  # last-delivered ID
+    removed: int = 0  # entries that forgetting it has removed
+
+    @property
+    def bound(self) -> tuple[str, str, str]:
+        """What forgetting it is bounded to."""
+        return self.stream, self.group, self.position
 
     def __str__(self) -> str:
         entries = f"holds {count(self.entries)} {'entry' if self.entries == 1 else 'entries'}"

@@ -12,7 +12,7 @@ from spark_streams.connector.errors import InvalidOptionError, ShardsError
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import stream_states
 from spark_streams.connector.wire.session import Session
-from spark_streams.operations.groups.target import Target
+from spark_streams.operations.groups.position import Target
 from spark_streams.operations.transfer.entries import Entry
 
 Range = tuple[StreamId, StreamId]  # both IDs included

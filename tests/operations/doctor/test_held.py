@@ -16,7 +16,7 @@ from spark_streams.connector.operator_commands import forget_command
 from spark_streams.operations.doctor import held as checked
 from spark_streams.operations.doctor.finding import Level
 from spark_streams.operations.doctor.held import BYTES, ENTRIES, judge
-from spark_streams.operations.groups import prune
+from spark_streams.operations.groups import unused
 from spark_streams.operations.monitor import held
 from spark_streams.operations.monitor.held import Held
 from tests.holding import OLD, hold
@@ -75,7 +75,7 @@ def test_the_command_of_the_remedy_names_this_group_alone(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, stream: str, group: str
 ) -> None:
     """Also if a shell or the command could take its names as something else."""
-    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+    monkeypatch.setattr(unused, "SHORTEST_MS", 1)
     for name in (stream, "s1", "s one"):
         hold(client, name, since=OLD)
         for other in (group, "nb-1"):

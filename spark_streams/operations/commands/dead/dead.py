@@ -9,7 +9,6 @@ import click
 
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import ConfigError, StreamStateError
-from spark_streams.operations.commands.bounds import say_bounds, up_to_last
 from spark_streams.operations.commands.dead.criteria import (
     FilterOptions,
     criteria_of,
@@ -19,6 +18,7 @@ from spark_streams.operations.commands.dead.criteria import (
 )
 from spark_streams.operations.commands.dead.redrive import redrive
 from spark_streams.operations.commands.decoding import decode_options, note_absent_fields
+from spark_streams.operations.commands.dry_run import change_line, say_bounds, up_to_last, yes_option
 from spark_streams.operations.commands.entry import age, no_such_entry, parse_id, print_entry
 from spark_streams.operations.commands.shared import (
     Group,
@@ -31,7 +31,6 @@ from spark_streams.operations.commands.shared import (
     say,
     url_option,
 )
-from spark_streams.operations.commands.yes import change_line, yes_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable

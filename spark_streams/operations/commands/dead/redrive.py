@@ -15,7 +15,6 @@ from spark_streams.base.units import counted
 from spark_streams.connector.errors import OptionError
 from spark_streams.connector.keys import is_product_key
 from spark_streams.connector.operator_commands import shell_line
-from spark_streams.operations.commands.bounds import bounds_of, say_bounds, typed_options, up_to_last
 from spark_streams.operations.commands.dead.criteria import (
     FilterOptions,
     criteria_of,
@@ -23,8 +22,15 @@ from spark_streams.operations.commands.dead.criteria import (
     print_why_none_match,
     progress,
 )
+from spark_streams.operations.commands.dry_run import (
+    bounds_of,
+    change_line,
+    say_bounds,
+    typed_options,
+    up_to_last,
+    yes_option,
+)
 from spark_streams.operations.commands.shared import address_of, json_option, print_json, print_table, say, url_option
-from spark_streams.operations.commands.yes import change_line, yes_option
 
 if TYPE_CHECKING:
     from spark_streams.connector.admin.dead_letters import Redrive, RedriveOptions, Report

@@ -8,6 +8,7 @@ import click
 
 from spark_streams.connector.errors import CopyTargetError, OptionError
 from spark_streams.operations.commands.dead.criteria import progress
+from spark_streams.operations.commands.dry_run import yes_option
 from spark_streams.operations.commands.shared import TARGET, address_of, json_option, to_url_option, url_option
 from spark_streams.operations.commands.transfer.options import (
     RuleOptions,
@@ -19,7 +20,6 @@ from spark_streams.operations.commands.transfer.options import (
     rules_of,
     selected_pages,
 )
-from spark_streams.operations.commands.yes import yes_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,14 +11,13 @@ import click
 
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import OptionError
-from spark_streams.operations.commands.groups.group_change import REFUSED, server_time
-from spark_streams.operations.commands.groups.seek import target_of
+from spark_streams.operations.commands.dry_run import REFUSED, change_line, server_time
+from spark_streams.operations.commands.groups.groups import target_of
 from spark_streams.operations.commands.shared import print_json, print_table, say
-from spark_streams.operations.commands.yes import change_line
 
 if TYPE_CHECKING:
     from spark_streams.connector.wire.session import Session
-    from spark_streams.operations.groups.target import Target
+    from spark_streams.operations.groups.position import Target
     from spark_streams.operations.transfer.entries import Entry, Rules
     from spark_streams.operations.transfer.groups import CopiedGroup
     from spark_streams.operations.transfer.reader import Range

@@ -1,4 +1,4 @@
-"""Find and delete abandoned groups, from which no client has read for some time.
+"""Groups that nobody uses: abandoned ones, which are deleted, and ones that hold entries back, which are forgotten.
 
 A group is abandoned only if all of these conditions hold, so that it cannot have a reader:
 
@@ -10,12 +10,14 @@ A group is abandoned only if all of these conditions hold, so that it cannot hav
 - no query with noAck has committed to it: such a query is not a consumer, and reads without a trace.
 
 The third condition also keeps the group of a query that has read a quiet stream to its end.
+
+What it means that a group is forgotten: connector/retention/forgotten.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_streams.base.id_times import age_ms
 from spark_streams.base.ids import MAX_ID, StreamId
@@ -24,14 +26,22 @@ from spark_streams.base.printable import name_text
 from spark_streams.base.units import duration
 from spark_streams.connector.admin.groups import (
     GroupKey,
+    GroupName,
     GroupSnapshot,
+    fetch_consumers,
     fetch_group,
+    fetch_readers,
     find_read_without_trace,
     groups_of,
+    is_idle,
+    record,
 )
 from spark_streams.connector.errors import GroupInUseError
+from spark_streams.connector.lag.survey import survey
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.operations.groups.delete import Deleted, delete_group, plan_delete_group
+from spark_streams.operations.groups.deletion import Deleted, delete_group
+from spark_streams.operations.groups.plan import Plan, made
+from spark_streams.operations.monitor.held import Held, fetch_held
 
 _WITHOUT_TRACE = (
     "a query with noAck has committed to it, and such a query leaves no other trace. If it is not used, delete it: "
@@ -42,9 +52,9 @@ SHORTEST_MS = 60_000  # idle time; a consumer may pause for less between two com
 
 @dataclass
 class Pruned(Deleted):
-    """A group that was, or would be, deleted. idle_ms: since the last command of its consumers."""
+    """A group that was, or would be, deleted."""
 
-    idle_ms: int = 0
+    idle_ms: int = 0  # since the last command of its consumers
 
 
 @dataclass(frozen=True)
@@ -122,21 +132,63 @@ def possible_reader(server: Server, snapshot: GroupSnapshot, idle_ms: int, now_m
     return ""
 
 
-def plan_prune(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Pruned:
-    """Return what deleting the group would delete. Raises ServerError."""
-    return _pruned(snapshot, plan_delete_group(server, snapshot, group_keys))
-
-
-def prune_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[GroupKey], idle_ms: int) -> Pruned:
+def prune_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[GroupKey], idle_ms: int) -> Plan[Pruned]:
     """Delete the group, if it is still abandoned. Raises GroupInUseError, ServerError."""
-    now = fetch_group(server, snapshot.stream, snapshot.group)
-    if is_in_use(now, idle_ms) or now.position != snapshot.position:
-        raise GroupInUseError(
-            f"group {snapshot.group!r} of stream {snapshot.stream!r} is in use now, and is not deleted. Repeat the "
-            "command for the other groups"
-        )
-    return _pruned(snapshot, delete_group(server, now, group_keys))
-
-
-def _pruned(snapshot: GroupSnapshot, deleted: Deleted) -> Pruned:
+    now = snapshot
+    if (yield made):
+        now = fetch_group(server, snapshot.stream, snapshot.group)
+        if is_in_use(now, idle_ms) or now.position != snapshot.position:
+            raise _in_use(snapshot.stream, snapshot.group, "deleted")
+    deleted = yield from delete_group(server, now, group_keys)
     return Pruned(**vars(deleted), idle_ms=min(consumer.idle for consumer in snapshot.consumers))
+
+
+def _in_use(stream: str, group: str, done: str) -> GroupInUseError:
+    return GroupInUseError(
+        f"group {group!r} of stream {stream!r} is in use now, and is not {done}. Repeat the command for the other "
+        "groups"
+    )
+
+
+# -- groups that hold entries back -------------------------------------------------------------------------------------
+
+_COUNTED = 1  # a lag that the server does not know is not counted: it stays unknown
+
+
+def find_held(server: Server, streams: Sequence[str], groups: Sequence[str], exact: bool, idle_ms: int) -> list[Held]:
+    """Return the groups that hold entries back and whose consumers are all idle for this time. A group behind which no
+    entry is left holds none: to forget it would only stop its query. groups: names or patterns, empty for all; exact:
+    all are names. Raises ServerError."""
+    found = fetch_held(server, survey(server, streams, _COUNTED), idle_ms, measured=None)
+    # A name that is not UTF-8 has another text, and cannot be named on a command line.
+    idle = [held for held in found if held.entries != 0 and name_text(held.group) == held.group]
+    wanted = NamesAndPatterns.divide(groups, {*groups} if exact else {held.group for held in idle})
+    return [held for held in idle if not groups or wanted.selects(held.group)]
+
+
+def find_undecided(server: Server, holders: Sequence[Held], idle_ms: int, now_ms: int) -> list[KeptGroup]:
+    """Return those of the groups that may have a reader, because the server does not show attempts to read. Raises
+    StreamStateError, ServerError."""
+    snapshots = [fetch_group(server, held.stream, held.group) for held in holders]
+    why = [
+        (snapshot, possible_reader(server, snapshot, idle_ms, now_ms))
+        for snapshot in snapshots
+        if not snapshot.shows_attempts
+    ]
+    return [KeptGroup(snapshot.stream, snapshot.group, reason) for snapshot, reason in why if reason]
+
+
+def forget_group(server: Server, held: Held, idle_ms: int, forgotten: set[GroupName]) -> Plan[Held]:
+    """Record that a group is forgotten, and remove the entries that only forgotten groups hold back. forgotten: those
+    of this command, to which the group is added. Raises GroupInUseError."""
+    if (yield made) is None:
+        return held
+    group = (held.stream.encode(), held.group.encode())
+    readers = fetch_readers(server, [group[0]])
+    consumers = fetch_consumers(server, [group] if group in readers else []).get(group, [])
+    if not is_idle(consumers, idle_ms) or record(server, group, readers[group].info, consumers) is None:
+        raise _in_use(held.stream, held.group, "forgotten")
+    forgotten.add(group)
+    needed = [reader.needed for name, reader in readers.items() if name not in forgotten]
+    removed = server.execute("XTRIM", held.stream, "MINID", "=", str(min(needed))) if needed else 0
+    return replace(held, removed=removed)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.operations.groups import idle_consumers, prune
+from spark_streams.operations.groups import deletion, unused
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tools.driving import ALL, NEVER_AHEAD, drain, read, reader, stop_all
 from tools.sending import before_sending
@@ -22,7 +22,7 @@ WORDS = ("groups", "prune", "--consumers", "--idle", "50ms")
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer is silent after 50 ms, as after a minute."""
-    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+    monkeypatch.setattr(unused, "SHORTEST_MS", 1)
 
 
 def consumers(client: redis.Redis, stream: str = "s", group: str = "g") -> dict[str, int]:
@@ -175,7 +175,7 @@ def test_a_client_that_waits_for_an_entry_gets_it(server: Server, client: redis.
 def test_many_consumers_take_several_transactions(
     client: redis.Redis, rstream_json: RstreamJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idle_consumers, "_TOGETHER", 3)
+    monkeypatch.setattr(deletion, "_TOGETHER", 3)
     put(client)
     for n in range(8):
         client.xgroup_createconsumer("s", "g", f"c{n}")

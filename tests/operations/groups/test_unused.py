@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from spark_streams.connector.keys import retry_stream
-from spark_streams.operations.groups import prune
+from spark_streams.operations.groups import unused
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tools.driving import ALL, NEVER_AHEAD, drain, read, reader, stop_all
 from tools.servers.server import Server
@@ -19,7 +19,7 @@ OLD = 1_700_000_000_000  # an entry's time, years ago
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer is silent after 50 ms, as after a minute."""
-    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+    monkeypatch.setattr(unused, "SHORTEST_MS", 1)
     monkeypatch.setattr("spark_streams.connector.admin.groups.ACTIVE_MS", 1)
 
 
@@ -201,7 +201,7 @@ def test_streams_and_groups_are_chosen_by_pattern(client: redis.Redis, rstream_j
 
 
 def test_what_is_too_short_is_refused(rstream: Rstream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prune, "SHORTEST_MS", 60_000)
+    monkeypatch.setattr(unused, "SHORTEST_MS", 60_000)
     ran = rstream("groups", "prune", "--idle", "59s")
     assert (ran.exit_code, "at least 1m" in ran.stderr) == (2, True)
     assert rstream("groups", "prune").exit_code == 2
@@ -213,12 +213,12 @@ def test_a_group_that_is_read_from_meanwhile_stays(
     """Between the look at all groups and the deletion."""
     abandoned(client)
     time.sleep(0.2)
-    honest = prune.prune_group
+    honest = unused.prune_group
 
     def late(*arguments: object) -> object:
         client.xreadgroup("nb-1", "spark", {"orders": ">"}, count=1)
         return honest(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(prune, "prune_group", late)
+    monkeypatch.setattr(unused, "prune_group", late)
     ran = rstream("groups", "prune", "--idle", "150ms", "--yes")
     assert (ran.exit_code, "is in use now" in ran.stderr, groups(client)) == (1, True, ["nb-1"])
