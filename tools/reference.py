@@ -32,7 +32,7 @@ from spark_streams.connector.watch import prometheus as query_metrics
 from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.settings.sample_config import file_name, sample_config
 from spark_streams.jobs.settings.spark_settings import CONF
-from spark_streams.operations.monitor.exporter import metrics as exporter_metrics
+from spark_streams.operations.monitor import exported_metrics as exporter_metrics
 from tools.simulation.mutants import notes
 from tools.simulation.mutants.table import MUTANTS
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-from spark_streams.operations.verify.driver import PATIENCE, Driver
+from spark_streams.operations.verify.running_query import PATIENCE, Driver
 from tools.chaos.query import Query
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
-from spark_streams.operations.verify.checker import Report
+from spark_streams.operations.verify.history import Report
 
 _COLUMNS = ("lost", "duplicated", "reordered", "early", "pending")
 

@@ -21,8 +21,8 @@ from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.session import Session
+from spark_streams.operations.journey.entry_lines import Line
 from spark_streams.operations.journey.journey import Beside, Journey, journeys
-from spark_streams.operations.journey.line import Line
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.injected import PATIENCE
 from tools.simulation.letters import Letter

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from spark_streams.operations.verify.checker import check
-from spark_streams.operations.verify.history import Added, History, Outcome, id_key
+from spark_streams.operations.verify.history import Added, History, Outcome, check_history, id_key
 from tools.simulation import audience, marks
 from tools.simulation.clocks import is_behind
 from tools.simulation.model import DROPPED, EARLY, Entry
@@ -89,7 +88,7 @@ def at_the_end(world: World) -> None:
         ):
             history.unordered.add(entry.place)
     history.rows = world.sink.rows()
-    report = check(history)
+    report = check_history(history)
     for kind, values in (("lost", report.lost), ("phantom", report.phantom)):
         if values:
             entries = [model.entries[value[1]] for value in values if value[1] in model.entries]

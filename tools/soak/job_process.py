@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from spark_streams.operations.verify.driver import Driver
+from spark_streams.operations.verify.running_query import Driver
 from tools.machine_time import machine_seconds
 
 _END = 120.0  # machine seconds that a job may take to finish its batch

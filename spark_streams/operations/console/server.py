@@ -26,8 +26,7 @@ from spark_streams.operations.console.login.users import Users
 from spark_streams.operations.console.mask import Mask
 from spark_streams.operations.console.request.connections import Connection, tls_context
 from spark_streams.operations.console.site import Site
-from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
-from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
+from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
 
 if TYPE_CHECKING:
     from spark_streams.operations.console.login.oidc import Oidc

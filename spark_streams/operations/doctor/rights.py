@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from spark_streams.connector.admin.streams import missing_right
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
 from spark_streams.connector.wire.replies.reply_errors import is_not_permitted
-from spark_streams.operations.doctor.finding import Finding, Level
+from spark_streams.operations.doctor.server_facts import Finding, Level
 
 LOOKING, READING, WRITING, REDRIVE = "looking", "reading", "writing", "redrive"
 USES = (LOOKING, READING, WRITING, REDRIVE)
@@ -112,7 +112,7 @@ def ask_rights(
     return missing
 
 
-def findings(user: str, missing: Mapping[str, Missing], streams: Sequence[str]) -> list[Finding]:
+def rights_findings(user: str, missing: Mapping[str, Missing], streams: Sequence[str]) -> list[Finding]:
     """Return one finding for all uses that lack nothing, and one for each set of missing rights."""
     who = f"user {user}" if user else "the URL's user"
     same: dict[Missing, list[str]] = {}

@@ -19,16 +19,35 @@ from spark_streams.connector.deadletter.envelope import is_dead_letter, raw, tex
 from spark_streams.connector.keys import is_returned, read_retry_stream
 from spark_streams.connector.wire.replies.scan import list_streams
 from spark_streams.connector.wire.session import Session
-from spark_streams.operations.journey.batches import batch_lines, ledger_lines
-from spark_streams.operations.journey.copies import Copy, Found, find_copies, name_of, of_dead_letter, of_entry
-from spark_streams.operations.journey.copy_lines import copy_line, no_dead_letter_lines, origin_lines, sent_back_lines
-from spark_streams.operations.journey.facts import EntryFacts, Name, fetch_facts
-from spark_streams.operations.journey.group_line import group_line
-from spark_streams.operations.journey.line import Line, in_order
-from spark_streams.operations.journey.presence import is_never_added, presence_lines
-from spark_streams.operations.journey.rows import archive_line, proved_by_rows, table_lines
-from spark_streams.operations.journey.tables import Table
-from spark_streams.operations.journey.verdict import verdict
+from spark_streams.operations.journey.batches import (
+    Table,
+    archive_line,
+    batch_lines,
+    ledger_lines,
+    proved_by_rows,
+    table_lines,
+)
+from spark_streams.operations.journey.copies import (
+    Copy,
+    Found,
+    copy_line,
+    find_copies,
+    name_of,
+    no_dead_letter_lines,
+    of_dead_letter,
+    of_entry,
+    origin_lines,
+    sent_back_lines,
+)
+from spark_streams.operations.journey.entry_facts import EntryFacts, Name, fetch_facts
+from spark_streams.operations.journey.entry_lines import (
+    Line,
+    group_line,
+    in_order,
+    is_never_added,
+    presence_lines,
+    verdict,
+)
 
 _MOST_SENT_BACK = 20  # journeys that follow one another
 

@@ -2,14 +2,20 @@
 
 A file may also have MAP<BINARY, BINARY>, as the job `archive` writes with `fields = "binary"`. Other columns are not
 read. Values are read as Parquet's dictionaries, in which a value that many rows share is stored once.
+
+Nobody has checked the file. A few bytes of Parquet or JSON may stand for gigabytes, in ways that no check of the file's
+head finds. So the operating system refuses the memory, while a part is read. Linux only: elsewhere nothing is limited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import resource
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import IO, cast
+from pathlib import Path
+from typing import IO, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +24,40 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_streams.operations.transfer.entries import Entry
-from spark_streams.operations.transfer.memory import limited
+
+T = TypeVar("T")
+
+MOST_MEMORY = 512 << 20  # bytes for a part, beyond what the process has
+_MAPPED = Path("/proc/self/statm")  # the first number: pages of this process
+
+
+def limited(items: Iterable[T]) -> Iterator[T]:
+    """Yield the items. Raises MemoryError if one takes more than MOST_MEMORY until it is there."""
+    iterator = iter(items)
+    while True:
+        with limited_memory():
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+        yield item
+
+
+@contextmanager
+def limited_memory() -> Iterator[None]:
+    """Raise MemoryError if the block takes more than MOST_MEMORY."""
+    if not _MAPPED.exists():
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(_MAPPED.read_text().split()[0]) * resource.getpagesize()
+    limits = [limit for limit in (mapped + MOST_MEMORY, *before) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
 
 Row = tuple[bytes | None, list[bytes | None] | None]  # ID; name, value, name, value …
 

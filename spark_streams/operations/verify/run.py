@@ -22,15 +22,12 @@ from spark_streams.connector.errors import InvalidOptionError, QueryError, RStre
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.verify import server_side
-from spark_streams.operations.verify.checker import check
-from spark_streams.operations.verify.driver import PATIENCE
-from spark_streams.operations.verify.history import Outcome
+from spark_streams.operations.verify.history import Outcome, check_history
 from spark_streams.operations.verify.observer import Observer
-from spark_streams.operations.verify.plan import Plan
 from spark_streams.operations.verify.producer import Feed, sender
 from spark_streams.operations.verify.relay import DOWN, UP, Relay
 from spark_streams.operations.verify.result import Result, Sum
-from spark_streams.operations.verify.running_query import RunningQuery
+from spark_streams.operations.verify.running_query import PATIENCE, RunningQuery, RunPlan
 
 # Kinds of events.
 KILL_AMID, KILL, BREAK, FAILOVER = "driver killed in a batch", "driver killed", "connections broken", "failover"
@@ -46,7 +43,7 @@ _NEVER_TRIED = {
 Tell = Callable[[str], object]
 
 
-def verify(plan: Plan, address: Address, login: Mapping[str, str], tell: Tell, at_end: Callable[[], None]) -> Result:
+def verify(plan: RunPlan, address: Address, login: Mapping[str, str], tell: Tell, at_end: Callable[[], None]) -> Result:
     """Run once, and delete the keys of the run in any case. login: variables for a driver; tell: takes lines of
     progress; at_end: is called before processes are stopped and keys deleted.
 
@@ -105,7 +102,7 @@ class _Run:
     """The state of a run."""
 
     def __init__(
-        self, plan: Plan, address: Address, login: Mapping[str, str], folder: Path, relay: Relay | None, tell: Tell
+        self, plan: RunPlan, address: Address, login: Mapping[str, str], folder: Path, relay: Relay | None, tell: Tell
     ) -> None:
         self._plan, self._address, self._folder, self._relay, self._tell = plan, address, folder, relay, tell
         self._chance, self._checkpoint = plan.chance("disturbance"), CheckpointLog(folder / "checkpoint")
@@ -248,7 +245,7 @@ class _Run:
 
     def _judged(self, about: Mapping[str, str], cause: str) -> Result:
         history = self._observer.history()
-        report, plan = check(history), self._plan
+        report, plan = check_history(history), self._plan
         outcomes = [entry.outcome for entry in history.added]
         lost = {entry.value for entry in history.added if entry.place in self._observer.lost_by_server}
         if lost.intersection(report.lost):

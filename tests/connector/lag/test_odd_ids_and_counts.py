@@ -114,7 +114,7 @@ def test_a_late_group_comes_before_one_that_cannot_be_checked(server: Server, cl
 
 def test_an_unknown_age_is_not_shown_as_a_good_one(server: Server, client: redis.Redis, connection: Connection) -> None:
     """`rstream top` paints it neither green nor red."""
-    from spark_streams.operations.monitor.terminal.board import _colour
+    from spark_streams.operations.monitor.board import _colour
 
     client.xadd("odd", {"n": 1}, id="1-1")
     client.xgroup_create("odd", "g", id="0")

@@ -9,8 +9,8 @@ import pytest
 
 from spark_streams.connector.wire.address.server_url import Node
 from spark_streams.connector.wire.topology.topology import SlotMap
-from spark_streams.operations.doctor.cluster import ClusterFacts, Member, judge, merge
-from spark_streams.operations.doctor.finding import Finding, Level, sorted_by_level, worst
+from spark_streams.operations.doctor.examination import ClusterFacts, Member, judge_cluster, merge
+from spark_streams.operations.doctor.server_facts import Finding, Level, sorted_by_level, worst
 from tests.operations.doctor.test_findings import MB, check, facts
 
 MASTERS: list[Node] = [("a", 1), ("b", 1), ("c", 1)]
@@ -42,11 +42,11 @@ def cluster(*changed: Member, known: SlotMap | None = None) -> ClusterFacts:
 
 
 def about(what: str, cluster: ClusterFacts) -> list[Finding]:
-    return sorted_by_level(one for one in judge(cluster) if one.about == what)
+    return sorted_by_level(one for one in judge_cluster(cluster) if one.about == what)
 
 
 def test_a_good_cluster_is_ok_in_everything_and_says_it_once() -> None:
-    found = judge(cluster())
+    found = judge_cluster(cluster())
     assert worst(found) is Level.OK, found
     assert [one.about for one in found] == [
         "slots", "version", "persistence", "memory", "limits", "clock", "replication",
@@ -56,7 +56,7 @@ def test_a_good_cluster_is_ok_in_everything_and_says_it_once() -> None:
 def test_memory_is_checked_on_every_node_and_reported_once_with_their_names() -> None:
     odd = node(("b", 1), maxmemory_policy="allkeys-lru")
     full = node(("a", 2), ("c", 1), used_memory=20 * MB)
-    found = [one for one in judge(cluster(odd, full)) if one.about == "memory"]
+    found = [one for one in judge_cluster(cluster(odd, full)) if one.about == "memory"]
     assert [(one.level, one.nodes, one.observation) for one in found] == [
         (Level.OK, ("a:1", "c:1", "b:2", "c:2", "a:2"),
          "10 MB of 100 MB in use, noeviction; 20 MB of 100 MB in use, noeviction"),
@@ -66,7 +66,7 @@ def test_memory_is_checked_on_every_node_and_reported_once_with_their_names() ->
 
 def test_a_replica_is_checked_as_a_node_that_may_become_a_master() -> None:
     bad = {"save": "", "replica-read-only": "no"}
-    found = judge(cluster(node(("b", 2), ("a", 1), config=bad, aof_enabled=0)))
+    found = judge_cluster(cluster(node(("b", 2), ("a", 1), config=bad, aof_enabled=0)))
     assert [(one.about, one.nodes) for one in found if one.level is Level.DANGER] == [("persistence", ("b:2",))]
 
 
@@ -107,7 +107,7 @@ def test_a_master_without_a_replica() -> None:
     [found] = about("replicas", alone)
     check([found], Level.WARNING, "without a replica .*--cluster-slave")
     assert found.nodes == ("a:1",)
-    assert not [one for one in judge(alone) if "without replicas" in one.observation]
+    assert not [one for one in judge_cluster(alone) if "without replicas" in one.observation]
     fresh = tuple(one for one in cluster().members if one.node != ("b", 2))  # the master itself knows of one
     assert not about("replicas", replace(cluster(), members=fresh))
 
@@ -125,7 +125,7 @@ def test_a_node_that_is_not_reached(at: Node, master: Node | None, level: Level,
     check([found], level, words + "cluster-announce-ip")
     assert found.nodes == (f"{at[0]}:{at[1]}",)
     check(about("nodes", cluster(replace(away, is_shut_out=True))), level, "refuses this user .*ACL SETUSER")
-    assert worst(judge(cluster(away))) is level
+    assert worst(judge_cluster(cluster(away))) is level
 
 
 def test_versions_that_differ() -> None:
@@ -135,6 +135,6 @@ def test_versions_that_differ() -> None:
 
 def test_if_the_user_may_not_ask_for_the_slots_the_named_nodes_are_checked() -> None:
     blind = ClusterFacts("redis+cluster://a:1", None, (replace(node(("a", 1)), view=None),))
-    assert {one.about for one in judge(blind)} == {
+    assert {one.about for one in judge_cluster(blind)} == {
         "version", "persistence", "memory", "limits", "clock", "replication",
     }  # fmt: skip

@@ -7,10 +7,25 @@ from typing import Any
 
 import pytest
 
-from spark_streams.operations.doctor import clock, durability, kind, limits, memory, replication, stream_counts
-from spark_streams.operations.doctor.examination import judge
-from spark_streams.operations.doctor.finding import Finding, Level, sorted_by_level, worst
-from spark_streams.operations.doctor.server_facts import Clock, ServerFacts, numbers
+from spark_streams.operations.doctor.examination import judge_server
+from spark_streams.operations.doctor.server_facts import (
+    Clock,
+    Finding,
+    Level,
+    ServerFacts,
+    numbers,
+    sorted_by_level,
+    worst,
+)
+from spark_streams.operations.doctor.server_findings import (
+    check_clock,
+    check_kind,
+    check_limits,
+    check_memory,
+    check_persistence,
+    check_replication,
+)
+from spark_streams.operations.doctor.stream_findings import check_stream_sizes
 
 MB = 1 << 20
 INFO = {
@@ -39,7 +54,7 @@ def level_and_words(found: list[Finding]) -> tuple[Level, str]:
 
 
 def test_a_good_server_is_ok_in_everything() -> None:
-    found = judge(WELL)
+    found = judge_server(WELL)
     assert worst(found) is Level.OK
     assert [one.about for one in found] == ["version", "persistence", "memory", "replication", "clock", "limits"]
 
@@ -49,7 +64,7 @@ def test_whatever_is_found_says_what_follows_and_what_to_do() -> None:
         {"save": "", "min-replicas-to-write": "0", "timeout": "60", "proto-max-bulk-len": str(MB)},
         aof_enabled=0, maxmemory_policy="allkeys-lru", redis_version="6.2.14", rdb_last_bgsave_status="err",
     )  # fmt: skip
-    found = judge(replace(bad, clock=Clock(90_000, 1), refused=("CONFIG",)))
+    found = judge_server(replace(bad, clock=Clock(90_000, 1), refused=("CONFIG",)))
     assert all(one.effect and one.remedy for one in found if one.level is not Level.OK)
     assert [one.level for one in sorted_by_level(found)][:4] == [Level.DANGER] * 4
 
@@ -65,7 +80,7 @@ def test_whatever_is_found_says_what_follows_and_what_to_do() -> None:
     ],
 )
 def test_version_and_mode(told: dict[str, str], level: Level, words: str) -> None:
-    check(kind.check(facts(**told)), level, words)
+    check(check_kind(facts(**told)), level, words)
 
 
 def check(found: list[Finding], level: Level, words: str) -> None:
@@ -94,7 +109,7 @@ def check(found: list[Finding], level: Level, words: str) -> None:
     ],
 )
 def test_what_is_left_after_a_restart(config: dict[str, str], told: dict[str, Any], level: Level, words: str) -> None:
-    check(durability.check(facts(config, **told)), level, words)
+    check(check_persistence(facts(config, **told)), level, words)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +135,7 @@ def test_what_is_left_after_a_restart(config: dict[str, str], told: dict[str, An
     ],
 )
 def test_memory(told: dict[str, Any], level: Level, words: str) -> None:
-    check(memory.check(facts(**told)), level, words)
+    check(check_memory(facts(**told)), level, words)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +157,7 @@ def test_memory(told: dict[str, Any], level: Level, words: str) -> None:
     ],
 )
 def test_replication(config: dict[str, str], told: dict[str, Any], level: Level, words: str) -> None:
-    check(replication.check(facts(config, **told)), level, words)
+    check(check_replication(facts(config, **told)), level, words)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +170,7 @@ def test_replication(config: dict[str, str], told: dict[str, Any], level: Level,
     ],
 )
 def test_clocks(ahead: float, uncertain: float, level: Level, words: str) -> None:
-    check(clock.check(replace(WELL, clock=Clock(ahead, uncertain))), level, words)
+    check(check_clock(replace(WELL, clock=Clock(ahead, uncertain))), level, words)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +187,7 @@ def test_clocks(ahead: float, uncertain: float, level: Level, words: str) -> Non
     ],
 )
 def test_limits(config: dict[str, str], told: dict[str, Any], level: Level, words: str) -> None:
-    check(limits.check(facts(config, **told)), level, words)
+    check(check_limits(facts(config, **told)), level, words)
 
 
 @pytest.mark.parametrize(
@@ -187,19 +202,19 @@ def test_limits(config: dict[str, str], told: dict[str, Any], level: Level, word
 )
 def test_streams(sizes: str, database: str, words: str) -> None:
     server = replace(facts(db0_distrib_streams_items=sizes, db3_distrib_streams_items="8=1"), client={"db": database})
-    check(stream_counts.check(server), Level.OK, words)
+    check(check_stream_sizes(server), Level.OK, words)
 
 
 def test_a_server_that_does_not_count_streams_or_has_none_has_no_finding_of_them() -> None:
-    assert stream_counts.check(WELL) == []
+    assert check_stream_sizes(WELL) == []
     elsewhere = replace(facts(db0_distrib_streams_items="8=1", db0_distrib_lists_items="4=1"), client={"db": "3"})
-    assert stream_counts.check(elsewhere) == []
+    assert check_stream_sizes(elsewhere) == []
 
 
 def test_missing_rights_are_reported_and_no_finding_is_invented() -> None:
     """A user without INFO and CONFIG: HELLO tells what the server is."""
     hello = {"server": "valkey", "version": "9.1.2", "mode": "standalone", "role": "replica"}
-    found = judge(ServerFacts("redis://h", hello=hello, client={"user": "billing"}, refused=("INFO", "CONFIG")))
+    found = judge_server(ServerFacts("redis://h", hello=hello, client={"user": "billing"}, refused=("INFO", "CONFIG")))
     assert [(one.level, one.about) for one in found] == [
         (Level.OK, "version"), (Level.NOTE, "asking"), (Level.DANGER, "replication"),
     ]  # fmt: skip

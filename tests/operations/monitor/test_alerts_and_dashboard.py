@@ -15,9 +15,8 @@ from spark_streams.connector.watch.lag_cache import LagCache
 from spark_streams.connector.watch.prometheus import Collector as OfQueries
 from spark_streams.connector.watch.queries import Query
 from spark_streams.connector.wire.address.address import Address
-from spark_streams.operations.monitor.exporter.metrics import Collector
-from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
-from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
+from spark_streams.operations.monitor.exported_metrics import Collector
+from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
 from tests.connector.deadletter.making import fill
 from tests.operations.monitor.dashboard import CONF, ROOT, board, panels
 from tests.operations.monitor.prometheus import Prometheus, needs_prometheus, promtool, running_prometheus

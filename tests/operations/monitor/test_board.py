@@ -11,10 +11,9 @@ from rich.console import Console
 
 from spark_streams.base.units import count, duration, rate, short, sparkline
 from spark_streams.connector.lag.survey import ConsumerLag, GroupLag, StreamSummary, Survey
-from spark_streams.operations.commands.look.top import ServerWatch
+from spark_streams.operations.commands.look.monitor import ServerWatch
+from spark_streams.operations.monitor.board import Board, Title, shorten, widths
 from spark_streams.operations.monitor.rates import History, Rates, rates_between
-from spark_streams.operations.monitor.terminal.board import Board, Title
-from spark_streams.operations.monitor.terminal.names import shorten, widths
 from tests.operations.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
 from tools.servers.server import Server
 

@@ -27,9 +27,8 @@ from spark_streams.connector.keys import delays_key, retry_stream, returned_stre
 from spark_streams.connector.watch.exposition import Exposition
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.address.patience import Patience
-from spark_streams.operations.monitor.exporter.metrics import Collector
-from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
-from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
+from spark_streams.operations.monitor.exported_metrics import Collector
+from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
 from tests.connector.deadletter.making import DEAD, fill
 from tests.runner import separate_runner
 from tools.machine_time import machine_seconds

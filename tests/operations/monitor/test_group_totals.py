@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.connector.lag.survey import GroupLag
-from spark_streams.operations.monitor.group_totals import GroupTotal, group_totals
+from spark_streams.operations.monitor.rates import GroupTotal, group_totals
 from tools.servers.server import Server
 
 ONE = GroupLag("a", "etl", 3, False, 50, 2, 40, "1-0", 9, released=1)

@@ -16,10 +16,9 @@ from spark_streams.connector.watch.exposition import Exposition
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.operations.monitor import held
-from spark_streams.operations.monitor.exporter.metrics import Collector
-from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
-from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
+from spark_streams.operations.monitor.exported_metrics import Collector
 from spark_streams.operations.monitor.held import MEASURED, Held, fetch_held, held_in
+from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
 from tests.holding import hold
 from tools.servers.server import Server
 

@@ -7,7 +7,7 @@ import redis
 
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
-from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
+from spark_streams.operations.monitor.snapshots import StreamFilter
 from tools.servers.server import Server
 
 

@@ -23,9 +23,9 @@ from spark_streams.connector.errors import CopyTargetError
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.session import Session
+from spark_streams.operations.transfer.copied_groups import copy_groups, fetch_groups
 from spark_streams.operations.transfer.entries import Entry
-from spark_streams.operations.transfer.groups import apply, fetch_groups
-from spark_streams.operations.transfer.target import Appender
+from spark_streams.operations.transfer.passing import Appender
 from tests.operations.groups.conftest import APART
 from tests.operations.transfer.conftest import Rstream, RstreamJson
 from tests.proxy import Proxy
@@ -391,7 +391,7 @@ def test_a_copy_of_groups_that_is_killed_at_every_request_moves_them_once(client
         with connect(Address.parse(server.url)) as connected:
             if not client.exists("t"):
                 fill_target()
-            apply(connected, "t", fetch_groups(connected, "s"))
+            copy_groups(connected, "t", fetch_groups(connected, "s"))
 
     def fill_target() -> None:
         for entry, fields in content(client):

@@ -15,7 +15,7 @@ from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.engine import LocalEngine
-from spark_streams.operations.transfer.groups_state import fetch_groups_state
+from spark_streams.operations.transfer.copied_groups import fetch_groups_state
 from tests.operations.transfer.conftest import Rstream, RstreamJson
 from tools.servers.server import Server
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.operations.verify.checker import Report, check
-from spark_streams.operations.verify.history import Acknowledged, Added, History, Row
+from spark_streams.operations.verify.history import Acknowledged, Added, History, Report, Row, check_history
 from spark_streams.operations.verify.history import Outcome as Sent
 from tools.chaos.attempts import Attempt
 from tools.chaos.sink import rows_of_entries
@@ -25,11 +24,11 @@ def good() -> History:
 
 
 def faults(history: History) -> dict[str, int]:
-    return check(history).faults()
+    return check_history(history).faults()
 
 
 def test_a_good_history_has_no_faults() -> None:
-    report = check(good())
+    report = check_history(good())
     assert not report
     assert report == Report()
     assert str(report) == "nothing is wrong"
@@ -39,9 +38,9 @@ def test_a_missing_row_is_lost_unless_the_entry_was_taken_away() -> None:
     history = good()
     missing = history.rows.pop()
     history.acknowledged.pop()
-    assert check(history).lost == [missing.value]
+    assert check_history(history).lost == [missing.value]
     history.removed = {missing.place}
-    assert not check(history)
+    assert not check_history(history)
 
 
 def test_what_only_an_attempt_wrote_that_does_not_count_is_lost() -> None:
@@ -53,20 +52,20 @@ def test_what_only_an_attempt_wrote_that_does_not_count_is_lost() -> None:
 def test_an_xadd_of_unknown_outcome_may_arrive_once_and_one_that_failed_may_not() -> None:
     history = good()
     history.added[0] = Added("s", ("p", 0), Sent.UNKNOWN)
-    assert not check(history)
+    assert not check_history(history)
     history.rows = history.rows[1:]
     history.acknowledged = history.acknowledged[1:]
-    assert not check(history)
+    assert not check_history(history)
     history = good()
     history.added[0] = Added("s", ("p", 0), Sent.FAILED)
-    assert check(history).phantom == [("p", 0)]
+    assert check_history(history).phantom == [("p", 0)]
 
 
 def test_a_row_twice_is_duplicated_whether_in_one_batch_or_in_two() -> None:
     for batch in (1, 2):
         history = good()
         history.rows.append(replace(history.rows[2], batch=batch, partition=1, position=1))
-        assert check(history).duplicated == [("p", 2)]
+        assert check_history(history).duplicated == [("p", 2)]
 
 
 def test_a_value_under_two_ids_is_duplicated() -> None:
@@ -82,52 +81,52 @@ def test_rows_below_an_earlier_one_of_their_stream_are_reordered_unless_claimed(
         replace(history.rows[2], partition=1),
         replace(history.rows[3], partition=0),
     )
-    assert check(history).reordered == [history.rows[2].place]
+    assert check_history(history).reordered == [history.rows[2].place]
     history.unordered = {history.rows[2].place}
-    assert not check(history)
+    assert not check_history(history)
     # Streams have no order between them.
     history = good()
     history.added[0] = replace(history.added[0], stream="t", id="999-0")
     history.rows[0] = replace(history.rows[0], place=("t", "999-0"))
     history.acknowledged[0] = replace(history.acknowledged[0], place=("t", "999-0"))
-    assert not check(history)
+    assert not check_history(history)
 
 
 def test_a_row_that_nobody_sent_is_a_phantom() -> None:
     history = good()
     history.added = history.added[1:]
-    assert check(history).phantom == [("p", 0)]
+    assert check_history(history).phantom == [("p", 0)]
 
 
 def test_an_acknowledgement_before_the_commit_log_or_without_a_row_is_early() -> None:
     history = good()
     history.acknowledged[2] = replace(history.acknowledged[2], committed=0)
-    assert check(history).early == [history.rows[2].place]
+    assert check_history(history).early == [history.rows[2].place]
     history = good()
     history.acknowledged.append(Acknowledged(("s", "500-0"), committed=2))
-    assert check(history).early == [("s", "500-0")]
+    assert check_history(history).early == [("s", "500-0")]
     history.removed = {("s", "500-0")}
-    assert not check(history)
+    assert not check_history(history)
 
 
 def test_a_row_that_is_neither_pending_nor_seen_acknowledged_is_unseen() -> None:
     history = good()
     history.acknowledged.pop()
-    assert check(history).unseen == [history.rows[-1].place]
+    assert check_history(history).unseen == [history.rows[-1].place]
     history.acks_seen = False
-    assert not check(history)
+    assert not check_history(history)
 
 
 def test_a_replay_that_holds_other_rows_has_changed() -> None:
     history = good()
     history.rows.append(replace(history.rows[0], batch=2, kept=False))
-    assert check(history).changed == [(2, history.rows[0].place)]
+    assert check_history(history).changed == [(2, history.rows[0].place)]
 
 
 def test_a_failed_attempt_that_wrote_the_same_rows_is_fine() -> None:
     history = good()
     history.rows.append(replace(history.rows[0], attempt=1, kept=False))
-    assert not check(history)
+    assert not check_history(history)
 
 
 @pytest.mark.parametrize("kind", ["pending", "letters"])
@@ -136,10 +135,10 @@ def test_what_is_left_pending_and_what_is_buried_twice_is_named(kind: str) -> No
     place = history.rows[0].place
     if kind == "pending":
         history.pending = [place]
-        assert str(check(history)) == f"pending: {place}"
+        assert str(check_history(history)) == f"pending: {place}"
     else:
         history.dead_letters = [place, place]
-        assert check(history).buried_twice == [place]
+        assert check_history(history).buried_twice == [place]
 
 
 def streamed() -> History:
@@ -151,17 +150,17 @@ def streamed() -> History:
 
 
 def test_in_a_stream_only_rows_of_one_task_and_of_two_batches_have_an_order() -> None:
-    assert not check(streamed())
+    assert not check_history(streamed())
     history = streamed()
     late, early = history.rows[0], history.rows[2]  # of batches 0 and 1
     history.rows[0], history.rows[2] = replace(late, position=2), replace(early, position=0)
-    assert check(history).reordered == [history.rows[1].place, late.place]
+    assert check_history(history).reordered == [history.rows[1].place, late.place]
     history = streamed()
     history.rows[1] = replace(history.rows[1], lane=("out", 1, 1))  # one task wrote both
-    assert check(history).reordered == [history.rows[1].place]
+    assert check_history(history).reordered == [history.rows[1].place]
     # A batch that was run again by a driver that cut it otherwise: together in one of the two.
     history.rows[1] = replace(history.rows[1], lane=("out", 0, 1))
-    assert not check(history)
+    assert not check_history(history)
 
 
 def test_a_row_twice_in_a_stream_is_duplicated_and_one_that_no_task_had_is_a_phantom() -> None:
@@ -170,7 +169,7 @@ def test_a_row_twice_in_a_stream_is_duplicated_and_one_that_no_task_had_is_a_pha
     assert set(faults(history)) == {"duplicated", "reordered"}
     history = streamed()
     history.rows.append(Row(("s", "7-0"), ("x", 1), -1, -1, -1, 6, lane=("out", -1, -1)))
-    assert check(history).phantom == [("x", 1)]
+    assert check_history(history).phantom == [("x", 1)]
 
 
 def test_the_entries_of_a_stream_are_rows_of_the_batch_that_had_them() -> None:

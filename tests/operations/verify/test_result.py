@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.operations.verify.checker import Report
-from spark_streams.operations.verify.page import page
-from spark_streams.operations.verify.result import BROKEN, HELD, UNPROVED, Result, Sum
+from spark_streams.operations.verify.history import Report
+from spark_streams.operations.verify.result import BROKEN, HELD, UNPROVED, Result, Sum, page
 
 HOSTILE = "<script>\x1b[31m&"
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from spark_streams.cli import main
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.wire.address.address import Address
-from spark_streams.operations.verify.plan import Plan
 from spark_streams.operations.verify.relay import Relay
 from spark_streams.operations.verify.run import reached_through, verify
+from spark_streams.operations.verify.running_query import RunPlan
 from tools.servers.server import Server
 from tools.waiting import until
 
@@ -57,7 +57,7 @@ def test_a_signal_ends_the_run_and_deletes_its_keys(engine_server: Server, numbe
 
 def test_keys_of_the_same_name_are_not_touched(server: Server, client: redis.Redis) -> None:
     client.set("taken:in:0", 1)
-    plan = Plan("taken", 1, 60, {})
+    plan = RunPlan("taken", 1, 60, {})
     with pytest.raises(InvalidOptionError, match="keys with the prefix taken exist"):
         verify(plan, Address.parse(server.url), {}, print, lambda: None)
     assert client.keys() == ["taken:in:0"]
@@ -80,7 +80,7 @@ def test_wrong_usage(arguments: list[str], message: str, monkeypatch: pytest.Mon
 
 
 def test_choices_depend_on_the_seed_alone() -> None:
-    one, same, other = (Plan(name, seed, 60, {}) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
+    one, same, other = (RunPlan(name, seed, 60, {}) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
     assert one.chance("x").random() == same.chance("x").random() != other.chance("x").random()
     assert one.sink()["chunkSize"] == same.sink()["chunkSize"]
 

@@ -17,7 +17,7 @@ from spark_streams.operations.console.request.parameters import Parameters
 from spark_streams.operations.console.site import Site
 from spark_streams.operations.monitor.last_entries import Seen
 from spark_streams.operations.transfer.entries import Entry
-from spark_streams.operations.transfer.json_lines import write_lines
+from spark_streams.operations.transfer.files import write_lines
 
 _ROUNDS = 3  # searches of a request, each bounded: the page has found its entries in one
 
