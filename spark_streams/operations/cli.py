@@ -14,25 +14,25 @@ import click
 from spark_streams.base.version import __version__
 from spark_streams.operations.commands.add import add
 from spark_streams.operations.commands.console import console
-from spark_streams.operations.commands.dead_letters import dead
+from spark_streams.operations.commands.dead import dead
+from spark_streams.operations.commands.dead_redrive import redrive
 from spark_streams.operations.commands.engine import serve, url
 from spark_streams.operations.commands.groups.deletions import trim
-from spark_streams.operations.commands.groups.groups import groups, replay
+from spark_streams.operations.commands.groups.positions import groups, replay
 from spark_streams.operations.commands.help import show_help
 from spark_streams.operations.commands.jobs import init, run
-from spark_streams.operations.commands.look.doctor import doctor
-from spark_streams.operations.commands.look.entries import show, tail, where
 from spark_streams.operations.commands.look.lag import lag
 from spark_streams.operations.commands.look.monitor import exporter, top
-from spark_streams.operations.commands.look.streams import pending, streams, wait
-from spark_streams.operations.commands.redrive import redrive
+from spark_streams.operations.commands.look.server_check import doctor
+from spark_streams.operations.commands.look.show_entries import show, tail, where
+from spark_streams.operations.commands.look.stream_lists import pending, streams, wait
 from spark_streams.operations.commands.shards import shards
-from spark_streams.operations.commands.shared import Group
+from spark_streams.operations.commands.shared import CommandGroup
 from spark_streams.operations.commands.transfer_entries import copy, export, import_file
 from spark_streams.operations.commands.verify import verify
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rstream")
 def main() -> None:
     """Redis Streams for Spark: show streams and consumer groups, run Spark jobs, serve a stream engine on this machine.

@@ -11,7 +11,7 @@ import pytest
 
 from spark_streams.operations.journey import batches, copies, entry_lines, journey
 from spark_streams.operations.journey.entry_facts import EntryFacts
-from spark_streams.operations.journey.entry_lines import Line
+from spark_streams.operations.journey.entry_lines import JourneyLine
 from tests.seeds import TIMES
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.soak import soak
@@ -53,7 +53,7 @@ Broken = Callable[[pytest.MonkeyPatch], None]
 
 
 def says_never_added(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(entry_lines, "_absent", lambda *_, **__: Line("never added", "", ""))
+    patch.setattr(entry_lines, "_absent", lambda *_, **__: JourneyLine("never added", "", ""))
 
 
 def says_trimmed(patch: pytest.MonkeyPatch) -> None:
@@ -81,8 +81,8 @@ def says_delivered(patch: pytest.MonkeyPatch) -> None:
 
 
 def is_in_no_batch(patch: pytest.MonkeyPatch) -> None:
-    def batch_lines(facts: EntryFacts, *others: object) -> list[Line]:
-        return [Line("no batch", "", "")]
+    def batch_lines(facts: EntryFacts, *others: object) -> list[JourneyLine]:
+        return [JourneyLine("no batch", "", "")]
 
     patch.setattr(journey, "batch_lines", batch_lines)
 

@@ -23,13 +23,13 @@ from click.core import ParameterSource
 from spark_streams.base.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.connector.errors import GroupInUseError, RStreamError
 from spark_streams.connector.operator_commands import ONLY, shell_words
-from spark_streams.operations.commands.names import exact_option, require_existing, resolve_streams
 from spark_streams.operations.commands.shared import json_option, print_json, print_table, say, url_option
+from spark_streams.operations.commands.stream_names import exact_option, require_existing, resolve_streams
 
 if TYPE_CHECKING:
     from spark_streams.connector.admin.groups import GroupSnapshot
     from spark_streams.connector.wire.connection.server import Server
-    from spark_streams.operations.groups.plan import Bound, Only, Plan
+    from spark_streams.operations.groups.change_plan import Bound, Only, Plan
 
 REFUSED = 3  # exit code of a dry run of a change that would be refused
 F = TypeVar("F", bound=Callable[..., object])
@@ -59,7 +59,7 @@ def only_option(command: F) -> F:
 
 
 def _only(ctx: click.Context, param: click.Parameter, values: Sequence[tuple[str, str, str]]) -> Only:
-    from spark_streams.operations.groups.plan import NO_GROUP, Only
+    from spark_streams.operations.groups.change_plan import NO_GROUP, Only
 
     for *_, last in values:
         try:
@@ -114,7 +114,7 @@ def say_bounds(bounds: Sequence[str]) -> None:
 # -- changes of groups -------------------------------------------------------------------------------------------------
 
 
-class Report(Protocol):
+class ChangedStream(Protocol):
     """A dataclass: the change of one stream, done or planned."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
@@ -126,14 +126,14 @@ class Report(Protocol):
     def bound(self) -> Bound: ...
 
 
-class OfEntries(Report, Protocol):
+class OfEntries(ChangedStream, Protocol):
     """The change of entries of one stream."""
 
     @property
     def entries(self) -> int: ...
 
 
-R = TypeVar("R", bound=Report)
+R = TypeVar("R", bound=ChangedStream)
 S = TypeVar("S")
 
 
@@ -230,7 +230,7 @@ class ChangeReport(Generic[R]):
 
     def add(self, server: Server, plan: Plan[R]) -> None:
         """Make a change, or compute what it would do."""
-        from spark_streams.operations.groups.plan import apply, effect
+        from spark_streams.operations.groups.change_plan import apply, effect
 
         self.stream_reports.append(apply(server, plan) if self.yes else effect(plan))
 
@@ -256,7 +256,7 @@ class ChangeReport(Generic[R]):
     def show(self, head: Sequence[str], row: Callable[[R], Row], summary: str, bounds: Sequence[str] = ()) -> None:
         """Print the report. summary: one line that begins with a past participle: `set 2 groups`; bounds: of a dry run,
         before `--only` of each group."""
-        from spark_streams.operations.groups.plan import only_these
+        from spark_streams.operations.groups.change_plan import only_these
 
         self.bounds = () if self.yes else [*bounds, *only_these(report.bound for report in self.stream_reports)]
         if self.as_json:

@@ -12,8 +12,8 @@ from spark_streams.base.extras import lacks
 from spark_streams.connector.admin.streams import redacted
 from spark_streams.connector.errors import StreamStateError, UnsupportedError
 from spark_streams.jobs.arguments import MONITORING, PROGRAMS, job_argument, job_options, sample_argument
-from spark_streams.operations.commands.names import named_streams
 from spark_streams.operations.commands.shared import connect, output_option, url_option
+from spark_streams.operations.commands.stream_names import named_streams
 
 
 @click.command(short_help="Run a Spark job of the package.")

@@ -11,8 +11,8 @@ import click
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.operator_commands import redrive_command
 from spark_streams.operations.commands.dry_run import change_line, yes_option
-from spark_streams.operations.commands.names import require_existing
 from spark_streams.operations.commands.shared import connect, json_option, print_json, print_table, say, url_option
+from spark_streams.operations.commands.stream_names import require_existing
 
 if TYPE_CHECKING:
     from spark_streams.connector.admin.streams import ShardSet, Survey

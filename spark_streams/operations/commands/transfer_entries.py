@@ -11,9 +11,9 @@ import click
 
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import CopyTargetError, OptionError
-from spark_streams.operations.commands.dead_letters import progress
+from spark_streams.operations.commands.dead import progress
 from spark_streams.operations.commands.dry_run import REFUSED, change_line, server_time, yes_option
-from spark_streams.operations.commands.groups.groups import target_of
+from spark_streams.operations.commands.groups.positions import target_of
 from spark_streams.operations.commands.shared import (
     TARGET,
     address_of,
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from spark_streams.connector.wire.session import Session
-    from spark_streams.operations.groups.position import Target
+    from spark_streams.operations.groups.position import GroupTarget
     from spark_streams.operations.transfer.copied_groups import CopiedGroup
-    from spark_streams.operations.transfer.entries import Entry, Rules
     from spark_streams.operations.transfer.passing import Filled, Range
+    from spark_streams.operations.transfer.transferred import TransferEntry, TransferRules
 
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -49,8 +49,8 @@ class RuleOptions(TypedDict):
 class RangeOptions(RuleOptions):
     """Values of the options for a range of a stream, and of those above."""
 
-    begin: Target | None
-    end: Target | None
+    begin: GroupTarget | None
+    end: GroupTarget | None
     newest: int | None
 
 
@@ -89,17 +89,17 @@ def rate_option(command: F) -> F:
     )
 
 
-def rules_of(options: RuleOptions, rate: int | None = None) -> Rules:
+def rules_of(options: RuleOptions, rate: int | None = None) -> TransferRules:
     """Return the rules of these options. Raises click.UsageError, TransformError."""
     from spark_streams.connector.admin.dead_letters import load
-    from spark_streams.operations.transfer.entries import Rules, parse_fields
+    from spark_streams.operations.transfer.transferred import TransferRules, parse_fields
 
     try:
         fields = parse_fields(options["where"])
     except OptionError as error:
         raise click.UsageError(error.message) from None
     transform = options["transform"]
-    return Rules(fields, options["limit"], rate, None if transform is None else load(transform))
+    return TransferRules(fields, options["limit"], rate, None if transform is None else load(transform))
 
 
 def selected_range(session: Session, stream: str, options: RangeOptions) -> Range:
@@ -113,7 +113,7 @@ def selected_range(session: Session, stream: str, options: RangeOptions) -> Rang
         raise click.UsageError(error.message) from None
 
 
-def selected_pages(session: Session, stream: str, options: RangeOptions) -> Iterator[list[Entry]]:
+def selected_pages(session: Session, stream: str, options: RangeOptions) -> Iterator[list[TransferEntry]]:
     """Return the pages of the range of these options. Raises as selected_range does."""
     from spark_streams.operations.transfer.passing import stream_pages
 
@@ -131,7 +131,7 @@ class TransferReport:
     as_json: bool
     groups: list[CopiedGroup] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    first: list[Entry] = field(default_factory=list)
+    first: list[TransferEntry] = field(default_factory=list)
 
     def show(self, filled: Filled, verb: str) -> None:
         """Print the report. verb: `copied`."""
@@ -179,7 +179,7 @@ class TransferReport:
         sys.exit(REFUSED)
 
 
-def _rows(entries: Sequence[Entry]) -> list[dict[str, str]]:
+def _rows(entries: Sequence[TransferEntry]) -> list[dict[str, str]]:
     """Return the fields of entries, with long values cut."""
     fields = [(str(entry.id), name, value) for entry in entries for name, value in entry.texts()]
     return [
@@ -300,7 +300,7 @@ def import_file(
       rstream export orders - --url redis://prod:6379 | rstream import - sample --limit 100 --yes
     """
     from spark_streams.connector.wire.session import Session
-    from spark_streams.operations.transfer.files import is_parquet, read_file
+    from spark_streams.operations.transfer.entry_files import is_parquet, read_file
 
     rules = rules_of(options, rate)
     try:
@@ -313,14 +313,16 @@ def import_file(
     _finish(report, writer, filled, "imported")
 
 
-def _noting(pages: Iterable[list[Entry]], first: list[Entry]) -> Iterator[list[Entry]]:
+def _noting(pages: Iterable[list[TransferEntry]], first: list[TransferEntry]) -> Iterator[list[TransferEntry]]:
     """Yield the pages, and append the first entries to a list."""
     for page in pages:
         first += page[: _FIRST - len(first)]
         yield page
 
 
-def _fill(report: TransferReport, writer: Session, stream: str, pages: Iterable[list[Entry]], rules: Rules) -> Filled:
+def _fill(
+    report: TransferReport, writer: Session, stream: str, pages: Iterable[list[TransferEntry]], rules: TransferRules
+) -> Filled:
     from spark_streams.operations.transfer.passing import fill
 
     try:
@@ -376,7 +378,7 @@ def export(stream: str, file: str, with_groups: bool, url: str, as_json: bool, *
     from spark_streams.base.ids import MIN_ID
     from spark_streams.connector.wire.session import Session
     from spark_streams.operations.transfer.copied_groups import GroupsState, fetch_groups_state
-    from spark_streams.operations.transfer.files import STANDARD, is_parquet, write_file
+    from spark_streams.operations.transfer.entry_files import STANDARD, is_parquet, write_file
     from spark_streams.operations.transfer.passing import stream_pages, transfer
 
     if as_json and file == STANDARD:
@@ -412,7 +414,7 @@ def export(stream: str, file: str, with_groups: bool, url: str, as_json: bool, *
 
 def _require_whole(file: str, options: RangeOptions) -> None:
     """Raise click.UsageError if a file with groups would lack entries that the groups have yet to read."""
-    from spark_streams.operations.transfer.files import is_parquet
+    from spark_streams.operations.transfer.entry_files import is_parquet
 
     if is_parquet(file):
         raise click.UsageError("--with-groups writes JSON Lines; name a FILE that ends in .jsonl or .ndjson, or -")

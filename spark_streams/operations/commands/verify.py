@@ -86,8 +86,8 @@ def verify(
     if not spark_submit and (package := missing_package()):
         raise UnsupportedError(lacks("rstream verify", package))
     from spark_streams.operations.verify.result import HELD, UNPROVED, page
-    from spark_streams.operations.verify.run import verify as run
     from spark_streams.operations.verify.running_query import RunPlan
+    from spark_streams.operations.verify.verify_run import verify as run
 
     began = time.monotonic()
 

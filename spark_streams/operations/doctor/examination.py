@@ -13,7 +13,7 @@ from spark_streams.connector.keys import SLOTS
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
 from spark_streams.operations.doctor.rights import USES, Missing, ask_rights, rights_findings
-from spark_streams.operations.doctor.server_facts import Finding, Level, ServerFacts, fetch_facts, sorted_by_level
+from spark_streams.operations.doctor.server_facts import Level, ServerFacts, ServerFinding, fetch_facts, sorted_by_level
 from spark_streams.operations.doctor.server_findings import (
     check_clock,
     check_kind,
@@ -30,7 +30,7 @@ def examine_server(
     uses: Sequence[str] = USES,
     streams: Sequence[str] = (),
     now: Callable[[], float] = time.time,
-) -> tuple[ServerFacts, list[Finding]]:
+) -> tuple[ServerFacts, list[ServerFinding]]:
     """Return the facts of the server, and the findings, the worst first. uses, streams: for which rights are checked;
     the streams are examined, too. Raises ServerUnreachableError."""
     facts = fetch_facts(server, now)
@@ -39,7 +39,7 @@ def examine_server(
     return facts, sorted_by_level([*judge_server(facts), *of_streams, *rights_findings(facts.user, lacks, streams)])
 
 
-def judge_server(facts: ServerFacts) -> list[Finding]:
+def judge_server(facts: ServerFacts) -> list[ServerFinding]:
     """Return the findings that follow from the facts. Pure."""
     return [
         *check_kind(facts),
@@ -70,7 +70,7 @@ class Member:
     is_shut_out: bool = False
     view: SlotMap | None = None
     lacks: Mapping[str, Missing] = field(default_factory=dict)
-    of_streams: tuple[Finding, ...] = ()
+    of_streams: tuple[ServerFinding, ...] = ()
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ def examine_cluster(
     uses: Sequence[str] = USES,
     streams: Sequence[str] = (),
     now: Callable[[], float] = time.time,
-) -> tuple[ClusterFacts, list[Finding]]:
+) -> tuple[ClusterFacts, list[ServerFinding]]:
     """Return the nodes and the findings, the worst first. Raises ServerUnreachableError if no node answers, LoginError,
     UnsupportedError if the server is not a cluster."""
     try:
@@ -154,15 +154,15 @@ def _members(address: Address, slot_map: SlotMap | None) -> list[Member]:
     ]
 
 
-def judge_cluster(facts: ClusterFacts) -> list[Finding]:
+def judge_cluster(facts: ClusterFacts) -> list[ServerFinding]:
     """Return what follows from the answers of the nodes. Pure."""
     cluster_findings = [] if facts.map is None else [*_slots(facts), *_epochs(facts, facts.map), *_replicas(facts)]
     return [*cluster_findings, *_versions(facts), *merge((member.name, _of_one(member)) for member in facts.members)]
 
 
-def merge(node_findings: Iterable[tuple[str, Sequence[Finding]]]) -> list[Finding]:
+def merge(node_findings: Iterable[tuple[str, Sequence[ServerFinding]]]) -> list[ServerFinding]:
     """Join the findings of several nodes, (node, findings) each, that have the same effect and remedy."""
-    alike: dict[Finding, list[tuple[str, str]]] = {}
+    alike: dict[ServerFinding, list[tuple[str, str]]] = {}
     for node, findings in node_findings:
         for finding in findings:
             alike.setdefault(replace(finding, observation=""), []).append((node, finding.observation))
@@ -181,10 +181,10 @@ def _joined(observations: Iterable[str]) -> str:
     return "; ".join(different[:_SHOWN]) + (f" … ({len(different)} in all)" if len(different) > _SHOWN else "")
 
 
-def _slots(facts: ClusterFacts) -> list[Finding]:
+def _slots(facts: ClusterFacts) -> list[ServerFinding]:
     bare = SLOTS - (facts.covered or 0)
     if not bare:
-        return [Finding(Level.OK, "slots", f"all {SLOTS:,} slots have a node")]
+        return [ServerFinding(Level.OK, "slots", f"all {SLOTS:,} slots have a node")]
     effect = (
         "all nodes refuse commands (CLUSTERDOWN), unless cluster-require-full-coverage is no: queries wait for a "
         "minute, then fail"
@@ -193,10 +193,10 @@ def _slots(facts: ClusterFacts) -> list[Finding]:
         "start the nodes that served these slots; only if they are lost permanently: redis-cli --cluster fix "
         f"{_answering(facts)}"
     )
-    return [Finding(Level.DANGER, "slots", f"{bare:,} of {SLOTS:,} slots have no node", effect, remedy)]
+    return [ServerFinding(Level.DANGER, "slots", f"{bare:,} of {SLOTS:,} slots have no node", effect, remedy)]
 
 
-def _epochs(facts: ClusterFacts, slot_map: SlotMap) -> list[Finding]:
+def _epochs(facts: ClusterFacts, slot_map: SlotMap) -> list[ServerFinding]:
     views = {member: member.view for member in facts.members if member.view is not None}
     newest = max((view.epoch for view in views.values()), default=0)
     odd = [
@@ -216,10 +216,10 @@ def _epochs(facts: ClusterFacts, slot_map: SlotMap) -> list[Finding]:
         "nodes, including the cluster bus (port + 10,000), then run "
         f"redis-cli --cluster check {_answering(facts)}"
     )
-    return [Finding(Level.WARNING, "epochs", observation, effect, remedy, tuple(member.name for member in odd))]
+    return [ServerFinding(Level.WARNING, "epochs", observation, effect, remedy, tuple(member.name for member in odd))]
 
 
-def _replicas(facts: ClusterFacts) -> list[Finding]:
+def _replicas(facts: ClusterFacts) -> list[ServerFinding]:
     """Check that each master has a replica, also by its own INFO: CLUSTER SLOTS lists a new replica late."""
     replicated = {member.master for member in facts.members}
     replicated |= {member.node for member, server in facts.reached.items() if server.number("connected_slaves")}
@@ -229,21 +229,21 @@ def _replicas(facts: ClusterFacts) -> list[Finding]:
     effect = f"if it goes down, no replica takes over, and entries that its disk loses are lost: {_FAILS}"
     remedy = "redis-cli --cluster add-node NEW:PORT ANY:PORT --cluster-slave --cluster-master-id MASTER-ID"
     return (
-        [Finding(Level.WARNING, "replicas", "a master without a replica", effect, remedy, unreplicated)]
+        [ServerFinding(Level.WARNING, "replicas", "a master without a replica", effect, remedy, unreplicated)]
         if unreplicated
         else []
     )
 
 
-def _versions(facts: ClusterFacts) -> list[Finding]:
+def _versions(facts: ClusterFacts) -> list[ServerFinding]:
     versions = sorted({f"{server.kind} {server.version}" for server in facts.reached.values() if server.version})
     observation = f"the nodes run different versions: {', '.join(versions)}"
     effect = "an older replica may not be able to follow a newer master, and features may be missing after a failover"
     remedy = "run the same version on all nodes: update the replicas first, then run CLUSTER FAILOVER on them"
-    return [Finding(Level.WARNING, "versions", observation, effect, remedy)] if len(versions) > 1 else []
+    return [ServerFinding(Level.WARNING, "versions", observation, effect, remedy)] if len(versions) > 1 else []
 
 
-def _of_one(member: Member) -> list[Finding]:
+def _of_one(member: Member) -> list[ServerFinding]:
     """Check a node as a single server. A replica is checked too, because it may become the master."""
     if member.facts is None:
         return [_unreached(member)]
@@ -252,18 +252,20 @@ def _of_one(member: Member) -> list[Finding]:
     return [finding for check in checks for finding in check(member.facts)]
 
 
-def _unreached(member: Member) -> Finding:
+def _unreached(member: Member) -> ServerFinding:
     role, level = ("master", Level.DANGER) if member.master is None else ("replica", Level.WARNING)
     effect = _FAILS if member.master is None else f"if it becomes the master, {_FAILS}"
     if member.is_shut_out:
         observation = f"the {role} refuses this user or its password, which other nodes accept"
-        return Finding(level, "nodes", observation, effect, "run ACL SETUSER and ACL SAVE on every node, replicas too")
+        return ServerFinding(
+            level, "nodes", observation, effect, "run ACL SETUSER and ACL SAVE on every node, replicas too"
+        )
     observation = f"the {role} is not reachable from here: {member.why.replace(member.name, 'it')}"
     remedy = (
         "start it, or let the nodes announce addresses that driver and executors reach (cluster-announce-ip, "
         "tls-cluster)"
     )
-    return Finding(level, "nodes", observation, effect, remedy)
+    return ServerFinding(level, "nodes", observation, effect, remedy)
 
 
 def _answering(facts: ClusterFacts) -> str:

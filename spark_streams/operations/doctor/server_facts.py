@@ -31,7 +31,7 @@ _ORDER = list(Level)
 
 
 @dataclass(frozen=True)
-class Finding:
+class ServerFinding:
     """A finding. about: its subject, a word or two; observation: the state of the server; effect: on queries; remedy:
     what to do. effect and remedy may be empty. nodes: the nodes of a cluster to which it applies; empty for a single
     server, and for the cluster as a whole."""
@@ -55,12 +55,12 @@ class Finding:
         }
 
 
-def worst(findings: Iterable[Finding]) -> Level:
+def worst(findings: Iterable[ServerFinding]) -> Level:
     """Return the worst level of the findings."""
     return max((finding.level for finding in findings), key=_ORDER.index, default=Level.OK)
 
 
-def sorted_by_level(findings: Iterable[Finding]) -> list[Finding]:
+def sorted_by_level(findings: Iterable[ServerFinding]) -> list[ServerFinding]:
     """Return the findings with the worst first, otherwise in their order."""
     return sorted(findings, key=lambda finding: -_ORDER.index(finding.level))
 

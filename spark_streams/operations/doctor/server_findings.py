@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from spark_streams.base.sizes import size
 from spark_streams.connector.admin.streams import url_of_cluster
-from spark_streams.operations.doctor.server_facts import ENGINE, Finding, Level, ServerFacts, whole_or_zero
+from spark_streams.operations.doctor.server_facts import ENGINE, Level, ServerFacts, ServerFinding, whole_or_zero
 
 OLDEST = (6, 2)  # the oldest version that scripts/test --servers tests
 COUNTS = (7, 0)  # source.group.server_checks
@@ -18,15 +18,15 @@ _TRIMMING = {
 }
 
 
-def check_kind(facts: ServerFacts) -> list[Finding]:
+def check_kind(facts: ServerFacts) -> list[ServerFinding]:
     """Check the version, the mode, and the refused commands."""
     return [_version(facts), *_mode(facts), *_refused(facts)]
 
 
-def _version(facts: ServerFacts) -> Finding:
+def _version(facts: ServerFacts) -> ServerFinding:
     server = f"{facts.kind} {facts.version}".strip()
     if facts.is_older_than(*COUNTS):
-        return Finding(
+        return ServerFinding(
             Level.DANGER,
             "version",
             f"{server}: streams do not count added entries, and groups do not count read entries",
@@ -35,13 +35,13 @@ def _version(facts: ServerFacts) -> Finding:
             "use Redis 7 or later, or Valkey",
         )
     how = _TRIMMING[facts.trims_by_acked]
-    return Finding(Level.OK, "version", f"{server}; groups count read entries; {how}")
+    return ServerFinding(Level.OK, "version", f"{server}; groups count read entries; {how}")
 
 
-def _mode(facts: ServerFacts) -> list[Finding]:
+def _mode(facts: ServerFacts) -> list[ServerFinding]:
     if facts.mode == "cluster" and "+cluster" not in facts.address:
         return [
-            Finding(
+            ServerFinding(
                 Level.DANGER, "mode", "this is one node of a cluster",
                 "for streams and keys of other nodes it replies MOVED, which stops a query",
                 f"use the URL of the cluster: {url_of_cluster(facts.address)}",
@@ -50,13 +50,13 @@ def _mode(facts: ServerFacts) -> list[Finding]:
     return []
 
 
-def _refused(facts: ServerFacts) -> list[Finding]:
+def _refused(facts: ServerFacts) -> list[ServerFinding]:
     if not facts.refused:
         return []
     unknown = {"INFO": "memory, persistence and replicas", "CONFIG": "limits and flush intervals"}
     unwarned = "; a query does not warn if the server evicts keys" if "INFO" in facts.refused else ""
     return [
-        Finding(
+        ServerFinding(
             Level.NOTE,
             "asking",
             f"{facts.user or 'this user'} may not run {' and '.join(facts.refused)}",
@@ -75,55 +75,55 @@ _AFTER_LOSS = (
 )
 
 
-def check_persistence(facts: ServerFacts) -> list[Finding]:
+def check_persistence(facts: ServerFacts) -> list[ServerFinding]:
     """Check the append-only file, the snapshots, and whether they can be written."""
     if "aof_enabled" not in facts.info:
         return []
     return [*_failing(facts), _kept(facts)]
 
 
-def _kept(facts: ServerFacts) -> Finding:
+def _kept(facts: ServerFacts) -> ServerFinding:
     if facts.number("aof_enabled"):
         return _appended(facts)
     if facts.kind == ENGINE:
-        return Finding(
+        return ServerFinding(
             Level.WARNING, _KEPT, "the bundled engine has no persistence: its streams are lost when its process ends",
             "queries then fail with a named error (the group does not exist)",
             "use embedded:///a/folder, or rstream serve --appendonly yes --dir /a/folder",
         )  # fmt: skip
     changes = facts.number("rdb_changes_since_last_save")
     if facts.config.get("save") == "":
-        return Finding(
+        return ServerFinding(
             Level.DANGER, _KEPT, "neither an append-only file nor snapshots: a restart loses all streams",
             _AFTER_LOSS, _APPEND,
         )  # fmt: skip
-    return Finding(
+    return ServerFinding(
         Level.WARNING, _KEPT,
         f"no append-only file: a restart restores the last snapshot, which lacks {changes:,} changes now",
         _AFTER_LOSS, _APPEND,
     )  # fmt: skip
 
 
-def _appended(facts: ServerFacts) -> Finding:
+def _appended(facts: ServerFacts) -> ServerFinding:
     fsync = facts.config.get("appendfsync")
     if fsync == "no":
-        return Finding(
+        return ServerFinding(
             Level.WARNING, _KEPT, "the operating system decides when the append-only file is flushed (appendfsync no)",
             f"if the machine fails, about 30 seconds of writes are lost: {_AFTER_LOSS}",
             "CONFIG SET appendfsync everysec, or always",
         )  # fmt: skip
     if fsync == "everysec":
-        return Finding(
+        return ServerFinding(
             Level.NOTE, _KEPT, "append-only file, flushed once a second",
             "if the machine fails, one or two seconds of writes are lost: a source reports lost entries; rows that a "
             "sink committed in this time are missing",
             "CONFIG SET appendfsync always, if this loss is not acceptable",
         )  # fmt: skip
     how = "flushed with every write" if fsync == "always" else "the flush interval is not known"
-    return Finding(Level.OK, _KEPT, f"append-only file, {how}")
+    return ServerFinding(Level.OK, _KEPT, f"append-only file, {how}")
 
 
-def _failing(facts: ServerFacts) -> list[Finding]:
+def _failing(facts: ServerFacts) -> list[ServerFinding]:
     failing = [
         file
         for file, name in (("snapshot", "rdb_last_bgsave_status"), ("append-only file", "aof_last_write_status"))
@@ -132,7 +132,7 @@ def _failing(facts: ServerFacts) -> list[Finding]:
     if not failing:
         return []
     return [
-        Finding(
+        ServerFinding(
             Level.DANGER, _KEPT, f"the last {' and the last '.join(failing)} could not be written",
             "if the server refuses writes because of this (MISCONF), queries wait for a minute, then fail",
             "read the server's log: the usual causes are a full disk, or missing permissions for its folder",
@@ -144,7 +144,7 @@ _MEMORY = "memory"
 FULL_SOON = 0.85  # of maxmemory, or of the machine
 
 
-def check_memory(facts: ServerFacts) -> list[Finding]:
+def check_memory(facts: ServerFacts) -> list[ServerFinding]:
     """Check the memory limit, the memory in use, and the eviction policy."""
     if "used_memory" not in facts.info:
         return []
@@ -154,27 +154,27 @@ def check_memory(facts: ServerFacts) -> list[Finding]:
     return [*_eviction(facts, limit, policy), *_used(facts, limit, policy)]
 
 
-def _unlimited(facts: ServerFacts) -> Finding:
+def _unlimited(facts: ServerFacts) -> ServerFinding:
     used, machine = facts.number("used_memory"), facts.number("total_system_memory")
     if machine and used > FULL_SOON * machine:
-        return Finding(
+        return ServerFinding(
             Level.DANGER, _MEMORY, f"{size(used)} in use, no maxmemory, and the machine has {size(machine)}",
             "the operating system kills the server when no memory is left",
             "set maxmemory below the machine's memory, and maxmemory-policy noeviction; trim entries that all groups "
             "have read (trim=acked, onCommit)",
         )  # fmt: skip
-    return Finding(
+    return ServerFinding(
         Level.NOTE, _MEMORY, f"{size(used)} in use, no limit (maxmemory 0)",
         "streams grow until the operating system kills the server",
         "set maxmemory, and maxmemory-policy noeviction; trim entries that all groups have read (trim=acked, onCommit)",
     )  # fmt: skip
 
 
-def _eviction(facts: ServerFacts, limit: int, policy: str) -> list[Finding]:
+def _eviction(facts: ServerFacts, limit: int, policy: str) -> list[ServerFinding]:
     dropped = facts.number("evicted_keys")
     so_far = f"; evicted {dropped:,} keys since its start" if dropped else ""
     if policy.startswith("allkeys"):
-        return [Finding(
+        return [ServerFinding(
             Level.DANGER, _MEMORY,
             f"evicts any key when {size(limit)} are full (maxmemory-policy {policy}){so_far}",
             "exactly-once sinks, mode DEADLETTER and noAck are refused. Other queries run with a warning, and fail "
@@ -182,7 +182,7 @@ def _eviction(facts: ServerFacts, limit: int, policy: str) -> list[Finding]:
             "CONFIG SET maxmemory-policy noeviction",
         )]  # fmt: skip
     if policy.startswith("volatile"):
-        return [Finding(
+        return [ServerFinding(
             Level.NOTE, _MEMORY,
             f"evicts keys with a time to live when {size(limit)} are full (maxmemory-policy {policy}){so_far}",
             "streams and the ledgers of queries never expire. Leases do, and so does the ledger of a batch job, which "
@@ -192,13 +192,13 @@ def _eviction(facts: ServerFacts, limit: int, policy: str) -> list[Finding]:
     return []
 
 
-def _used(facts: ServerFacts, limit: int, policy: str) -> list[Finding]:
+def _used(facts: ServerFacts, limit: int, policy: str) -> list[ServerFinding]:
     used = facts.number("used_memory")
     in_use = f"{size(used)} of {size(limit)} in use"
     if policy.startswith("allkeys"):
         return []
     if used >= limit:
-        return [Finding(
+        return [ServerFinding(
             Level.DANGER, _MEMORY, f"{in_use}: the memory is full (maxmemory)",
             "the server refuses new entries, groups and keys (OOM). Queries wait for a minute, and then fail with "
             "RSTREAM_RETRIES_EXHAUSTED",
@@ -206,19 +206,19 @@ def _used(facts: ServerFacts, limit: int, policy: str) -> list[Finding]:
             "larger maxmemory",
         )]  # fmt: skip
     if used > FULL_SOON * limit:
-        return [Finding(
+        return [ServerFinding(
             Level.WARNING, _MEMORY, in_use,
             "when it is full (OOM), queries wait for a minute; they fail if there is no free memory by then",
             "set a larger maxmemory; trim entries that all groups have read (trim=acked, onCommit)",
         )]  # fmt: skip
-    return [] if policy.startswith("volatile") else [Finding(Level.OK, _MEMORY, f"{in_use}, noeviction")]
+    return [] if policy.startswith("volatile") else [ServerFinding(Level.OK, _MEMORY, f"{in_use}, noeviction")]
 
 
 _REPLICATION = "replication"
 BEHIND = 10  # seconds since the last acknowledgement of a replica
 
 
-def check_replication(facts: ServerFacts) -> list[Finding]:
+def check_replication(facts: ServerFacts) -> list[ServerFinding]:
     """Check whether this is a master, and how many replicas follow it."""
     if facts.is_replica:
         return [_replica(facts)]
@@ -231,29 +231,29 @@ def check_replication(facts: ServerFacts) -> list[Finding]:
     return [*too_few, *_behind(replicas), *([] if is_reported else [_guard(facts, len(replicas))])]
 
 
-def _replica(facts: ServerFacts) -> Finding:
+def _replica(facts: ServerFacts) -> ServerFinding:
     host, port = facts.info.get("master_host", ""), facts.info.get("master_port", "")
     of_master = f" of {host}:{port}" if host else ""
     lost = " that is not connected to it" if facts.info.get("master_link_status") == "down" else ""
     if facts.config.get("replica-read-only") == "no":
-        return Finding(
+        return ServerFinding(
             Level.DANGER, _REPLICATION, f"a replica{of_master}{lost}, which accepts writes (replica-read-only no)",
             "queries run, but the next full sync deletes everything that they have written here",
             f"use the master's address in the URL{of_master.replace(' of', ':')}",
         )  # fmt: skip
-    return Finding(
+    return ServerFinding(
         Level.DANGER, _REPLICATION, f"a replica{of_master}{lost}",
         "it refuses writes (READONLY): queries wait for a minute for it to become the master, then fail",
         f"use the master's address in the URL{of_master.replace(' of', ':')}",
     )  # fmt: skip
 
 
-def _too_few(facts: ServerFacts) -> list[Finding]:
+def _too_few(facts: ServerFacts) -> list[ServerFinding]:
     required = facts.setting("min-replicas-to-write") or 0
     if required == 0 or facts.number("min_slaves_good_slaves") >= required:
         return []
     return [
-        Finding(
+        ServerFinding(
             Level.DANGER, _REPLICATION,
             f"min-replicas-to-write is {required}, and {facts.number('min_slaves_good_slaves')} replicas are in sync",
             "it refuses writes (NOREPLICAS): queries wait for a minute, then fail",
@@ -262,7 +262,7 @@ def _too_few(facts: ServerFacts) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _behind(replicas: list[dict[str, str]]) -> list[Finding]:
+def _behind(replicas: list[dict[str, str]]) -> list[ServerFinding]:
     late = [
         replica
         for replica in replicas
@@ -275,7 +275,7 @@ def _behind(replicas: list[dict[str, str]]) -> list[Finding]:
         for replica in late
     )
     return [
-        Finding(
+        ServerFinding(
             Level.WARNING, _REPLICATION, f"replicas that are behind: {named}",
             "entries that a replica lacks are lost if it becomes the master",
             "read its log; option waitReplicas lets a sink wait for it",
@@ -283,17 +283,17 @@ def _behind(replicas: list[dict[str, str]]) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _guard(facts: ServerFacts, count: int) -> Finding:
+def _guard(facts: ServerFacts, count: int) -> ServerFinding:
     master = f"a master with {'1 replica' if count == 1 else f'{count} replicas'}"
     if count == 0:
-        return Finding(
+        return ServerFinding(
             Level.NOTE, _REPLICATION, "a master without replicas",
             "if it goes down, queries wait for a minute, then fail; entries that its disk loses are lost",
             "add a replica, so that the streams do not depend on one machine",
         )  # fmt: skip
     required = facts.setting("min-replicas-to-write")
     if required == 0:
-        return Finding(
+        return ServerFinding(
             Level.WARNING, _REPLICATION,
             f"{master}, which accepts writes without a connected replica (min-replicas-to-write 0)",
             "if a replica then takes over, these writes are lost; a source reports the lost entries, a sink the "
@@ -301,7 +301,7 @@ def _guard(facts: ServerFacts, count: int) -> Finding:
             "CONFIG SET min-replicas-to-write 1, and set option waitReplicas of the sink",
         )  # fmt: skip
     requirement = "" if required is None else f", writes need {required}"
-    return Finding(Level.OK, _REPLICATION, f"{master}{requirement}")
+    return ServerFinding(Level.OK, _REPLICATION, f"{master}{requirement}")
 
 
 def _replicas(facts: ServerFacts) -> list[dict[str, str]]:
@@ -314,16 +314,16 @@ _CLOCK = "clock"
 NOTED, WARNED = 1_000, 60_000  # ms
 
 
-def check_clock(facts: ServerFacts) -> list[Finding]:
+def check_clock(facts: ServerFacts) -> list[ServerFinding]:
     """Compare the clocks. Run it on the driver's machine."""
     if facts.clock is None:
         return []
     apart = abs(facts.clock.ahead_ms)
     if apart - facts.clock.uncertain_ms < NOTED:
-        return [Finding(Level.OK, _CLOCK, "within a second of this machine's")]
+        return [ServerFinding(Level.OK, _CLOCK, "within a second of this machine's")]
     direction = "ahead of" if facts.clock.ahead_ms > 0 else "behind"
     return [
-        Finding(
+        ServerFinding(
             Level.WARNING if apart - facts.clock.uncertain_ms >= WARNED else Level.NOTE, _CLOCK,
             f"{apart / 1000:,.0f} s {direction} this machine's",
             "entry IDs, _timestamp, retention and lag use the server's clock, current_timestamp() uses the clocks of "
@@ -340,20 +340,20 @@ PAGE, LARGEST_PAGE = 4 << 20, 32 << 20  # bytes of entries that a task requests 
 MANY = 0.85  # of maxclients
 
 
-def check_limits(facts: ServerFacts) -> list[Finding]:
+def check_limits(facts: ServerFacts) -> list[ServerFinding]:
     """Check for limits that are lower than the server's defaults."""
     findings = [*_sizes(facts), *_output(facts), *_clients(facts)]
     if findings or not facts.config:
         return findings
-    return [Finding(Level.OK, _LIMITS, "as the server's defaults, or higher")]
+    return [ServerFinding(Level.OK, _LIMITS, "as the server's defaults, or higher")]
 
 
-def _sizes(facts: ServerFacts) -> list[Finding]:
+def _sizes(facts: ServerFacts) -> list[ServerFinding]:
     argument, request = facts.setting("proto-max-bulk-len"), facts.setting("client-query-buffer-limit")
     findings = []
     if argument is not None and argument < _ARGUMENT:
         findings.append(
-            Finding(
+            ServerFinding(
                 Level.NOTE, _LIMITS, f"accepts values of up to {size(argument)} (proto-max-bulk-len)",
                 "a sink fails with an error that names the row with a larger value",
                 "set a larger proto-max-bulk-len, if rows are larger",
@@ -361,7 +361,7 @@ def _sizes(facts: ServerFacts) -> list[Finding]:
         )  # fmt: skip
     if request is not None and request < _REQUEST:
         findings.append(
-            Finding(
+            ServerFinding(
                 Level.NOTE, _LIMITS, f"accepts requests of up to {size(request)} (client-query-buffer-limit)",
                 "a sink sends smaller chunks, if it may run CONFIG GET; it fails with an error that names a larger row",
                 "set client-query-buffer-limit 1gb, the server's default",
@@ -370,7 +370,7 @@ def _sizes(facts: ServerFacts) -> list[Finding]:
     return findings
 
 
-def _output(facts: ServerFacts) -> list[Finding]:
+def _output(facts: ServerFacts) -> list[ServerFinding]:
     """Check client-output-buffer-limit: `normal 0 0 0 slave 268435456 67108864 60 …`: hard and soft bytes, seconds."""
     words = facts.config.get("client-output-buffer-limit", "").split()
     limits = {
@@ -383,7 +383,7 @@ def _output(facts: ServerFacts) -> list[Finding]:
     stops_all_queries = smallest <= 2 * PAGE
     condition = "with more to read than that" if stops_all_queries else "of large entries"
     return [
-        Finding(
+        ServerFinding(
             Level.DANGER if stops_all_queries else Level.WARNING,
             _LIMITS,
             f"closes connections with {size(smallest)} of unread replies (client-output-buffer-limit normal)",
@@ -394,12 +394,12 @@ def _output(facts: ServerFacts) -> list[Finding]:
     ]
 
 
-def _clients(facts: ServerFacts) -> list[Finding]:
+def _clients(facts: ServerFacts) -> list[ServerFinding]:
     findings = []
     seconds = facts.setting("timeout")
     if seconds:
         findings.append(
-            Finding(
+            ServerFinding(
                 Level.NOTE, _LIMITS, f"closes connections that are idle for {seconds} s (timeout)",
                 "queries connect again when they need to", "set timeout 0 to avoid this",
             )
@@ -407,7 +407,7 @@ def _clients(facts: ServerFacts) -> list[Finding]:
     max_clients, clients = facts.setting("maxclients") or facts.number("maxclients"), facts.number("connected_clients")
     if max_clients and clients > MANY * max_clients:
         findings.append(
-            Finding(
+            ServerFinding(
                 Level.WARNING, _LIMITS, f"{clients:,} of {max_clients:,} clients (maxclients) are connected",
                 "a task uses one or two connections; if one is refused, it is retried for a minute, then the query "
                 "fails",

@@ -20,14 +20,14 @@ from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.reply_errors import is_wrong_type
 from spark_streams.connector.wire.replies.scan import list_streams
 from spark_streams.connector.wire.replies.xinfo import GroupInfo, groups_in, idempotent_adds_in
-from spark_streams.operations.doctor.server_facts import Finding, Level, ServerFacts
+from spark_streams.operations.doctor.server_facts import Level, ServerFacts, ServerFinding
 from spark_streams.operations.monitor.held import Held, fetch_held, sorted_by_entries
 
 _STREAMS = "streams"
 _UNITS = "KMGTP"
 
 
-def check_stream_sizes(facts: ServerFacts) -> list[Finding]:
+def check_stream_sizes(facts: ServerFacts) -> list[ServerFinding]:
     """Return how many streams the database has, and how large the largest are, if INFO keysizes counts streams (the
     bundled engine; Redis 8.12). Pure."""
     sizes = facts.info.get(f"db{facts.database or 0}_distrib_streams_items", "")
@@ -40,7 +40,7 @@ def check_stream_sizes(facts: ServerFacts) -> list[Finding]:
     size = max(counts)
     entries = "no entries" if size == 0 else f"{size:,} to {2 * size - 1:,} entries" if size > 1 else "1 entry"
     largest = f"the largest has {entries}" if counts[size] == 1 else f"the {counts[size]:,} largest have {entries}"
-    return [Finding(Level.OK, _STREAMS, f"{total:,} in this database; {largest}")]
+    return [ServerFinding(Level.OK, _STREAMS, f"{total:,} in this database; {largest}")]
 
 
 def _entries(size: str) -> int:
@@ -49,11 +49,11 @@ def _entries(size: str) -> int:
     return (parse_number(size[:-1] if unit else size) or 0) << 10 * unit
 
 
-def ask_streams(server: Connection, streams: Sequence[str]) -> list[Finding]:
+def ask_streams(server: Connection, streams: Sequence[str]) -> list[ServerFinding]:
     """Return the findings of these streams. Streams that do not exist, that the user may not see, or that are on
     another node of a cluster have none: doctor.rights and the other node report them."""
     replies = server.pipeline([("XINFO", word, stream) for stream in streams for word in ("STREAM", "GROUPS")])
-    findings: list[Finding] = []
+    findings: list[ServerFinding] = []
     for stream, description, groups in zip(streams, replies[0::2], replies[1::2], strict=True):
         if is_wrong_type(description):
             findings.append(_no_stream(stream))
@@ -62,19 +62,19 @@ def ask_streams(server: Connection, streams: Sequence[str]) -> list[Finding]:
     return findings
 
 
-def _no_stream(stream: str) -> Finding:
-    return Finding(
+def _no_stream(stream: str) -> ServerFinding:
+    return ServerFinding(
         Level.WARNING, _STREAMS, f"key {stream!r} is not a stream",
         f"queries and sinks of it fail ({WrongKeyTypeError.condition})", "name another stream, or delete the key",
     )  # fmt: skip
 
 
-def _released(server: Connection, stream: str, groups: Sequence[GroupInfo]) -> list[Finding]:
+def _released(server: Connection, stream: str, groups: Sequence[GroupInfo]) -> list[ServerFinding]:
     names = [group.name for group in groups if group.pending]
     replies = server.pipeline([("XPENDING", stream, name) for name in names])
     counts = [0 if isinstance(reply, ReplyError) else released_in(reply) for reply in replies]
     return [
-        Finding(
+        ServerFinding(
             Level.NOTE, _STREAMS,
             f"stream {stream!r}: {count:,} entries of group {name.decode('utf-8', 'backslashreplace')!r} were released",
             "a consumer returned them (XNACK). The next batch of a query of this group takes them",
@@ -85,13 +85,13 @@ def _released(server: Connection, stream: str, groups: Sequence[GroupInfo]) -> l
     ]  # fmt: skip
 
 
-def _idempotent_adds(stream: str, description: Sequence[Reply]) -> list[Finding]:
+def _idempotent_adds(stream: str, description: Sequence[Reply]) -> list[ServerFinding]:
     adds = idempotent_adds_in(description)
     if adds is None:
         return []
     counted = f"{adds.added:,} entries were added with XADD IDMP, {adds.duplicates:,} duplicates were recognized"
     remembers = f"{adds.messages:,} messages of {adds.producers:,} producers are remembered"
-    return [Finding(Level.OK, _STREAMS, f"stream {stream!r}: {counted}; {remembers}")]
+    return [ServerFinding(Level.OK, _STREAMS, f"stream {stream!r}: {counted}; {remembers}")]
 
 
 _GROUPS = "groups"
@@ -100,7 +100,7 @@ SHARE = 0.1  # of the memory in use: a warning
 _COUNTED = 1  # a lag that the server does not know is not counted
 
 
-def check_groups_of_cluster(address: Address, streams: Sequence[str], used_memory: int) -> list[Finding]:
+def check_groups_of_cluster(address: Address, streams: Sequence[str], used_memory: int) -> list[ServerFinding]:
     """Check the groups of a cluster."""
     try:
         with connect(address) as server:
@@ -109,7 +109,7 @@ def check_groups_of_cluster(address: Address, streams: Sequence[str], used_memor
         return [_unchecked(error)]
 
 
-def check_groups(server: Server, streams: Sequence[str], used_memory: int) -> list[Finding]:
+def check_groups(server: Server, streams: Sequence[str], used_memory: int) -> list[ServerFinding]:
     """Check the groups of these streams, or of all. Streams that the user may not see are left out. used_memory: of the
     server, in bytes; 0 if it is not known."""
     try:
@@ -120,7 +120,7 @@ def check_groups(server: Server, streams: Sequence[str], used_memory: int) -> li
         return [_unchecked(error)]
 
 
-def judge_groups(holders: Sequence[Held], used_memory: int) -> list[Finding]:
+def judge_groups(holders: Sequence[Held], used_memory: int) -> list[ServerFinding]:
     """Return the finding of these groups. Pure."""
     if not holders:
         return []
@@ -128,7 +128,7 @@ def judge_groups(holders: Sequence[Held], used_memory: int) -> list[Finding]:
     together = sum(held.bytes or 0 for held in holders)
     more = f"; {counted(len(others), 'more group')} {'is' if len(others) == 1 else 'are'} like it" if others else ""
     return [
-        Finding(
+        ServerFinding(
             Level.WARNING if used_memory and together >= SHARE * used_memory else Level.NOTE,
             _GROUPS,
             f"group {most.group!r} of stream {most.stream!r} {most}{more}",
@@ -155,8 +155,8 @@ def _without_running(server: Server, holders: Sequence[Held]) -> list[Held]:
     return [held for held in holders if (held.stream, held.group) not in running]
 
 
-def _unchecked(error: RStreamError) -> Finding:
-    return Finding(
+def _unchecked(error: RStreamError) -> ServerFinding:
+    return ServerFinding(
         Level.NOTE, _GROUPS, f"groups that nobody uses cannot be looked for: {error}",
         "such a group may keep a stream long",
         "run rstream doctor again with the URL of an administrator, or when the other findings are settled",
@@ -167,7 +167,7 @@ LARGE_BYTES = 1_000_000
 _NAMED = 5  # streams
 
 
-def judge_entry_sizes(streams: Sequence[StreamSummary]) -> list[Finding]:
+def judge_entry_sizes(streams: Sequence[StreamSummary]) -> list[ServerFinding]:
     """Return the finding of those streams that have a large entry, the one with the largest first."""
     large = sorted((one for one in streams if one.entry_bytes > LARGE_BYTES), key=lambda one: -one.entry_bytes)
     if not large:
@@ -175,7 +175,7 @@ def judge_entry_sizes(streams: Sequence[StreamSummary]) -> list[Finding]:
     named = ", ".join(f"{one.stream!r} ({size(one.entry_bytes)})" for one in large[:_NAMED])
     more = f" and {counted(len(large) - _NAMED, 'more stream')}" if len(large) > _NAMED else ""
     return [
-        Finding(
+        ServerFinding(
             Level.NOTE,
             "streams",
             f"entries above {size(LARGE_BYTES)}: {named}{more}",

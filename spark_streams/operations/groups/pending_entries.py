@@ -21,7 +21,7 @@ from spark_streams.connector.errors import StreamStateError, UnsupportedError
 from spark_streams.connector.wire.connection.connection import Argument
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.reply_errors import is_unknown_command
-from spark_streams.operations.groups.plan import UNBOUNDED, Bound, Only, Plan, Transaction
+from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, Transaction
 
 _PAGE = 1_000  # entries that one transaction changes, some milliseconds of the server's time
 
@@ -136,7 +136,7 @@ def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
 
 
 @dataclass
-class Acknowledged:
+class AcknowledgedEntries:
     """Entries that were, or would be, acknowledged on one stream."""
 
     stream: str
@@ -166,9 +166,11 @@ def selected_consumers(snapshot: GroupSnapshot, choice: Choice) -> list[str] | N
     return [consumer.text for consumer in snapshot.consumers_named(choice.consumers or None) if consumer.pending]
 
 
-def acknowledge(server: Server, snapshot: GroupSnapshot, choice: Choice, only: Only = UNBOUNDED) -> Plan[Acknowledged]:
+def acknowledge(
+    server: Server, snapshot: GroupSnapshot, choice: Choice, only: Only = UNBOUNDED
+) -> Plan[AcknowledgedEntries]:
     """Acknowledge entries (XACK), one page per transaction. Raises ServerError."""
-    acknowledged = Acknowledged(snapshot.stream, snapshot.group)
+    acknowledged = AcknowledgedEntries(snapshot.stream, snapshot.group)
     for page in pages(server, snapshot, choice.within(only, snapshot)):
         queries = snapshot.queries if page.consumer is None else queries_among([page.owner])
         command: tuple[Argument, ...] = ("XACK", snapshot.stream, snapshot.group, *page.ids)

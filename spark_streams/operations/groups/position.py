@@ -41,15 +41,15 @@ from spark_streams.connector.operator_commands import seek_command
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.reply_errors import is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import StreamState, group_named, read_stream_state
+from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, Transaction
 from spark_streams.operations.groups.pending_entries import Choice, claim_again
-from spark_streams.operations.groups.plan import UNBOUNDED, Bound, Only, Plan, Transaction
 
 _PENDING = 10_000  # pending entries that are counted at once
 FORMS = "earliest, latest, an entry's ID, a time (ISO-8601, or 1h: an hour ago), +N or -N entries"
 
 
 @dataclass(frozen=True)
-class Target:
+class GroupTarget:
     """A target: exactly one of the fields after `text` is set."""
 
     text: str  # as written
@@ -60,7 +60,7 @@ class Target:
     entries: int | None = None  # from the present position
 
     @classmethod
-    def parse(cls, text: str) -> Target:
+    def parse(cls, text: str) -> GroupTarget:
         """Parse a target. Raises ValueError."""
         plain = text.strip()
         if plain.lower() in ("earliest", "latest"):
@@ -79,10 +79,10 @@ class Target:
         except ValueError as error:
             raise ValueError(f"is none of {FORMS}" if "ISO" in str(error) else str(error)) from None
 
-    def within(self, only: Only, stream: str, group: str) -> Target:
+    def within(self, only: Only, stream: str, group: str) -> GroupTarget:
         """Return the position that the dry run has shown for the group, if there is a bound."""
         position = only.id(stream, group)
-        return self if position is None else Target(str(position), id=position)
+        return self if position is None else GroupTarget(str(position), id=position)
 
     def position(
         self, server: Server, stream: str, head: StreamState, now_ms: int, current: StreamId = MIN_ID
@@ -131,7 +131,9 @@ class Sought:
         return self.stream, self.group, self.position
 
 
-def seek(server: Server, snapshot: GroupSnapshot, target: Target, now_ms: int, only: Only = UNBOUNDED) -> Plan[Sought]:
+def seek(
+    server: Server, snapshot: GroupSnapshot, target: GroupTarget, now_ms: int, only: Only = UNBOUNDED
+) -> Plan[Sought]:
     """Set the group (XGROUP SETID) with the number of entries below it (ENTRIESREAD): the server then still knows its
     lag. The commit marks of its queries say that an operator has set it, so they go on there. Raises StreamStateError,
     ServerError."""
@@ -199,7 +201,13 @@ class Created:
 
 
 def create(
-    server: Server, stream: str, group: str, target: Target, now_ms: int, makes_stream: bool, only: Only = UNBOUNDED
+    server: Server,
+    stream: str,
+    group: str,
+    target: GroupTarget,
+    now_ms: int,
+    makes_stream: bool,
+    only: Only = UNBOUNDED,
 ) -> Plan[Created]:
     """Create the group (XGROUP CREATE) with the number of entries below its position, so that its lag is known at once.
     Raises StreamStateError if it exists, StreamMissingError if the stream does not exist and is not to be created."""
@@ -246,8 +254,8 @@ class Replayed:
 class Span:
     """Range of a stream for a replay."""
 
-    begin: Target  # if it is an entry's ID, this entry is included
-    end: Target | None  # the last entry; None: the last one that the query has committed
+    begin: GroupTarget  # if it is an entry's ID, this entry is included
+    end: GroupTarget | None  # the last entry; None: the last one that the query has committed
     now_ms: int
     only: Only = UNBOUNDED
 

@@ -38,7 +38,7 @@ from spark_streams.connector.wire.connection.connection import Reply
 from spark_streams.connector.wire.replies.xinfo import stream_states
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.journey.entry_facts import EntryFacts
-from spark_streams.operations.journey.entry_lines import Line
+from spark_streams.operations.journey.entry_lines import JourneyLine
 
 Matches = Callable[[DeadLetterPage], Mask]
 
@@ -126,21 +126,21 @@ _FORGED = "any producer may write this field"
 _NAMED = ("reason", "message", "query", "batch", "stage", "redrives", "previous")  # of the envelope, in JSON
 
 
-def copy_line(facts: EntryFacts, copy: Copy, doubt: str, delays: Reply) -> Line:
+def copy_line(facts: EntryFacts, copy: Copy, doubt: str, delays: Reply) -> JourneyLine:
     """Return the line of a dead letter, or of an entry that waits for a retry or was returned. doubt: why a stranger
     may have written the dead letter; delays: of the group, as `delays_key` has them."""
     retry = read_retry_stream(text(copy.stream))
     return _dead_line(facts, copy, doubt) if retry is None else _retry_line(copy, retry.attempts, delays)
 
 
-def _dead_line(facts: EntryFacts, copy: Copy, doubt: str) -> Line:
+def _dead_line(facts: EntryFacts, copy: Copy, doubt: str) -> JourneyLine:
     envelope, same = copy.envelope, _is_same(facts, copy)
     why = ": ".join(part for part in (envelope.get("reason"), envelope.get("message")) if part) or "no reason given"
     compared = "byte for byte" if same else "with other fields"
     compared = "not compared, because the entry is gone" if same is None else compared
     batch = f", batch {envelope['batch']}" if envelope.get("batch") else ""
     named = {name: envelope[name] for name in _NAMED if envelope.get(name)}
-    return Line(
+    return JourneyLine(
         "dead",
         f"dead letter {name_of(copy)}, {compared}{batch}: {why}",
         f"envelope of {name_of(copy)}",
@@ -159,20 +159,20 @@ def _is_same(facts: EntryFacts, copy: Copy) -> bool | None:
     return tuple(zip(fields[0::2], fields[1::2], strict=True)) == copy.pairs
 
 
-def _retry_line(copy: Copy, attempts: int | None, delays: Reply) -> Line:
+def _retry_line(copy: Copy, attempts: int | None, delays: Reply) -> JourneyLine:
     group, values = copy.envelope.get("group", ""), _place(copy)
     if attempts is None:
         shown = f"returned after {attempts_in(copy.envelope.get('deliveries', ''))} attempts, as {name_of(copy)}"
-        return Line("returned", shown, f"envelope of {name_of(copy)}", copy.id.ms, "", group, values)
+        return JourneyLine("returned", shown, f"envelope of {name_of(copy)}", copy.id.ms, "", group, values)
     shown, source = f"waits for attempt {attempts + 1} as {name_of(copy)}", "XRANGE, retry delays of the group"
     delay, values = delay_after(delays, attempts), {**values, "attempt": attempts + 1}
     if delay is None:
         why = "no delay is recorded: without a query that has retryDelay it is not returned"
-        return Line("waiting", shown, source, copy.id.ms, why, group, values)
-    return Line("waiting", shown, source, copy.id.ms, "", group, {**values, "due_ms": copy.id.ms + delay})
+        return JourneyLine("waiting", shown, source, copy.id.ms, why, group, values)
+    return JourneyLine("waiting", shown, source, copy.id.ms, "", group, {**values, "due_ms": copy.id.ms + delay})
 
 
-def origin_lines(facts: EntryFacts) -> list[Line]:
+def origin_lines(facts: EntryFacts) -> list[JourneyLine]:
     """Return what the entry itself says of its past: the dead letter that it was, or the entry that it is a copy of."""
     if facts.fields is None:
         return []
@@ -182,16 +182,18 @@ def origin_lines(facts: EntryFacts) -> list[Line]:
     if {"stream", "id"} <= envelope.keys():
         shown = f"a copy of {envelope['stream']}/{envelope['id']} (dead letter or retry)"
         values: dict[str, object] = {"of_stream": envelope["stream"], "of_id": envelope["id"]}
-        lines.append(Line("copy", shown, "its envelope", _time(envelope.get("last-failed", "")), _FORGED, facts=values))
+        lines.append(
+            JourneyLine("copy", shown, "its envelope", _time(envelope.get("last-failed", "")), _FORGED, facts=values)
+        )
     if mark is not None:
         shown = f"sent back from dead letter {mark.previous}, redrive {mark.redrives}"
         at = facts.id.ms if is_time(facts.id, facts.now) else None
         values = {"previous": mark.previous, "redrive": mark.redrives}
-        lines.append(Line("sent back from", shown, "its field dl.redriven", at, _FORGED, facts=values))
+        lines.append(JourneyLine("sent back from", shown, "its field dl.redriven", at, _FORGED, facts=values))
     return lines
 
 
-def sent_back_lines(facts: EntryFacts, found: Found, is_moving: bool) -> list[Line]:
+def sent_back_lines(facts: EntryFacts, found: Found, is_moving: bool) -> list[JourneyLine]:
     """Return what a dead letter was sent back as. is_moving: a redrive of its stream is writing entries just now."""
     lines, is_left = [], facts.fields is not None and not is_moving
     doubt = f"the dead letter is still there, and {_FORGED}" if is_left else _FORGED
@@ -199,29 +201,29 @@ def sent_back_lines(facts: EntryFacts, found: Found, is_moving: bool) -> list[Li
         redrive = copy.mark.redrives if copy.mark else 0
         shown, source = f"sent back as {name_of(copy)}, redrive {redrive}", f"field dl.redriven of {name_of(copy)}"
         values = {**_place(copy), "redrive": redrive}
-        lines.append(Line("sent back", shown, source, _time_of(copy, facts), doubt, facts=values))
+        lines.append(JourneyLine("sent back", shown, source, _time_of(copy, facts), doubt, facts=values))
     if lines:
         return lines
     if is_left:
         shown = "still a dead letter: a redrive deletes what it has sent back"
-        return [Line("not sent back", shown, "XRANGE")]
+        return [JourneyLine("not sent back", shown, "XRANGE")]
     why = "a redrive writes entries just now" if is_moving else found.unread or (
         f"nothing that names it is in {', '.join(map(name_text, found.searched)) or 'no stream'}: it was deleted "
         "(rstream dead purge), or sent to another stream, or the entry has left the stream"
     )  # fmt: skip
-    return [Line("sent back", "sent back or deleted", "XRANGE", why_unknown=why)]
+    return [JourneyLine("sent back", "sent back or deleted", "XRANGE", why_unknown=why)]
 
 
-def no_dead_letter_lines(found: Found) -> list[Line]:
+def no_dead_letter_lines(found: Found) -> list[JourneyLine]:
     """Return that there is no dead letter of an entry that was delivered, and that nothing tells what it was sent back
     as."""
     if found.unread:
-        return [Line("dead", "no dead letter was found", "XRANGE", why_unknown=found.unread)]
+        return [JourneyLine("dead", "no dead letter was found", "XRANGE", why_unknown=found.unread)]
     searched = counted(len(found.searched), "stream", "streams")
     why = "a redrive deletes the dead letter, and the entry that it writes names the dead letter, not the first entry"
     return [
-        Line("no dead letter", f"no dead letter now, in {searched} of dead letters", "XRANGE"),
-        Line("sent back", "whether it was dead before, and was sent back", "XRANGE", why_unknown=why),
+        JourneyLine("no dead letter", f"no dead letter now, in {searched} of dead letters", "XRANGE"),
+        JourneyLine("sent back", "whether it was dead before, and was sent back", "XRANGE", why_unknown=why),
     ]
 
 

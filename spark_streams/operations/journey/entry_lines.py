@@ -33,7 +33,7 @@ _OF_BATCH = "this is known of the batch, not of the entry: the query may have wr
 
 
 @dataclass(frozen=True)
-class Line:
+class JourneyLine:
     """event: a word for programs; text: for people; source: command, key or field that says so; at: when, in Unix ms,
     None: no time is known; why_unknown: "" if the line is proved; group: of consumers; facts: more values for programs;
     is_of_batch: it is proved of a whole batch, of which the entry may have no row. A line is exact if it is proved of
@@ -82,7 +82,7 @@ def time_text(at: int | None) -> str:
         return str(at)
 
 
-def in_order(lines: Iterable[Line]) -> list[Line]:
+def in_order(lines: Iterable[JourneyLine]) -> list[JourneyLine]:
     """Return lines with a time in its order, then the others as they come."""
     return sorted(lines, key=lambda line: (line.at is None, line.at or 0))
 
@@ -97,7 +97,7 @@ def is_never_added(facts: EntryFacts) -> bool:
     return facts.fields is None and _absent(facts, is_proved=False).event == "never added"
 
 
-def presence_lines(facts: EntryFacts, is_proved: bool) -> list[Line]:
+def presence_lines(facts: EntryFacts, is_proved: bool) -> list[JourneyLine]:
     """Return the lines about adding and removing the entry. is_proved: a copy that a query has written names it, or an
     archive has it."""
     was_there = facts.fields is not None or facts.is_pending or is_proved
@@ -108,39 +108,41 @@ def presence_lines(facts: EntryFacts, is_proved: bool) -> list[Line]:
         text = f"{facts.adds.duplicates:,} repeated adds of this stream were refused (XADD IDMP)"
         why = "the server counts them for the stream, not for an entry"
         values = {"duplicates_of_stream": facts.adds.duplicates}
-        lines.append(Line("duplicates", text, f"{_STREAM_INFO}: iids-duplicates", why_unknown=why, facts=values))
+        lines.append(JourneyLine("duplicates", text, f"{_STREAM_INFO}: iids-duplicates", why_unknown=why, facts=values))
     if facts.expires_in is not None:
         at = facts.now + facts.expires_in
-        lines.append(Line("expires", "the stream expires with all its entries", "PTTL", at))
+        lines.append(JourneyLine("expires", "the stream expires with all its entries", "PTTL", at))
     return lines
 
 
-def _added(facts: EntryFacts) -> Line:
+def _added(facts: EntryFacts) -> JourneyLine:
     if is_time(facts.id, facts.now):
-        return Line("added", "added at the time of its ID", "entry ID", facts.id.ms)
-    return Line("added", "added", "entry ID", why_unknown="its ID is not a time", facts={"time_known": False})
+        return JourneyLine("added", "added at the time of its ID", "entry ID", facts.id.ms)
+    return JourneyLine("added", "added", "entry ID", why_unknown="its ID is not a time", facts={"time_known": False})
 
 
-def _absent(facts: EntryFacts, is_proved: bool) -> Line:
+def _absent(facts: EntryFacts, is_proved: bool) -> JourneyLine:
     """Return what is known of an entry that the stream does not have."""
     state, event = facts.after, "removed" if is_proved or facts.is_pending else "absent"
     if not state.exists:
         why = "a stream that was deleted or has expired leaves no trace"
-        return Line(event, "the stream does not exist", _STREAM_INFO, why_unknown=why)
+        return JourneyLine(event, "the stream does not exist", _STREAM_INFO, why_unknown=why)
     is_above = facts.id > facts.state.last
     if not facts.is_pending and (is_above or state.added == state.length):
         if is_proved:
-            return Line(event, "not in the present stream, which was created again or restored since", _STREAM_INFO)
+            return JourneyLine(
+                event, "not in the present stream, which was created again or restored since", _STREAM_INFO
+            )
         how = f"its last ID is {facts.state.last}" if is_above else "no entry was ever removed"
-        return Line("never added", f"this stream never had it: {how}", _STREAM_INFO, why_unknown=_SET)
+        return JourneyLine("never added", f"this stream never had it: {how}", _STREAM_INFO, why_unknown=_SET)
     if state.added is None:
-        return Line(event, "the stream does not have it", _STREAM_INFO, why_unknown=_BEFORE_7)
+        return JourneyLine(event, "the stream does not have it", _STREAM_INFO, why_unknown=_BEFORE_7)
     possible = _possible_ends(facts, is_proved)
     if len(possible) == 1:
-        return Line(possible[0], f"{possible[0]} from the stream", f"{_STREAM_INFO}, XPENDING")
+        return JourneyLine(possible[0], f"{possible[0]} from the stream", f"{_STREAM_INFO}, XPENDING")
     why = "the server does not record which entries left the stream"
     text = f"the stream does not have it: {' or '.join(possible)}"
-    return Line(event, text, _STREAM_INFO, why_unknown=why, facts={"possible": possible})
+    return JourneyLine(event, text, _STREAM_INFO, why_unknown=why, facts={"possible": possible})
 
 
 def _possible_ends(facts: EntryFacts, is_proved: bool) -> list[str]:
@@ -158,7 +160,7 @@ def _possible_ends(facts: EntryFacts, is_proved: bool) -> list[str]:
 _REFUSED = ". The user may not read the commit marks of queries, which say more"
 
 
-def group_line(facts: EntryFacts, group: GroupFacts, proof: str = "") -> Line:
+def group_line(facts: EntryFacts, group: GroupFacts, proof: str = "") -> JourneyLine:
     """Return the line of one group. proof: what shows that the entry was delivered to it, such as its dead letter."""
     name, position = name_text(group.info.name), group.info.last_delivered
     if group.pending is not None:
@@ -167,39 +169,41 @@ def group_line(facts: EntryFacts, group: GroupFacts, proof: str = "") -> Line:
         return _undelivered_line(name, group)
     if proof:
         text = "delivered, and no longer pending: acknowledged, or dropped with its consumer or group"
-        return Line("delivered", text, f"XPENDING, {proof}", group=name)
+        return JourneyLine("delivered", text, f"XPENDING, {proof}", group=name)
     if facts.id > position:
         text = f"will not be delivered: it has left the stream, and the group stands before it, at {position}"
-        return Line("never", text, "XINFO GROUPS", group=name)
+        return JourneyLine("never", text, "XINFO GROUPS", group=name)
     begun = [(consumer, mark) for consumer, mark in group.marks if mark.is_begin and facts.id <= mark.id]
     if begun and len(begun) == len(group.marks):
         consumer, mark = begun[0]
         text = (
             f"not read from the group under the present checkpoint of {name_text(consumer)}: it begins above {mark.id}"
         )
-        return Line("never", text, "commit mark", group=name, facts={"begins_above": str(mark.id)})
+        return JourneyLine("never", text, "commit mark", group=name, facts={"begins_above": str(mark.id)})
     why = (
         "the server records no acknowledgement of an entry: the group may also have passed it, because it began above "
         f"it, was set, or read with NOACK{_REFUSED * facts.marks_refused}"
     )
     text = f"not pending, and the group stands at {position}{_of_marks(group, facts)}"
     values = {"position": str(position)}
-    return Line("acknowledged or passed", text, "XINFO GROUPS, XPENDING", why_unknown=why, group=name, facts=values)
+    return JourneyLine(
+        "acknowledged or passed", text, "XINFO GROUPS, XPENDING", why_unknown=why, group=name, facts=values
+    )
 
 
-def _pending_line(group: str, pending: Pending, facts: EntryFacts) -> Line:
+def _pending_line(group: str, pending: Pending, facts: EntryFacts) -> JourneyLine:
     is_fatal = pending.deliveries == FATAL
     deliveries = "released as fatal" if is_fatal else counted(pending.deliveries, "delivery", "deliveries")
     values: dict[str, object] = {"deliveries": pending.deliveries, "consumer": None, "idle_ms": None}
     if pending.idle < 0 or not pending.consumer:
         text = f"pending for no consumer: it was released, {deliveries}"
-        return Line("pending", text, "XPENDING", group=group, facts=values)
+        return JourneyLine("pending", text, "XPENDING", group=group, facts=values)
     values |= {"consumer": name_text(pending.consumer), "idle_ms": pending.idle}
     text = f"pending for consumer {values['consumer']}, {deliveries}, idle for {duration(pending.idle)}"
-    return Line("pending", text, "XPENDING", facts.now - pending.idle, group=group, facts=values)
+    return JourneyLine("pending", text, "XPENDING", facts.now - pending.idle, group=group, facts=values)
 
 
-def _undelivered_line(group: str, facts: GroupFacts) -> Line:
+def _undelivered_line(group: str, facts: GroupFacts) -> JourneyLine:
     text, why = "not delivered yet", ""
     if facts.before is None:
         why = "the stream's name is not UTF-8, so the entries before it were not counted"
@@ -208,7 +212,7 @@ def _undelivered_line(group: str, facts: GroupFacts) -> Line:
         text = f"{text}, as the group stands: {least}{counted(facts.before, 'entry', 'entries')} before it"
         why = "only so many entries were counted; raise --limit" if facts.at_least else ""
     values = {"before_at_least" if facts.at_least else "before": facts.before}
-    return Line("not delivered", text, "XINFO GROUPS, XRANGE", why_unknown=why, group=group, facts=values)
+    return JourneyLine("not delivered", text, "XINFO GROUPS, XRANGE", why_unknown=why, group=group, facts=values)
 
 
 def _of_marks(group: GroupFacts, facts: EntryFacts) -> str:
@@ -221,14 +225,14 @@ def _mark_text(consumer: str, mark: Mark) -> str:
     return f"batch {mark.number} of the stream for {name_text(consumer)} is committed and ends at {mark.id}{no_ack}"
 
 
-Said = Callable[[Line], str]
+Said = Callable[[JourneyLine], str]
 
 
-def _batch(line: Line) -> str:
+def _batch(line: JourneyLine) -> str:
     return f"in batch {line.facts['batch']} of query {line.facts['query'] or '(no ID)'}"
 
 
-def _row(line: Line) -> str:
+def _row(line: JourneyLine) -> str:
     return f"its row is in table {line.facts['table']}" if line.facts["files"] else f"no row in {line.facts['table']}"
 
 
@@ -257,7 +261,7 @@ _GONE = {"trimmed", "deleted", "removed", "absent", "never added"}
 _PROVED = {"removed", "absent", "not delivered", "waiting"}
 
 
-def verdict(lines: Sequence[Line]) -> str:
+def verdict(lines: Sequence[JourneyLine]) -> str:
     """Return the verdict. What is not proved of this entry has the word `perhaps`."""
     parts: list[str] = []
     is_gone = any(line.event in _GONE for line in lines)
@@ -269,6 +273,6 @@ def verdict(lines: Sequence[Line]) -> str:
     return "; ".join(dict.fromkeys(parts))
 
 
-def _possible(line: Line) -> Sequence[str]:
+def _possible(line: JourneyLine) -> Sequence[str]:
     possible = line.facts.get("possible")
     return possible if isinstance(possible, list) else []

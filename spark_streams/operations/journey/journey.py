@@ -20,7 +20,7 @@ from spark_streams.connector.keys import is_returned, read_retry_stream
 from spark_streams.connector.wire.replies.scan import list_streams
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.journey.batches import (
-    Table,
+    BatchTable,
     archive_line,
     batch_lines,
     ledger_lines,
@@ -41,7 +41,7 @@ from spark_streams.operations.journey.copies import (
 )
 from spark_streams.operations.journey.entry_facts import EntryFacts, Name, fetch_facts
 from spark_streams.operations.journey.entry_lines import (
-    Line,
+    JourneyLine,
     group_line,
     in_order,
     is_never_added,
@@ -59,7 +59,7 @@ class Journey:
 
     stream: bytes
     id: StreamId
-    lines: Sequence[Line]
+    lines: Sequence[JourneyLine]
     is_present: bool
     is_known: bool
 
@@ -74,7 +74,7 @@ class Beside:
     """What is told beside the server: checkpoints of queries, tables of their rows, paths of archives."""
 
     checkpoints: Sequence[Checkpoint] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[BatchTable] = ()
     archives: Sequence[str] = ()
 
 
@@ -144,7 +144,7 @@ def _doubt(copy: Copy, origins: Mapping[bytes, Collection[Origin] | None]) -> st
     return "no query of this stream and group is recorded there: any client may have added it"
 
 
-def _returned_lines(session: Session, copy: Copy, limit: int) -> list[Line]:
+def _returned_lines(session: Session, copy: Copy, limit: int) -> list[JourneyLine]:
     """Return where a returned entry is in the group that reads it."""
     retry = read_retry_stream(text(copy.stream))
     if retry is None or retry.attempts is not None:
@@ -158,9 +158,9 @@ def _batch_lines(
     facts: EntryFacts,
     copies: Sequence[Copy],
     checkpoint: Checkpoint,
-    tables: Sequence[Table],
-    archives: Sequence[Line],
-) -> list[Line]:
+    tables: Sequence[BatchTable],
+    archives: Sequence[JourneyLine],
+) -> list[JourneyLine]:
     """Return the batches of a query that read the entry or its returned copies, and where their rows are. archives:
     what archives have of the entry."""
     stream = text(_raw(facts.stream))
@@ -173,7 +173,7 @@ def _batch_lines(
     return [*lines, *rows, *([] if record is None else ledger_lines(lines, record))]
 
 
-def _sent_back(session: Session, facts: EntryFacts, limit: int) -> tuple[list[Line], Sequence[Copy]]:
+def _sent_back(session: Session, facts: EntryFacts, limit: int) -> tuple[list[JourneyLine], Sequence[Copy]]:
     """Return lines about what a dead letter was sent back as, and these entries; nothing for another entry."""
     stream = _raw(facts.stream)
     origins = session.run(lambda server: fetch_origins(server, [stream]))[stream]

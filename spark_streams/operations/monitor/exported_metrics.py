@@ -90,7 +90,7 @@ _UNCOUNTED = Table(
 TABLES = (_GROUP, _STREAM, _REASON, _UNCOUNTED, _NODE, _SNAPSHOT, _RIGHTS, _EXPORTER)
 
 
-class Collector:
+class ExportedMetrics:
     """Returns the metrics of the current snapshot to prometheus_client; it waits for the snapshot."""
 
     def __init__(self, snapshots: SnapshotCache) -> None:

@@ -115,7 +115,7 @@ def _order(entry: Seen) -> tuple[StreamId, bytes]:
     return entry.id, entry.stream if isinstance(entry.stream, bytes) else entry.stream.encode()
 
 
-class PendingEntry(NamedTuple):
+class PreviewedEntry(NamedTuple):
     """A pending entry. consumer: that holds it; idle_ms: since its last delivery (both None: it was released);
     deliveries: their number; entry: None if it was deleted from the stream."""
 
@@ -142,7 +142,7 @@ def positions_of(server: Server, streams: Sequence[Name], group: str) -> dict[Na
     return positions
 
 
-def pending_entries(server: Server, stream: Name, group: str, limit: int) -> Iterator[PendingEntry]:
+def pending_entries(server: Server, stream: Name, group: str, limit: int) -> Iterator[PreviewedEntry]:
     """Yield the oldest pending entries, `limit` at most. Raises ServerReplyError and other errors of replies."""
     pending = server.execute("XPENDING", stream, group, "-", "+", limit)
     replies = server.execute_each([("XRANGE", stream, entry, entry) for entry, *_ in pending])
@@ -150,7 +150,7 @@ def pending_entries(server: Server, stream: Name, group: str, limit: int) -> Ite
         entry_id = StreamId.parse(entry)
         seen = next(entries_of(stream, reply), None)
         is_held = idle >= 0
-        yield PendingEntry(
+        yield PreviewedEntry(
             entry_id, stream, name_text(consumer) if is_held else None, idle if is_held else None, deliveries, seen
         )
 

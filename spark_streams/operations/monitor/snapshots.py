@@ -130,7 +130,7 @@ class _StreamProgress:
     size: PageSize
 
 
-class DeadLetters:
+class CountedDeadLetters:
     """Counts of all streams that hold dead letters. now: a monotonic clock, in seconds."""
 
     def __init__(
@@ -250,7 +250,7 @@ class Snapshot:
 def take_snapshot(
     server: Server,
     names: Sequence[str | bytes],
-    dead_letters: DeadLetters,
+    dead_letters: CountedDeadLetters,
     margins: MarginWindow,
     refused: Refused,
     max_seconds: float,
@@ -345,7 +345,7 @@ class SnapshotCache:
         self._max_age, self._max_seconds = max_age, max_seconds
         self._tell, self._now = tell, now
         self._connection = KeptConnection(address, lambda error: tell(str(error)))
-        self._dead_letters = DeadLetters(seconds=dead_letter_seconds, now=now)
+        self._dead_letters = CountedDeadLetters(seconds=dead_letter_seconds, now=now)
         self._margins = MarginWindow()
         self._lock = threading.Lock()
         self._last: Snapshot | None = None

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_streams.operations.transfer.entries import Entry
+from spark_streams.operations.transfer.transferred import TransferEntry
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def parquet_writer(file: IO[bytes]) -> pq.ParquetWriter:
     return pq.ParquetWriter(file, _SCHEMA, compression="zstd")
 
 
-def batch_of(entries: Sequence[Entry]) -> pa.RecordBatch:
+def batch_of(entries: Sequence[TransferEntry]) -> pa.RecordBatch:
     """Return entries as rows."""
     names = [name for entry in entries for name in entry.fields[0::2]]
     values = [value for entry in entries for value in entry.fields[1::2]]
@@ -97,14 +97,14 @@ def pages_of_rows(file: IO[bytes]) -> Iterator[Sequence[Row | None]]:
         yield from _pages(batch)
 
 
-def entry_of_row(row: Row | None) -> Entry:
+def entry_of_row(row: Row | None) -> TransferEntry:
     """Return the entry of a row. Raises ValueError."""
     if row is None:
         raise ValueError(f"it has more than {_MOST >> 20} MiB; leave it out, or copy it by rstream copy")
     entry_id, words = row
     if entry_id is None or words is None or None in words:
         raise ValueError("it has a null")
-    return Entry.parse(entry_id, cast("list[bytes]", words))
+    return TransferEntry.parse(entry_id, cast("list[bytes]", words))
 
 
 # -- columns --------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def _leaves(metadata: pq.FileMetaData) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _RowBatch:
     """Rows that were read. names, values: of all rows; offsets: where those of each row begin; ends: where each row
     ends, in bytes."""
 
@@ -166,7 +166,7 @@ class _Batch:
     ends: npt.NDArray[np.int64]
 
 
-def _batches(file: IO[bytes]) -> Iterator[_Batch]:
+def _batches(file: IO[bytes]) -> Iterator[_RowBatch]:
     _check_columns(pq.ParquetFile(file).schema_arrow)
     parquet = pq.ParquetFile(file, read_dictionary=_leaves(pq.read_metadata(file)), buffer_size=_BUFFER)
     for group in range(parquet.num_row_groups):
@@ -178,7 +178,7 @@ def _batches(file: IO[bytes]) -> Iterator[_Batch]:
             offsets = fields.offsets.to_numpy().astype(np.int64)
             pairs = np.concatenate([[0], np.cumsum(_sizes(names) + _sizes(values))])
             ends = np.cumsum(_sizes(ids) + pairs[offsets[1:]] - pairs[offsets[:-1]])
-            yield _Batch(ids, fields.is_valid(), names, values, offsets, ends)
+            yield _RowBatch(ids, fields.is_valid(), names, values, offsets, ends)
 
 
 def _batch_rows(group: pq.RowGroupMetaData) -> int:
@@ -195,7 +195,7 @@ def _sizes(column: pa.DictionaryArray) -> npt.NDArray[np.int64]:
     return cast("npt.NDArray[np.int64]", pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False) + np.int64(_OBJECT))
 
 
-def _pages(batch: _Batch) -> Iterator[Sequence[Row | None]]:
+def _pages(batch: _RowBatch) -> Iterator[Sequence[Row | None]]:
     """Yield the rows in pages of limited size, of one row at least."""
     begin = 0
     while begin < len(batch.ids):
@@ -208,7 +208,7 @@ def _pages(batch: _Batch) -> Iterator[Sequence[Row | None]]:
         begin = end
 
 
-def _rows(batch: _Batch, begin: int, end: int) -> list[Row]:
+def _rows(batch: _RowBatch, begin: int, end: int) -> list[Row]:
     first, count = int(batch.offsets[begin]), int(batch.offsets[end] - batch.offsets[begin])
     words: list[bytes | None] = [None] * (2 * count)
     words[0::2], words[1::2] = (_bytes(column.slice(first, count)) for column in (batch.names, batch.values))

@@ -39,14 +39,14 @@ from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.reply_errors import is_id_refusal, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import ends_in, read_stream_state, stream_states
 from spark_streams.connector.wire.session import Session
-from spark_streams.operations.groups.position import Target
-from spark_streams.operations.transfer.entries import Digest, Entry, Rules
+from spark_streams.operations.groups.position import GroupTarget
+from spark_streams.operations.transfer.transferred import Digest, TransferEntry, TransferRules
 
 Range = tuple[StreamId, StreamId]  # both IDs included
 
 
 def find_range(
-    server: Server, stream: str, begin: Target | None, end: Target | None, newest: int | None, now_ms: int
+    server: Server, stream: str, begin: GroupTarget | None, end: GroupTarget | None, newest: int | None, now_ms: int
 ) -> Range:
     """Return the range of these options, up to the stream's present last ID. begin: the first entry, if it is an ID;
     end: the last one; a time is the first entry of that time or later, which `end` excludes; newest: only this many
@@ -80,10 +80,10 @@ def find_range(
 
 def stream_pages(
     session: Session, stream: str, within: Range, limits: DeadLetterLimits = DEAD_LETTER_LIMITS
-) -> Iterator[list[Entry]]:
+) -> Iterator[list[TransferEntry]]:
     """Yield the entries of the range. Raises ServerError."""
     for page in entry_pages(session, stream, *within, limits):
-        yield [Entry(StreamId.parse(entry_id), fields) for entry_id, fields in page]
+        yield [TransferEntry(StreamId.parse(entry_id), fields) for entry_id, fields in page]
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class TargetState:
     last: StreamId
     length: int = 0
     exists: bool = False
-    entry: Entry | None = None
+    entry: TransferEntry | None = None
 
-    def holds(self, entry: Entry, same_fields: bool) -> bool:
+    def holds(self, entry: TransferEntry, same_fields: bool) -> bool:
         """Whether this is the last entry, and no later ID was generated. same_fields: with these bytes."""
         own = self.entry
         return own is not None and own.id == self.last == entry.id and (not same_fields or own.fields == entry.fields)
@@ -113,7 +113,7 @@ def fetch_target(server: Server, stream: str) -> TargetState:
     [reply] = server.execute_all([("XINFO", "STREAM", stream)], is_no_such_key)
     state = read_stream_state(server, stream, reply)
     ends = ends_in(reply) if state.length else None
-    return TargetState(state.last, state.length, state.exists, None if ends is None else Entry(*ends.last))
+    return TargetState(state.last, state.length, state.exists, None if ends is None else TransferEntry(*ends.last))
 
 
 class Appender:
@@ -124,13 +124,13 @@ class Appender:
         self._last = last
         self._in_doubt = False  # whether a reply was lost
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[TransferEntry]) -> None:
         """Append the entries. Raises CopyTargetError if another client writes to the stream, ServerError."""
         self._session.renew_login()
         self._session.run(lambda server: self._append(server, entries))
         self._last = entries[-1].id
 
-    def _append(self, server: Server, entries: Sequence[Entry]) -> None:
+    def _append(self, server: Server, entries: Sequence[TransferEntry]) -> None:
         if self._in_doubt:
             last = fetch_target(server, self._stream).last
             if last < self._last:
@@ -148,7 +148,7 @@ class Appender:
                     self._require_written(server, entry, reply)
         self._in_doubt = False
 
-    def _require_written(self, server: Server, entry: Entry, refusal: ReplyError) -> None:
+    def _require_written(self, server: Server, entry: TransferEntry, refusal: ReplyError) -> None:
         """Raise the named error of a refused entry, unless the stream holds this entry: a request whose connection
         broke was executed later."""
         if not is_id_refusal(refusal):
@@ -184,12 +184,12 @@ class Passed:
 
 
 def transfer(
-    pages: Iterable[Sequence[Entry]],
-    rules: Rules,
+    pages: Iterable[Sequence[TransferEntry]],
+    rules: TransferRules,
     position: StreamId,
-    send: Callable[[Sequence[Entry]], None],
+    send: Callable[[Sequence[TransferEntry]], None],
     tell: Callable[..., None],
-    check: Callable[[Entry | None, Digest], None] = lambda last, digest: None,
+    check: Callable[[TransferEntry | None, Digest], None] = lambda last, digest: None,
 ) -> Passed:
     """Send the selected entries above a position. tell: receives the progress; check: is called once before the first
     entry is sent, with the last selected entry up to the position, and the digest of all of them.
@@ -198,10 +198,10 @@ def transfer(
     Raises the errors of `pages`, `send`, `check` and the transform."""
     passed, begin = Passed(), time.monotonic()
     paced_from: float | None = None
-    last: Entry | None = None  # the last selected entry up to the position
+    last: TransferEntry | None = None  # the last selected entry up to the position
     unchecked = True
     for page in pages:
-        fresh: list[Entry] = []
+        fresh: list[TransferEntry] = []
         for entry in filter(rules.select, page):
             if entry.id <= position:
                 passed.already, last = passed.already + 1, entry
@@ -249,7 +249,12 @@ class Filled:
 
 
 def fill(
-    session: Session, stream: str, pages: Iterable[Sequence[Entry]], rules: Rules, act: bool, tell: Callable[..., None]
+    session: Session,
+    stream: str,
+    pages: Iterable[Sequence[TransferEntry]],
+    rules: TransferRules,
+    act: bool,
+    tell: Callable[..., None],
 ) -> Filled:
     """Append the selected entries to a stream, and read them back; unless `act`, only read and count them.
 
@@ -271,7 +276,12 @@ def fill(
 
 
 def _require_own(
-    session: Session, stream: str, state: TargetState, rules: Rules, last: Entry | None, expected: Digest
+    session: Session,
+    stream: str,
+    state: TargetState,
+    rules: TransferRules,
+    last: TransferEntry | None,
+    expected: Digest,
 ) -> None:
     """Raise CopyTargetError if the target does not hold the selected entries up to its last ID. last: the last of
     them; expected: their digest, empty with a transform."""
@@ -316,7 +326,7 @@ def require_equal(filled: Filled, where: str) -> None:
     )
 
 
-def _parts(entries: list[Entry], rate: int | None) -> list[list[Entry]]:
+def _parts(entries: list[TransferEntry], rate: int | None) -> list[list[TransferEntry]]:
     """Return the entries in parts of a tenth of a second."""
     size = len(entries) if rate is None else max(1, rate // _PAGES_A_SECOND)
     return [entries[start : start + size] for start in range(0, len(entries), size or 1)]

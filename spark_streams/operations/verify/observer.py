@@ -28,7 +28,7 @@ _STRANGERS = ("", "0-0")  # place of rows that strangers have written
 _NEVER = 2**62  # batch of a row that no batch of the offset log contains
 
 
-class Observer(threading.Thread):
+class RunObserver(threading.Thread):
     """Looks again and again until `close`. added: the growing lists of the producers."""
 
     def __init__(

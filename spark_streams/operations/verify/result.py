@@ -59,7 +59,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """evidence: counts, none of which may be 0; sections: what else is reported, values by name and title; cause: why
     the query did not read everything, "" if it did; sum: fails the run if it does not add up."""
 
@@ -133,7 +133,7 @@ def _place(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def page(result: Result) -> str:
+def page(result: RunResult) -> str:
     """Return the page."""
     tiles = [
         f"<div{' class=bad' if count else ''}><b>{count:,}</b><span>{_text(name)}</span></div>"

@@ -19,7 +19,7 @@ from spark_streams.connector.lag.groups import view_streams
 from spark_streams.connector.lag.survey import survey
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.connector.wire.replies.xinfo import GroupInfo, lag_of
-from spark_streams.operations.commands.entry import age
+from spark_streams.operations.commands.print_entry import age
 from spark_streams.operations.groups.unused import possible_reader
 from spark_streams.operations.monitor.undelivered import fetch_undelivered
 from tests.operations.monitor.test_cli import rstream

@@ -10,7 +10,7 @@ import pytest
 from spark_streams.connector.wire.address.server_url import Node
 from spark_streams.connector.wire.topology.topology import SlotMap
 from spark_streams.operations.doctor.examination import ClusterFacts, Member, judge_cluster, merge
-from spark_streams.operations.doctor.server_facts import Finding, Level, sorted_by_level, worst
+from spark_streams.operations.doctor.server_facts import Level, ServerFinding, sorted_by_level, worst
 from tests.operations.doctor.test_findings import MB, check, facts
 
 MASTERS: list[Node] = [("a", 1), ("b", 1), ("c", 1)]
@@ -41,7 +41,7 @@ def cluster(*changed: Member, known: SlotMap | None = None) -> ClusterFacts:
     return ClusterFacts("redis+cluster://a:1", known or seen(), found)
 
 
-def about(what: str, cluster: ClusterFacts) -> list[Finding]:
+def about(what: str, cluster: ClusterFacts) -> list[ServerFinding]:
     return sorted_by_level(one for one in judge_cluster(cluster) if one.about == what)
 
 
@@ -71,7 +71,7 @@ def test_a_replica_is_checked_as_a_node_that_may_become_a_master() -> None:
 
 
 def test_findings_with_another_effect_level_or_remedy_stay_apart() -> None:
-    one = Finding(Level.NOTE, "x", "5 s", "e", "r")
+    one = ServerFinding(Level.NOTE, "x", "5 s", "e", "r")
     others = [replace(one, effect="f"), replace(one, level=Level.WARNING), replace(one, remedy="s")]
     assert merge([("a", [one, *others]), ("b", [one])]) == [
         replace(one, nodes=("a", "b")), *(replace(other, nodes=("a",)) for other in others)
@@ -79,7 +79,7 @@ def test_findings_with_another_effect_level_or_remedy_stay_apart() -> None:
 
 
 def test_of_many_values_the_first_are_shown() -> None:
-    [found] = merge([(str(n), [Finding(Level.NOTE, "x", f"{n} s")]) for n in range(9)])
+    [found] = merge([(str(n), [ServerFinding(Level.NOTE, "x", f"{n} s")]) for n in range(9)])
     assert (found.observation, len(found.nodes)) == ("0 s; 1 s; 2 s … (9 in all)", 9)
 
 

@@ -10,9 +10,9 @@ import pytest
 from spark_streams.operations.doctor.examination import judge_server
 from spark_streams.operations.doctor.server_facts import (
     Clock,
-    Finding,
     Level,
     ServerFacts,
+    ServerFinding,
     numbers,
     sorted_by_level,
     worst,
@@ -48,7 +48,7 @@ def facts(config: dict[str, str] | None = None, **info: Any) -> ServerFacts:
     return replace(WELL, info=told, config={**CONFIG, **(config or {})})
 
 
-def level_and_words(found: list[Finding]) -> tuple[Level, str]:
+def level_and_words(found: list[ServerFinding]) -> tuple[Level, str]:
     one = sorted_by_level(found)[0]
     return one.level, " | ".join((one.observation, one.effect, one.remedy))
 
@@ -83,7 +83,7 @@ def test_version_and_mode(told: dict[str, str], level: Level, words: str) -> Non
     check(check_kind(facts(**told)), level, words)
 
 
-def check(found: list[Finding], level: Level, words: str) -> None:
+def check(found: list[ServerFinding], level: Level, words: str) -> None:
     import re
 
     seen, said = level_and_words(found)

@@ -9,8 +9,9 @@ import pytest
 import redis
 
 from spark_streams.operations.commands.dry_run import bounds_of, up_to_last
-from spark_streams.operations.groups import deletion, unused
-from spark_streams.operations.groups.plan import only_these
+from spark_streams.operations.groups import group_deletion as deletion
+from spark_streams.operations.groups import unused
+from spark_streams.operations.groups.change_plan import only_these
 from tests.connector.deadletter.making import DEAD, fill, record_origin
 from tests.connector.deadletter.redrive.test_destinations import forge
 from tests.operations.groups.conftest import Rstream, RstreamJson

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.operations.groups import deletion, unused
+from spark_streams.operations.groups import group_deletion as deletion
+from spark_streams.operations.groups import unused
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tools.driving import ALL, NEVER_AHEAD, drain, read, reader, stop_all
 from tools.sending import before_sending

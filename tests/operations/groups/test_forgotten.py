@@ -16,7 +16,7 @@ from spark_streams.connector.retention.forgotten import ForgottenGroup
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server as Wire
-from spark_streams.operations.groups.plan import apply
+from spark_streams.operations.groups.change_plan import apply
 from spark_streams.operations.groups.unused import find_held, forget_group
 from tools.driving import ALL, add, another_reader, drain, read
 from tools.sending import before_sending

@@ -12,18 +12,18 @@ from spark_streams.connector.errors import GroupInUseError
 from spark_streams.connector.source.group.consumer_lease import lease_key
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.operations.groups.deletion import delete_consumer, delete_group
+from spark_streams.operations.groups.change_plan import Only, Plan, apply, effect, only_these
+from spark_streams.operations.groups.group_deletion import delete_consumer, delete_group
 from spark_streams.operations.groups.pending_entries import Choice, acknowledge, claim
-from spark_streams.operations.groups.plan import Only, Plan, apply, effect, only_these
-from spark_streams.operations.groups.position import Target, create, seek
+from spark_streams.operations.groups.position import GroupTarget, create, seek
 
 PLANS: dict[str, Callable[[Server, GroupSnapshot], Plan[object]]] = {
     "ack": lambda server, group: acknowledge(server, group, Choice()),
     "claim": lambda server, group: claim(server, group, "ann", Choice(("bob",))),
-    "seek": lambda server, group: seek(server, group, Target.parse("earliest"), 0),
+    "seek": lambda server, group: seek(server, group, GroupTarget.parse("earliest"), 0),
     "delete": lambda server, group: delete_group(server, group, []),
     "consumer": lambda server, group: delete_consumer(server, group, "bob", True),
-    "create": lambda server, group: create(server, "s", "other", Target.parse("latest"), 0, False),
+    "create": lambda server, group: create(server, "s", "other", GroupTarget.parse("latest"), 0, False),
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from spark_streams.connector.keys import retry_stream
-from spark_streams.operations.groups import trim
+from spark_streams.operations.groups import trim_acknowledged as trim
 from tests.full_server import full
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tools.driving import ALL, NEVER_AHEAD, add, drain, read, reader, stop_all

@@ -27,7 +27,7 @@ from spark_streams.connector.keys import delays_key, retry_stream, returned_stre
 from spark_streams.connector.watch.exposition import Exposition
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.address.patience import Patience
-from spark_streams.operations.monitor.exported_metrics import Collector
+from spark_streams.operations.monitor.exported_metrics import ExportedMetrics
 from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
 from tests.connector.deadletter.making import DEAD, fill
 from tests.runner import separate_runner
@@ -62,7 +62,7 @@ class Exporter:
         self.snapshots = SnapshotCache(
             address, StreamFilter(names, most, self.now), 3.0, limit, self.told.append, now=self.now
         )
-        self.page_of = Exposition(Collector(self.snapshots))
+        self.page_of = Exposition(ExportedMetrics(self.snapshots))
 
     def now(self) -> float:
         return self.time

@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import CopyFileError
-from spark_streams.operations.transfer import files
-from spark_streams.operations.transfer.entries import Entry
+from spark_streams.operations.transfer import entry_files as files
+from spark_streams.operations.transfer.transferred import TransferEntry
 from tests.operations.transfer.conftest import Rstream
 from tests.operations.transfer.test_copy import ROOT, content
 
@@ -27,7 +27,7 @@ MAPS = pa.map_(pa.binary(), pa.binary())
 PAIR = [[(b"a", b"b")]]
 
 
-def read(file: Path) -> list[Entry]:
+def read(file: Path) -> list[TransferEntry]:
     return [entry for page in files.read_file(str(file)) for entry in page]
 
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from spark_streams.base.ids import StreamId
 from spark_streams.cli import main
 from spark_streams.connector.errors import CopyFileError
-from spark_streams.operations.transfer.entries import Entry
-from spark_streams.operations.transfer.files import read_file, write_file
+from spark_streams.operations.transfer.entry_files import read_file, write_file
+from spark_streams.operations.transfer.transferred import TransferEntry
 from tests.operations.transfer.conftest import Rstream, RstreamJson
 from tests.operations.transfer.test_copy import ODD, ROOT, add, content, kill_and_finish, numbered, start
 from tools.servers.server import Server
@@ -39,7 +39,7 @@ def test_any_bytes_are_the_same_in_a_file(
 ) -> None:
     file = str(tmp_path_factory.getbasetemp() / form)
     entries = [
-        Entry(StreamId(n, n), [word for pair in zip(row, row, strict=True) for word in pair])
+        TransferEntry(StreamId(n, n), [word for pair in zip(row, row, strict=True) for word in pair])
         for n, row in enumerate(fields, 1)
     ]
     with write_file(file) as write:

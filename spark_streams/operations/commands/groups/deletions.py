@@ -20,13 +20,13 @@ from spark_streams.operations.commands.dry_run import (
     server_time,
     yes_option,
 )
-from spark_streams.operations.commands.names import exact_option, require_existing, resolve_streams
 from spark_streams.operations.commands.shared import connect, json_option, milliseconds, say, url_option
+from spark_streams.operations.commands.stream_names import exact_option, require_existing, resolve_streams
 
 if TYPE_CHECKING:
     from spark_streams.connector.wire.connection.server import Server
-    from spark_streams.operations.groups.deletion import Deleted, IdleConsumers
-    from spark_streams.operations.groups.plan import Only
+    from spark_streams.operations.groups.change_plan import Only
+    from spark_streams.operations.groups.group_deletion import Deleted, IdleConsumers
     from spark_streams.operations.groups.unused import Pruned, PruneSearch
     from spark_streams.operations.monitor.held import Held
 
@@ -84,8 +84,8 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
 def _delete_groups(server: Server, names: Sequence[str], options: ChangeOptions, report: ChangeReport[Deleted]) -> None:
     from spark_streams.connector.admin.groups import count_waiting, find_group_keys, split_by_stream, waiting_lines
     from spark_streams.connector.wire.replies.xinfo import streams_with_group
-    from spark_streams.operations.groups.deletion import delete_group, delete_leftovers, resume_lines
-    from spark_streams.operations.groups.plan import NO_GROUP
+    from spark_streams.operations.groups.change_plan import NO_GROUP
+    from spark_streams.operations.groups.group_deletion import delete_group, delete_leftovers, resume_lines
 
     group = options.group
     streams = [s for s in resolve_streams(server, names, group, options.exact) if options.only.has(s, group)]
@@ -127,7 +127,7 @@ def _delete_consumers(
     report: ChangeReport[Deleted],
 ) -> None:
     from spark_streams.connector.admin.groups import GroupKey
-    from spark_streams.operations.groups.deletion import (
+    from spark_streams.operations.groups.group_deletion import (
         delete_consumer,
         delete_leftovers,
         find_consumer_keys,
@@ -262,7 +262,7 @@ class _Unused:
         from spark_streams.base.units import duration
         from spark_streams.connector.admin.groups import count_waiting, find_group_keys, split_by_stream, waiting_lines
         from spark_streams.operations.groups import unused
-        from spark_streams.operations.groups.deletion import resume_lines
+        from spark_streams.operations.groups.group_deletion import resume_lines
 
         report.outcome = unused.find_abandoned(
             *(server, self._streams(server), self.groups, self.exact, self.idle, server_time(server))
@@ -323,7 +323,7 @@ class _Unused:
     def delete_consumers(self, server: Server, report: ChangeReport[IdleConsumers]) -> None:
         """Delete idle consumers without pending entries."""
         from spark_streams.base.units import duration
-        from spark_streams.operations.groups.deletion import delete_idle_consumers, find_idle_consumers
+        from spark_streams.operations.groups.group_deletion import delete_idle_consumers, find_idle_consumers
 
         found = find_idle_consumers(server, self._streams(server), self.groups, self.exact, self.idle)
         found = [one for one in found if self.only.stands(*one.bound)]
@@ -397,7 +397,7 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only
       rstream trim orders 'payments-*' --acked --yes
     """
     from spark_streams.base.sizes import size
-    from spark_streams.operations.groups import trim as trimming
+    from spark_streams.operations.groups import trim_acknowledged as trimming
 
     if not acked:
         raise click.UsageError("say what to remove: --acked, entries that every group has acknowledged")

@@ -16,14 +16,14 @@ from spark_streams.operations.commands.dry_run import (
     load_groups,
     plural,
 )
-from spark_streams.operations.commands.entry import parse_id
+from spark_streams.operations.commands.print_entry import parse_id
 from spark_streams.operations.commands.shared import connect, milliseconds
 
 if TYPE_CHECKING:
     from spark_streams.connector.admin.groups import GroupSnapshot
     from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.operations.groups.change_plan import Plan
     from spark_streams.operations.groups.pending_entries import Choice
-    from spark_streams.operations.groups.plan import Plan
 
 F = TypeVar("F", bound=Callable[..., object])
 R = TypeVar("R", bound=OfEntries)
@@ -186,7 +186,7 @@ def ack(
       rstream groups ack orders --group etl --consumer bob --idle 1d
       rstream groups ack 'orders:*' --group etl --all --yes
     """
-    from spark_streams.operations.groups.pending_entries import Acknowledged, acknowledge, selected_consumers
+    from spark_streams.operations.groups.pending_entries import AcknowledgedEntries, acknowledge, selected_consumers
 
     has_idle = selection["idle"] is not None
     selecting = {name: value for name, value in selection.items() if not (everything and name == "last")}
@@ -197,7 +197,7 @@ def ack(
         raise click.UsageError(f"no entries selected; use one of {selecting_options}, or --all with at most --last-id")
     if released and (consumers or has_idle):
         raise click.UsageError("--released cannot be combined with --consumer or --idle")
-    report: ChangeReport[Acknowledged] = ChangeReport(options.yes, options.as_json)
+    report: ChangeReport[AcknowledgedEntries] = ChangeReport(options.yes, options.as_json)
     choice = choice_of(consumers, selection, released)
     snapshots = _change_entries(
         *(report, names, options, choice),

@@ -15,7 +15,6 @@ from spark_streams.base.units import count, duration
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.lag.survey import GroupLag, Survey
 from spark_streams.connector.operator_commands import shell_line
-from spark_streams.operations.commands.names import named_streams, streams_by_word
 from spark_streams.operations.commands.shared import (
     connect,
     json_option,
@@ -25,6 +24,7 @@ from spark_streams.operations.commands.shared import (
     say,
     url_option,
 )
+from spark_streams.operations.commands.stream_names import named_streams, streams_by_word
 
 if TYPE_CHECKING:
     from spark_streams.connector.lag.margin import Margin

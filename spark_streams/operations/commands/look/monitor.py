@@ -16,7 +16,6 @@ import click
 
 from spark_streams.base.printable import json_text
 from spark_streams.connector.errors import ServerError
-from spark_streams.operations.commands.names import named_streams
 from spark_streams.operations.commands.shared import (
     address_of,
     connect,
@@ -27,6 +26,7 @@ from spark_streams.operations.commands.shared import (
     say,
     url_option,
 )
+from spark_streams.operations.commands.stream_names import named_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_streams.connector.lag.survey import Survey
     from spark_streams.connector.wire.connection.server import Server
     from spark_streams.operations.monitor.board import Title
-    from spark_streams.operations.monitor.rates import History
+    from spark_streams.operations.monitor.rates import LagHistory
 
 
 # What INFO calls a server's version, and the server's name.
@@ -100,11 +100,11 @@ class ServerWatch:
     def __init__(self, url: str, names: tuple[str, ...], group: str | None, interval_ms: int) -> None:
         from spark_streams.connector.admin.streams import info
         from spark_streams.operations.monitor.board import Title
-        from spark_streams.operations.monitor.rates import History
+        from spark_streams.operations.monitor.rates import LagHistory
 
         self._url, self._names, self._group = url, names, group
         self.interval = interval_ms / 1000
-        self.history: History = History()
+        self.history: LagHistory = LagHistory()
         self._server: Server | None = connect(url)
         [reply] = self._server.pipeline([("INFO", "server")])
         # A user with rights for stream commands only may not send INFO.
@@ -299,7 +299,7 @@ def exporter(
     """  # fmt: skip
     from spark_streams.base.printable import printable
     from spark_streams.connector.watch.exposition import Exposition
-    from spark_streams.operations.monitor.exported_metrics import Collector
+    from spark_streams.operations.monitor.exported_metrics import ExportedMetrics
     from spark_streams.operations.monitor.snapshots import SECONDS, SnapshotCache, StreamFilter
 
     def tell(line: str) -> None:
@@ -316,7 +316,7 @@ def exporter(
         limit if once else SECONDS,
         max_groups=max_groups,
     )
-    page = Exposition(Collector(snapshots), None if once else port, host)
+    page = Exposition(ExportedMetrics(snapshots), None if once else port, host)
     try:
         if once:
             # The same bytes as over HTTP, in any locale. Labels are printable.

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from spark_streams.connector.errors import OptionError, TakenError
 from spark_streams.operations.console.access import PLAN_SECONDS
 from spark_streams.operations.console.bounds import IMPORT_BYTES, LOGIN_BYTES, UPLOADS
-from spark_streams.operations.transfer.files import is_parquet
+from spark_streams.operations.transfer.entry_files import is_parquet
 
 _PREFIX = "rstream-console-"
 _HEAD = re.compile(rb'--([^\r\n]+)\r\n[^\r\n]*; filename="([^"\r\n]*)"(?:\r\n[^\r\n]+)*\r\n\r\n')

@@ -16,7 +16,7 @@ from spark_streams.operations.commands.shared import address_of, console, json_o
 if TYPE_CHECKING:
     from spark_streams.connector.wire.address.address import Address
     from spark_streams.operations.doctor.examination import ClusterFacts, Member
-    from spark_streams.operations.doctor.server_facts import Finding, ServerFacts
+    from spark_streams.operations.doctor.server_facts import ServerFacts, ServerFinding
 
 
 _STYLES = {"danger": "bold red", "warning": "yellow", "note": "cyan", "ok": "green"}
@@ -24,14 +24,14 @@ _MOST = 100  # columns: longer lines are hard to read
 _NODES = 4  # that are named
 
 
-def show(facts: ServerFacts, findings: Sequence[Finding]) -> None:
+def show(facts: ServerFacts, findings: Sequence[ServerFinding]) -> None:
     """Print the findings of one server."""
     head = f"{facts.kind} {facts.version}".strip() + f" at {facts.address}"
     database = [f"database {facts.database}"] if facts.database else []
     _screen(head, [facts.mode, facts.role or "", *database, *_of_all([facts])], findings, {})
 
 
-def show_cluster(facts: ClusterFacts, findings: Sequence[Finding]) -> None:
+def show_cluster(facts: ClusterFacts, findings: Sequence[ServerFinding]) -> None:
     """Print the findings of a cluster."""
     servers = list(facts.reached.values())
     versions = sorted({f"{server.kind} {server.version}".strip() for server in servers})
@@ -78,7 +78,9 @@ def _of_all(servers: Sequence[ServerFacts]) -> list[str]:
     return [*facts, f"up {duration(1000 * min(uptimes))}"] if uptimes else facts
 
 
-def _screen(head: str, facts: Iterable[str], findings: Sequence[Finding], groups: dict[frozenset[str], str]) -> None:
+def _screen(
+    head: str, facts: Iterable[str], findings: Sequence[ServerFinding], groups: dict[frozenset[str], str]
+) -> None:
     """groups: names of sets of nodes."""
     from rich.table import Table
     from rich.text import Text
@@ -106,7 +108,7 @@ def _screen(head: str, facts: Iterable[str], findings: Sequence[Finding], groups
     screen.print(Text(_verdict(findings)))
 
 
-def _where(finding: Finding, groups: dict[frozenset[str], str]) -> str:
+def _where(finding: ServerFinding, groups: dict[frozenset[str], str]) -> str:
     """Return the nodes of a finding; nothing if it is OK for all nodes."""
     from spark_streams.operations.doctor.server_facts import Level
 
@@ -123,7 +125,7 @@ def _where(finding: Finding, groups: dict[frozenset[str], str]) -> str:
     return ", ".join(finding.nodes[:_NODES]) + (f" and {unnamed} more (--json has all)" if unnamed > 0 else "")
 
 
-def _verdict(findings: Sequence[Finding]) -> str:
+def _verdict(findings: Sequence[ServerFinding]) -> str:
     from spark_streams.operations.doctor.server_facts import Level
 
     counts = {level: sum(finding.level is level for finding in findings) for level in (Level.DANGER, Level.WARNING)}
@@ -181,7 +183,7 @@ def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...]
         sys.exit(NOT_WELL)
 
 
-def _at_one(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> list[Finding]:
+def _at_one(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> list[ServerFinding]:
     from spark_streams.connector.wire.connect import connect
     from spark_streams.operations.doctor.examination import examine_server
     from spark_streams.operations.doctor.server_facts import sorted_by_level
@@ -198,7 +200,7 @@ def _at_one(address: Address, uses: Sequence[str], names: Sequence[str], as_json
     return findings
 
 
-def _at_cluster(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> list[Finding]:
+def _at_cluster(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> list[ServerFinding]:
     from spark_streams.operations.doctor.examination import examine_cluster
     from spark_streams.operations.doctor.server_facts import sorted_by_level
     from spark_streams.operations.doctor.stream_findings import check_groups_of_cluster
@@ -212,7 +214,7 @@ def _at_cluster(address: Address, uses: Sequence[str], names: Sequence[str], as_
     return findings
 
 
-def _print_json(about: dict[str, object], findings: Sequence[Finding]) -> None:
+def _print_json(about: dict[str, object], findings: Sequence[ServerFinding]) -> None:
     from spark_streams.operations.doctor.server_facts import worst
 
     print_json({**about, "worst": worst(findings), "findings": [finding.for_json() for finding in findings]})

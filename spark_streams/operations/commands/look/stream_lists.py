@@ -11,7 +11,6 @@ import click
 
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import StreamStateError
-from spark_streams.operations.commands.names import exact_option, named_streams, resolve_streams
 from spark_streams.operations.commands.shared import (
     address_of,
     connect,
@@ -22,6 +21,7 @@ from spark_streams.operations.commands.shared import (
     say,
     url_option,
 )
+from spark_streams.operations.commands.stream_names import exact_option, named_streams, resolve_streams
 
 if TYPE_CHECKING:
     from spark_streams.connector.admin.groups import GroupView, StreamView

@@ -15,14 +15,14 @@ from spark_streams.connector.deadletter.envelope import raw, text
 from spark_streams.connector.errors import InvalidOptionError
 
 
-class Entry(NamedTuple):
+class TransferEntry(NamedTuple):
     """fields: name, value, name, value …"""
 
     id: StreamId
     fields: Sequence[bytes]
 
     @classmethod
-    def parse(cls, entry_id: str | bytes, fields: Sequence[bytes]) -> Entry:
+    def parse(cls, entry_id: str | bytes, fields: Sequence[bytes]) -> TransferEntry:
         """Return an entry with this ID. Raises ValueError if the ID is none, or if there is no field."""
         if not fields:
             raise ValueError("it has no field")
@@ -44,13 +44,13 @@ class Digest:
         self.last: StreamId | None = None
         self._hash = hashlib.blake2b(digest_size=16)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TransferEntry) -> None:
         """Add the next entry."""
         self.first = entry.id if self.first is None else self.first
         self.count, self.last = self.count + 1, entry.id
         self._hash.update(pack(bytes(entry.id), *entry.fields))
 
-    def add_all(self, pages: Iterable[Sequence[Entry]]) -> None:
+    def add_all(self, pages: Iterable[Sequence[TransferEntry]]) -> None:
         """Add the entries of all pages."""
         for page in pages:
             for entry in page:
@@ -63,7 +63,7 @@ class Digest:
 
 
 @dataclass(frozen=True)
-class Rules:
+class TransferRules:
     """Which entries of a range are transferred, and how. fields: (name, value) that an entry must all have; limit:
     number of entries that are sent; rate: entries per second; transform: returns the fields to send, or None."""
 
@@ -72,7 +72,7 @@ class Rules:
     rate: int | None = None
     transform: Loaded | None = None
 
-    def select(self, entry: Entry) -> bool:
+    def select(self, entry: TransferEntry) -> bool:
         """Whether the entry has all fields. Of several fields of one name, any may have the value."""
         return not self.fields or self._has_all(entry.fields)
 
@@ -80,7 +80,7 @@ class Rules:
         pairs = set(zip(fields[0::2], fields[1::2], strict=True))
         return all(pair in pairs for pair in self.fields)
 
-    def change(self, entry: Entry) -> Entry | None:
+    def change(self, entry: TransferEntry) -> TransferEntry | None:
         """Return the entry to send; None if the transform skips it. Raises TransformError."""
         if self.transform is None:
             return entry
@@ -88,7 +88,7 @@ class Rules:
         fields = call(self.transform, StreamEntry(str(entry.id), entry.texts()), where)
         if fields is None:
             return None
-        return Entry(entry.id, [word for pair in encode_fields(fields, where) for word in pair])
+        return TransferEntry(entry.id, [word for pair in encode_fields(fields, where) for word in pair])
 
 
 def parse_fields(texts: Sequence[str]) -> tuple[tuple[bytes, bytes], ...]:

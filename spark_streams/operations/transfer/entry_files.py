@@ -21,7 +21,6 @@ from spark_streams.base.ids import MIN_ID
 from spark_streams.base.printable import json_text
 from spark_streams.connector.admin.dead_letters import fields_as_json
 from spark_streams.connector.errors import CopyFileError, InvalidOptionError
-from spark_streams.operations.transfer.entries import Entry
 from spark_streams.operations.transfer.parquet import (
     MOST_MEMORY,
     ColumnError,
@@ -31,13 +30,14 @@ from spark_streams.operations.transfer.parquet import (
     pages_of_rows,
     parquet_writer,
 )
+from spark_streams.operations.transfer.transferred import TransferEntry
 
 LONGEST = 32 << 20  # bytes of a line
 _SHORT = 1 << 20  # bytes of a line whose objects take little memory in any case
 _PAGE, _PAGE_BYTES = 1_000, 4 << 20  # lines; bytes of all but the last
 
 
-def write_lines(file: IO[bytes], entries: Sequence[Entry]) -> None:
+def write_lines(file: IO[bytes], entries: Sequence[TransferEntry]) -> None:
     """Write a line for each entry."""
     for entry in entries:
         value = {"id": str(entry.id), "fields": fields_as_json(entry.texts())}
@@ -60,7 +60,7 @@ def pages_of_lines(file: IO[bytes]) -> Iterator[list[bytes]]:
         yield page
 
 
-def entry_of_line(line: bytes) -> Entry | None:
+def entry_of_line(line: bytes) -> TransferEntry | None:
     """Return the entry of a line, None for an empty line. Raises ValueError."""
     if len(line) > LONGEST:
         raise ValueError(f"it is longer than {LONGEST:,} bytes; leave it out, or transfer it as Parquet")
@@ -77,10 +77,10 @@ def entry_of_line(line: bytes) -> Entry | None:
             "the file is an export with groups, which an import does not restore. Load it into a stream engine "
             "(LocalEngine.load), or export the stream again without --with-groups"
         )
-    return Entry.parse(*entry_in(value))
+    return TransferEntry.parse(*entry_in(value))
 
 
-Write = Callable[[Sequence[Entry]], None]
+Write = Callable[[Sequence[TransferEntry]], None]
 
 STANDARD = "-"  # standard output or input
 
@@ -96,13 +96,13 @@ def is_parquet(name: str) -> bool:
     return ending == ".parquet"
 
 
-_FORMS: dict[str, tuple[Callable[..., Iterator[Sequence[Any]]], Callable[[Any], Entry | None]]] = {
+_FORMS: dict[str, tuple[Callable[..., Iterator[Sequence[Any]]], Callable[[Any], TransferEntry | None]]] = {
     "row": (pages_of_rows, entry_of_row),
     "line": (pages_of_lines, entry_of_line),
 }
 
 
-def read_file(name: str) -> Iterator[list[Entry]]:
+def read_file(name: str) -> Iterator[list[TransferEntry]]:
     """Yield the entries of a file. Raises CopyFileError, which names the line, row or column that is no entry's."""
     unit = "row" if is_parquet(name) else "line"
     read, parse = _FORMS[unit]

@@ -23,7 +23,7 @@ from spark_streams.connector.admin.groups import (
 )
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
-from spark_streams.operations.groups.plan import UNBOUNDED, Bound, Only, Plan, made
+from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, made
 from spark_streams.operations.monitor.held import stream_sizes
 
 _PENDING = 1_000  # entries of a pending list in one reply

@@ -15,7 +15,7 @@ from spark_streams.base.units import counted
 from spark_streams.connector.errors import OptionError
 from spark_streams.connector.keys import is_product_key
 from spark_streams.connector.operator_commands import shell_line
-from spark_streams.operations.commands.dead_letters import (
+from spark_streams.operations.commands.dead import (
     FilterOptions,
     criteria_of,
     criteria_options,

@@ -32,8 +32,8 @@ from spark_streams.connector.wire.connection.connection import Argument, ReplyEr
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import ConsumerInfo, consumers_in, group_named
+from spark_streams.operations.groups.change_plan import NO_GROUP, UNBOUNDED, Bound, Only, Plan, Transaction, made
 from spark_streams.operations.groups.pending_entries import Choice, acknowledge, pages, require_consumer
-from spark_streams.operations.groups.plan import NO_GROUP, UNBOUNDED, Bound, Only, Plan, Transaction, made
 
 
 @dataclass

@@ -15,7 +15,7 @@ import click
 from spark_streams.base.pattern import is_pattern
 from spark_streams.base.printable import json_text
 from spark_streams.connector.errors import RetriesExhaustedError
-from spark_streams.operations.commands.entry import (
+from spark_streams.operations.commands.print_entry import (
     decode_options,
     entry_as_json,
     no_such_entry,
@@ -23,7 +23,6 @@ from spark_streams.operations.commands.entry import (
     parse_id,
     print_entry,
 )
-from spark_streams.operations.commands.names import named_streams, require_existing, resolve_streams, streams_by_word
 from spark_streams.operations.commands.shared import (
     address_of,
     connect,
@@ -33,6 +32,12 @@ from spark_streams.operations.commands.shared import (
     say,
     url_option,
 )
+from spark_streams.operations.commands.stream_names import (
+    named_streams,
+    require_existing,
+    resolve_streams,
+    streams_by_word,
+)
 
 if TYPE_CHECKING:
     from spark_streams.base.ids import StreamId
@@ -40,7 +45,7 @@ if TYPE_CHECKING:
     from spark_streams.connector.wire.connection.server import Server
     from spark_streams.connector.wire.session import Session
     from spark_streams.operations.journey.journey import Journey
-    from spark_streams.operations.monitor.last_entries import Follower, Name, PendingEntry, Seen
+    from spark_streams.operations.monitor.last_entries import Follower, Name, PreviewedEntry, Seen
 
 
 _LAST = 10  # entries by default
@@ -185,12 +190,12 @@ class Tail:
         self._names, self._count, self._group, self._session = names, count, group, session
         self._follower = Follower({})
 
-    def begin(self, server: Server, follow: bool, show: Callable[[Seen | PendingEntry], None]) -> None:
+    def begin(self, server: Server, follow: bool, show: Callable[[Seen | PreviewedEntry], None]) -> None:
         """Print the existing entries. follow: `go_on` comes next. Raises StreamStateError, ServerError."""
         for entry in self._first(server, self._follower, follow):
             show(entry)
 
-    def go_on(self, show: Callable[[Seen | PendingEntry], None]) -> None:
+    def go_on(self, show: Callable[[Seen | PreviewedEntry], None]) -> None:
         """Print new entries, for ever. Raises WrongKeyTypeError, ServerReplyError."""
         follower, searched_at = self._follower, time.monotonic()
         while True:
@@ -200,7 +205,7 @@ class Tail:
                 self._patiently(lambda server: follower.add(self._new(server, follower)))
                 searched_at = time.monotonic()
 
-    def _first(self, server: Server, follower: Follower, follow: bool) -> Iterator[Seen | PendingEntry]:
+    def _first(self, server: Server, follower: Follower, follow: bool) -> Iterator[Seen | PreviewedEntry]:
         from spark_streams.operations.monitor.last_entries import last_entries
 
         streams = self._streams(server, follow)
@@ -213,7 +218,7 @@ class Tail:
 
     def _of_group(
         self, server: Server, streams: Sequence[Name], group: str, follower: Follower, follow: bool
-    ) -> Iterator[Seen | PendingEntry]:
+    ) -> Iterator[Seen | PreviewedEntry]:
         from spark_streams.operations.monitor.last_entries import entries_to_come, pending_entries, positions_of
 
         positions = positions_of(server, streams, group)
@@ -287,16 +292,16 @@ class _Screen:
     def __init__(self, by_name: bool) -> None:
         self._by_name, self._first = by_name, True
 
-    def __call__(self, entry: Seen | PendingEntry) -> None:
+    def __call__(self, entry: Seen | PreviewedEntry) -> None:
         from spark_streams.base.printable import name_text
         from spark_streams.base.units import duration
         from spark_streams.connector.admin.groups import FATAL
-        from spark_streams.operations.monitor.last_entries import PendingEntry
+        from spark_streams.operations.monitor.last_entries import PreviewedEntry
 
         click.echo("", nl=not self._first)
         self._first = False
         title, note = name_text(entry.stream) if self._by_name else "entry", ""
-        if isinstance(entry, PendingEntry):
+        if isinstance(entry, PreviewedEntry):
             deliveries = f"delivered {entry.deliveries:,} times" if entry.deliveries != 1 else "delivered once"
             note = f"pending for {entry.consumer} for {duration(entry.idle_ms)}, {deliveries}"
             if entry.consumer is None:
@@ -308,12 +313,12 @@ class _Screen:
             print_entry(title, str(entry.id), entry.pairs)
 
 
-def _line(seen: Seen | PendingEntry) -> None:
+def _line(seen: Seen | PreviewedEntry) -> None:
     """Print an entry as a line of JSON."""
     from spark_streams.base.printable import name_text
-    from spark_streams.operations.monitor.last_entries import PendingEntry
+    from spark_streams.operations.monitor.last_entries import PreviewedEntry
 
-    if isinstance(seen, PendingEntry):
+    if isinstance(seen, PreviewedEntry):
         held = {"consumer": seen.consumer, "idle_ms": seen.idle_ms, "deliveries": seen.deliveries}
         group_fields = {"stream": name_text(seen.stream), "pending": held}
         entry = entry_as_json(str(seen.id), () if seen.entry is None else seen.entry.pairs, **group_fields)

@@ -22,15 +22,22 @@ from spark_streams.operations.commands.dry_run import (
 )
 from spark_streams.operations.commands.groups.deletions import delete, prune
 from spark_streams.operations.commands.groups.pending_changes import ack, claim, release
-from spark_streams.operations.commands.names import exact_option, named_streams, resolve_streams
-from spark_streams.operations.commands.shared import Group, connect, json_option, print_json, print_table, url_option
+from spark_streams.operations.commands.shared import (
+    CommandGroup,
+    connect,
+    json_option,
+    print_json,
+    print_table,
+    url_option,
+)
+from spark_streams.operations.commands.stream_names import exact_option, named_streams, resolve_streams
 
 if TYPE_CHECKING:
-    from spark_streams.operations.groups.plan import Only
-    from spark_streams.operations.groups.position import Target
+    from spark_streams.operations.groups.change_plan import Only
+    from spark_streams.operations.groups.position import GroupTarget
 
 
-class _ListsByItself(Group):
+class _ListsByItself(CommandGroup):
     """A command group whose default command is `list`: `rstream groups orders`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -88,14 +95,14 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
     )
 
 
-def target_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Target | None:
+def target_of(ctx: click.Context, param: click.Parameter, value: str | None) -> GroupTarget | None:
     """Callback of an option: parse a position in a stream."""
-    from spark_streams.operations.groups.position import Target
+    from spark_streams.operations.groups.position import GroupTarget
 
     if value is None:
         return None
     try:
-        return Target.parse(value)
+        return GroupTarget.parse(value)
     except ValueError as error:
         raise click.BadParameter(f"{value!r} {error}", ctx, param) from None
 
@@ -110,7 +117,7 @@ def target_of(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     help="A query that also goes on there, by its option consumer, if its consumer is missing from the group.",
 )
 @change_options
-def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], options: ChangeOptions) -> None:
+def seek(names: tuple[str, ...], target: GroupTarget, consumers: tuple[str, ...], options: ChangeOptions) -> None:
     """Set a group of STREAM to another position (XGROUP SETID). The group then reads the entries after the position.
 
     \b
@@ -179,7 +186,7 @@ def seek(names: tuple[str, ...], target: Target, consumers: tuple[str, ...], opt
 def create(
     names: tuple[str, ...],
     group: str,
-    target: Target,
+    target: GroupTarget,
     mkstream: bool,
     exact: bool,
     yes: bool,
@@ -198,7 +205,7 @@ def create(
       rstream groups create orders --group audit --start 1h
       rstream groups create new --group audit --mkstream --yes
     """
-    from spark_streams.operations.groups.plan import effect
+    from spark_streams.operations.groups.change_plan import effect
     from spark_streams.operations.groups.position import Created
     from spark_streams.operations.groups.position import create as make
 
@@ -251,8 +258,8 @@ def create(
 def replay(
     names: tuple[str, ...],
     group: str,
-    begin: Target,
-    end: Target | None,
+    begin: GroupTarget,
+    end: GroupTarget | None,
     consumer: str | None,
     exact: bool,
     yes: bool,

@@ -19,7 +19,7 @@ from spark_streams.base.printable import json_text
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import ConfigError, OptionError, StreamStateError
 from spark_streams.operations.commands.dry_run import change_line, say_bounds, up_to_last, yes_option
-from spark_streams.operations.commands.entry import (
+from spark_streams.operations.commands.print_entry import (
     age,
     decode_options,
     no_such_entry,
@@ -28,7 +28,7 @@ from spark_streams.operations.commands.entry import (
     print_entry,
 )
 from spark_streams.operations.commands.shared import (
-    Group,
+    CommandGroup,
     address_of,
     connect,
     json_option,
@@ -146,7 +146,7 @@ def _progress_lines() -> Iterator[Callable[..., None]]:
             say(last, err=True)
 
 
-@click.group(cls=Group, short_help="Dead letters: list, send back, delete.")
+@click.group(cls=CommandGroup, short_help="Dead letters: list, send back, delete.")
 def dead() -> None:
     """Dead letters are entries that could not be processed: show them, send them back, or delete them.
 

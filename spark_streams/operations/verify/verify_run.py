@@ -23,10 +23,10 @@ from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.verify import server_side
 from spark_streams.operations.verify.history import Outcome, check_history
-from spark_streams.operations.verify.observer import Observer
+from spark_streams.operations.verify.observer import RunObserver
 from spark_streams.operations.verify.producer import Feed, sender
 from spark_streams.operations.verify.relay import DOWN, UP, Relay
-from spark_streams.operations.verify.result import Result, Sum
+from spark_streams.operations.verify.result import RunResult, Sum
 from spark_streams.operations.verify.running_query import PATIENCE, RunningQuery, RunPlan
 
 # Kinds of events.
@@ -43,7 +43,9 @@ _NEVER_TRIED = {
 Tell = Callable[[str], object]
 
 
-def verify(plan: RunPlan, address: Address, login: Mapping[str, str], tell: Tell, at_end: Callable[[], None]) -> Result:
+def verify(
+    plan: RunPlan, address: Address, login: Mapping[str, str], tell: Tell, at_end: Callable[[], None]
+) -> RunResult:
     """Run once, and delete the keys of the run in any case. login: variables for a driver; tell: takes lines of
     progress; at_end: is called before processes are stopped and keys deleted.
 
@@ -59,7 +61,7 @@ def verify(plan: RunPlan, address: Address, login: Mapping[str, str], tell: Tell
             closing.callback(_clean, address, plan.prefix, CheckpointLog(folder / "checkpoint"), tell)
         if (relay := None if plan.spark_submit else _relay_to(address)) is not None:
             closing.enter_context(relay)
-        run = _Run(plan, address, login, folder, relay, tell)
+        run = _VerifyRun(plan, address, login, folder, relay, tell)
         closing.callback(run.close)
         closing.callback(at_end)
         return run.result(about)
@@ -98,7 +100,7 @@ def reached_through(address: Address, relay: Relay | None, name: str) -> Address
     return replace(address, url=f"{url}{'&' if '?' in url else '?'}client_name={name}")
 
 
-class _Run:
+class _VerifyRun:
     """The state of a run."""
 
     def __init__(
@@ -109,7 +111,7 @@ class _Run:
         reached = reached_through(address, relay, plan.prefix)
         self._environment = {**login, "RSTREAM_URL": reached.url}
         self._feeds = [Feed(sender(reached), plan, number) for number in range(2)]
-        self._observer = Observer(address, plan, self._checkpoint, [feed.added for feed in self._feeds])
+        self._observer = RunObserver(address, plan, self._checkpoint, [feed.added for feed in self._feeds])
         self._query: RunningQuery | None = None
         self._failovers = [plan.seconds * part for part in _FAILOVERS if plan.fails_over]
         self._began = time.time()
@@ -124,7 +126,7 @@ class _Run:
             feed.stop()
         self._observer.close()
 
-    def result(self, about: Mapping[str, str]) -> Result:
+    def result(self, about: Mapping[str, str]) -> RunResult:
         """Run, and judge. Raises QueryError if the first driver does not run its query."""
         for thread in (*self._feeds, self._observer):
             thread.start()
@@ -243,7 +245,7 @@ class _Run:
     def _count(self, kind: str) -> int:
         return sum(kind == each for _, each, _ in self._events)
 
-    def _judged(self, about: Mapping[str, str], cause: str) -> Result:
+    def _judged(self, about: Mapping[str, str], cause: str) -> RunResult:
         history = self._observer.history()
         report, plan = check_history(history), self._plan
         outcomes = [entry.outcome for entry in history.added]
@@ -284,7 +286,7 @@ class _Run:
             len(history.dead_letters),
             not_added=max(0, unknown - unconfirmed),
         )
-        return Result(report, evidence, sections, cause.strip(), added_up)
+        return RunResult(report, evidence, sections, cause.strip(), added_up)
 
     def _waiting(self) -> dict[str, str]:
         """Return how long rows waited, and how long none came after an event."""
