@@ -141,13 +141,13 @@ def _list(server: Server, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class _Row:
-    """A set of shards. shards: their number; column: by which they are chosen; key: whether the registry key exists."""
+    """A set of shards."""
 
     stream: str
-    shards: int
-    column: str | None
+    shards: int  # their number
+    column: str | None  # by which they are chosen
     lost: list[str]
-    key: bool
+    key: bool  # whether the registry key exists
 
     def facts(self) -> dict[str, object]:
         """Return the row as a JSON object."""

@@ -122,16 +122,15 @@ def selected_pages(session: Session, stream: str, options: RangeOptions) -> Iter
 
 @dataclass
 class TransferReport:
-    """Report of a copy or an import. source, target: their names. notes: what the user should know; first: entries of
-    an import."""
+    """Report of a copy or an import."""
 
-    source: str
-    target: str
+    source: str  # its name
+    target: str  # its name
     yes: bool
     as_json: bool
     groups: list[CopiedGroup] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    first: list[TransferEntry] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what the user should know
+    first: list[TransferEntry] = field(default_factory=list)  # entries of an import
 
     def show(self, filled: Filled, verb: str) -> None:
         """Print the report. verb: `copied`."""

@@ -59,18 +59,16 @@ _FAILS = "queries that use its streams wait for a minute, then fail"
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One node. master: of a replica; facts: None if the node is not reached; why: the reason for that; is_shut_out:
-    the reason is the login; view: the slots as this node sees them; lacks: missing rights by use; of_streams: findings
-    of the named streams that it holds."""
+    """One node of a cluster."""
 
     node: Node
-    master: Node | None = None
-    facts: ServerFacts | None = None
-    why: str = ""
-    is_shut_out: bool = False
-    view: SlotMap | None = None
-    lacks: Mapping[str, Missing] = field(default_factory=dict)
-    of_streams: tuple[ServerFinding, ...] = ()
+    master: Node | None = None  # of a replica
+    facts: ServerFacts | None = None  # None: the node is not reached
+    why: str = ""  # it is not reached
+    is_shut_out: bool = False  # it refuses the login
+    view: SlotMap | None = None  # the slots as this node sees them
+    lacks: Mapping[str, Missing] = field(default_factory=dict)  # missing rights by use
+    of_streams: tuple[ServerFinding, ...] = ()  # findings of the named streams that it holds
 
     @property
     def name(self) -> str:

@@ -32,16 +32,14 @@ _ORDER = list(Level)
 
 @dataclass(frozen=True)
 class ServerFinding:
-    """A finding. about: its subject, a word or two; observation: the state of the server; effect: on queries; remedy:
-    what to do. effect and remedy may be empty. nodes: the nodes of a cluster to which it applies; empty for a single
-    server, and for the cluster as a whole."""
+    """One result of a check."""
 
     level: Level
-    about: str
-    observation: str
-    effect: str = ""
-    remedy: str = ""
-    nodes: tuple[str, ...] = ()
+    about: str  # its subject, a word or two
+    observation: str  # the state of the server
+    effect: str = ""  # on queries; may be empty
+    remedy: str = ""  # what to do; may be empty
+    nodes: tuple[str, ...] = ()  # of a cluster; empty for a single server and for the cluster as a whole
 
     def for_json(self) -> dict[str, object]:
         """Return the finding as a JSON object."""
@@ -81,18 +79,16 @@ class Clock:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """The facts. address: without its login; hello, info, client: replies of HELLO, INFO and CLIENT INFO; config: the
-    settings of CONFIG GET; refused: commands that the user may not run; trims_by_acked: whether XTRIM supports ACKED,
-    None: not known."""
+    """What a server has answered."""
 
-    address: str
-    hello: Mapping[str, str] = field(default_factory=dict)
-    info: Mapping[str, str] = field(default_factory=dict)
-    config: Mapping[str, str] = field(default_factory=dict)
-    client: Mapping[str, str] = field(default_factory=dict)
-    refused: tuple[str, ...] = ()
+    address: str  # without its login
+    hello: Mapping[str, str] = field(default_factory=dict)  # the reply of HELLO
+    info: Mapping[str, str] = field(default_factory=dict)  # of INFO
+    config: Mapping[str, str] = field(default_factory=dict)  # settings of CONFIG GET
+    client: Mapping[str, str] = field(default_factory=dict)  # of CLIENT INFO
+    refused: tuple[str, ...] = ()  # commands that the user may not run
     clock: Clock | None = None
-    trims_by_acked: bool | None = None
+    trims_by_acked: bool | None = None  # whether XTRIM supports ACKED; None: not known
 
     @property
     def kind(self) -> str:

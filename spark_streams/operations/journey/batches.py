@@ -141,26 +141,24 @@ class TableFile(NamedTuple):
 
 @dataclass(frozen=True)
 class WrittenBatch:
-    """A batch in a table. query: its ID, or how that begins; place: a version, a snapshot or a folder; at: Unix ms,
-    None: no time is known; files: that the batch has written. Raises OSError."""
+    """A batch in a table."""
 
-    query: str
+    query: str  # its ID, or how that begins
     batch: int
-    place: str
-    at: int | None
-    files: Callable[[], Iterable[TableFile]]
+    place: str  # a version, a snapshot or a folder
+    at: int | None  # Unix ms; None: no time is known
+    files: Callable[[], Iterable[TableFile]]  # that the batch has written; raises OSError
 
 
 @dataclass(frozen=True)
 class BatchTable:
-    """kind: what names the batches; gap: why it may have a batch that is not in `written`, "" if it has none; is_final:
-    what a batch has written stays, also if the batch is not complete."""
+    """A table that may have rows of batches."""
 
     name: str
-    kind: str
+    kind: str  # what names the batches
     written: Sequence[WrittenBatch] = ()
-    gap: str = ""
-    is_final: bool = True
+    gap: str = ""  # why it may have a batch that is not in `written`, "" if it has none
+    is_final: bool = True  # what a batch has written stays, also if the batch is not complete
 
     def of_query(self, query: str) -> tuple[Sequence[WrittenBatch], str]:
         """Return (the batches of a query, why there may be more)."""

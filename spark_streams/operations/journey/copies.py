@@ -45,13 +45,13 @@ Matches = Callable[[DeadLetterPage], Mask]
 
 @dataclass(frozen=True)
 class Copy:
-    """stream, id: where it is; pairs: its own fields; envelope: names without `dl.`; mark: of a sent-back entry."""
+    """An entry that names another one."""
 
-    stream: bytes
+    stream: bytes  # where the copy is
     id: StreamId
-    pairs: tuple[tuple[bytes, bytes], ...]
-    envelope: Mapping[str, str]
-    mark: RedriveMark | None = None
+    pairs: tuple[tuple[bytes, bytes], ...]  # its own fields
+    envelope: Mapping[str, str]  # names without `dl.`
+    mark: RedriveMark | None = None  # of a sent-back entry
 
 
 @dataclass(frozen=True)

@@ -38,35 +38,29 @@ class Pending:
 
 @dataclass(frozen=True)
 class GroupFacts:
-    """A group and one entry. before: undelivered entries before it, None: not counted; at_least: there are more than
-    `before`; marks: of the queries of the group, by consumer."""
+    """A group and one entry."""
 
     info: GroupInfo
     pending: Pending | None = None
-    before: int | None = None
-    at_least: bool = False
-    marks: tuple[tuple[str, Mark], ...] = ()
+    before: int | None = None  # undelivered entries before it; None: not counted
+    at_least: bool = False  # there are more than `before`
+    marks: tuple[tuple[str, Mark], ...] = ()  # of the queries of the group, by consumer
 
 
 @dataclass(frozen=True)
 class EntryFacts:
-    """An entry of a stream.
-
-    state: of the stream before the entry was read, after: behind it. An entry that is absent was not above
-    `state.last`, and `after` counts its removal. fields: None if the entry is absent; marks_refused: the user may not
-    read the commit marks; now: the server's time; expires_in: milliseconds, None: the stream does not expire, or the
-    user may not ask."""
+    """An entry of a stream. One that is absent was not above `state.last`, and `after` counts its removal."""
 
     stream: Name
     id: StreamId
-    now: int
-    state: StreamState
-    after: StreamState
-    fields: Sequence[bytes] | None
+    now: int  # the server's time
+    state: StreamState  # of the stream, before the entry was read
+    after: StreamState  # of the stream, behind it
+    fields: Sequence[bytes] | None  # None: the entry is absent
     groups: tuple[GroupFacts, ...] = ()
-    marks_refused: bool = False
+    marks_refused: bool = False  # the user may not read the commit marks
     adds: IdempotentAdds | None = None
-    expires_in: int | None = None
+    expires_in: int | None = None  # ms; None: the stream does not expire, or the user may not ask
 
     @property
     def is_pending(self) -> bool:

@@ -34,19 +34,16 @@ _OF_BATCH = "this is known of the batch, not of the entry: the query may have wr
 
 @dataclass(frozen=True)
 class JourneyLine:
-    """event: a word for programs; text: for people; source: command, key or field that says so; at: when, in Unix ms,
-    None: no time is known; why_unknown: "" if the line is proved; group: of consumers; facts: more values for programs;
-    is_of_batch: it is proved of a whole batch, of which the entry may have no row. A line is exact if it is proved of
-    this entry, now."""
+    """One statement about an entry. It is exact if it is proved of this entry, now."""
 
-    event: str
-    text: str
-    source: str
-    at: int | None = None
-    why_unknown: str = ""
-    group: str = ""
-    facts: Mapping[str, object] = field(default_factory=dict)
-    is_of_batch: bool = False
+    event: str  # a word for programs
+    text: str  # for people
+    source: str  # command, key or field that says so
+    at: int | None = None  # Unix ms; None: no time is known
+    why_unknown: str = ""  # "" if the line is proved
+    group: str = ""  # of consumers
+    facts: Mapping[str, object] = field(default_factory=dict)  # more values for programs
+    is_of_batch: bool = False  # proved of a whole batch, of which the entry may have no row
 
     @property
     def is_exact(self) -> bool:

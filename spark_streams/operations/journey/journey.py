@@ -54,14 +54,13 @@ _MOST_SENT_BACK = 20  # journeys that follow one another
 
 @dataclass(frozen=True)
 class Journey:
-    """Lines of one entry in order of time. is_present: the server or an archive has the entry, or the server has
-    something that names it; is_known: or at least its stream."""
+    """The journey of one entry."""
 
     stream: bytes
     id: StreamId
-    lines: Sequence[JourneyLine]
-    is_present: bool
-    is_known: bool
+    lines: Sequence[JourneyLine]  # in order of time
+    is_present: bool  # the server or an archive has it, or the server has something that names it
+    is_known: bool  # or at least its stream
 
     def as_json(self) -> dict[str, object]:
         """Return the JSON object."""

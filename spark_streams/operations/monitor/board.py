@@ -54,14 +54,13 @@ _SLOW_MS, _STUCK_MS = 10_000, 60_000  # behind: yellow, red
 
 @dataclass(frozen=True)
 class Title:
-    """The title line. where: the address; server: its name and version; interval_ms: between snapshots; trouble: the
-    current error; group: the only group that is shown (None: all)."""
+    """The title line."""
 
-    where: str
-    server: str
-    every_ms: int
-    trouble: str = ""
-    group: str | None = None
+    where: str  # the address
+    server: str  # its name and version
+    every_ms: int  # between snapshots
+    trouble: str = ""  # the current error
+    group: str | None = None  # the only group that is shown; None: all
 
 
 class Board:

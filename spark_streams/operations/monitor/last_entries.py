@@ -116,15 +116,14 @@ def _order(entry: Seen) -> tuple[StreamId, bytes]:
 
 
 class PreviewedEntry(NamedTuple):
-    """A pending entry. consumer: that holds it; idle_ms: since its last delivery (both None: it was released);
-    deliveries: their number; entry: None if it was deleted from the stream."""
+    """A pending entry."""
 
     id: StreamId
     stream: Name
-    consumer: str | None
-    idle_ms: int | None
+    consumer: str | None  # that holds it; None: it was released
+    idle_ms: int | None  # since its last delivery; None: it was released
     deliveries: int
-    entry: Seen | None
+    entry: Seen | None  # None: it was deleted from the stream
 
 
 def positions_of(server: Server, streams: Sequence[Name], group: str) -> dict[Name, StreamId]:

@@ -110,13 +110,12 @@ def _grown(before: int | None, after: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class GroupTotal:
-    """A group over several streams. The numbers are those of GroupLag: sums, and the ages of the oldest entries.
-    lag_ms: None if that of a stream is not known."""
+    """A group over several streams: sums, and the ages of the oldest entries, as in GroupLag."""
 
     streams: int
     lag: int
     at_least: bool
-    lag_ms: int | None
+    lag_ms: int | None  # None if that of a stream is not known
     pending: int
     released: int
     oldest_idle_ms: int | None

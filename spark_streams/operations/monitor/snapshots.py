@@ -115,13 +115,12 @@ _SHOWN_REASON = 100  # characters of a reason
 
 @dataclass(frozen=True)
 class Reason:
-    """The number of dead letters of a stream with this reason. newest_ms: time of the newest one, by its ID; None if
-    the IDs are not times."""
+    """The number of dead letters of a stream with this reason."""
 
     stream: str
     reason: str
     count: int
-    newest_ms: int | None
+    newest_ms: int | None  # time of the newest one, by its ID; None: the IDs are not times
 
 
 @dataclass
@@ -226,20 +225,18 @@ Refused = Callable[[RStreamError], None]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """streams, groups: as in a survey; stream_bytes: by stream; reasons, uncounted: of dead letters; waiting: entries
-    that wait for a retry; seconds: that the snapshot took; margins: by stream and group; groups_left_out: groups beyond
-    the maximum."""
+    """Streams and groups as in a survey, and what else the exporter shows."""
 
     streams: tuple[StreamSummary, ...]
     groups: tuple[GroupLag, ...]
-    stream_bytes: dict[str, int]
+    stream_bytes: dict[str, int]  # by stream
     nodes: tuple[NodeMemory, ...]
     reasons: tuple[Reason, ...]
-    uncounted: dict[str, int]
-    waiting: tuple[WaitingEntries, ...]
-    seconds: float
-    margins: Mapping[tuple[str, str], Margin]
-    groups_left_out: int = 0
+    uncounted: dict[str, int]  # dead letters by stream
+    waiting: tuple[WaitingEntries, ...]  # entries that wait for a retry
+    seconds: float  # that the snapshot took
+    margins: Mapping[tuple[str, str], Margin]  # by stream and group
+    groups_left_out: int = 0  # beyond the maximum
 
     @property
     def held(self) -> list[Held]:

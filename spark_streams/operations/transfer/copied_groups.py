@@ -39,17 +39,15 @@ NEW, MOVED, SAME, LEFT = "new", "moved", "unchanged", "left"
 
 @dataclass(frozen=True)
 class CopiedGroup:
-    """A group of the source. position: its last-delivered ID; pending: entries that stay with the source; exists: the
-    target had a group of this name; target_position: of the target's group after the copy; state: NEW, MOVED, SAME (it
-    is at the position) or LEFT; reason: why it is left."""
+    """A group of the source."""
 
     group: str
-    position: str
-    pending: int
-    exists: bool
-    target_position: str
-    state: str = NEW
-    reason: str = ""
+    position: str  # its last-delivered ID
+    pending: int  # entries that stay with the source
+    exists: bool  # the target had a group of this name
+    target_position: str  # of the target's group after the copy
+    state: str = NEW  # NEW, MOVED, SAME (it is at the position) or LEFT
+    reason: str = ""  # why it is left
 
     def note(self, stream: str) -> str | None:
         """Return what the user should know about a group that is left; None: nothing. stream: the target."""
@@ -139,14 +137,13 @@ MOST_PENDING = 100_000  # entries of a group: a transaction returns them
 
 @dataclass(frozen=True)
 class GroupsState:
-    """lines: of the file (base/export_lines.py); last: the stream's last ID; groups, pending: their number; left_out:
-    pending entries below the first one."""
+    """Groups for a file."""
 
-    lines: bytes
-    last: StreamId
-    groups: int
-    pending: int
-    left_out: int
+    lines: bytes  # of the file (base/export_lines.py)
+    last: StreamId  # the stream's last ID
+    groups: int  # their number
+    pending: int  # their number
+    left_out: int  # pending entries below the first one
 
 
 def fetch_groups_state(server: Server, stream: str, first: StreamId, most: int = MOST_PENDING) -> GroupsState:

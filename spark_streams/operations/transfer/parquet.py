@@ -155,15 +155,14 @@ def _leaves(metadata: pq.FileMetaData) -> list[str]:
 
 @dataclass(frozen=True)
 class _RowBatch:
-    """Rows that were read. names, values: of all rows; offsets: where those of each row begin; ends: where each row
-    ends, in bytes."""
+    """Rows that were read."""
 
     ids: pa.DictionaryArray
     is_valid: pa.BooleanArray
-    names: pa.DictionaryArray
-    values: pa.DictionaryArray
-    offsets: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
+    names: pa.DictionaryArray  # of all rows
+    values: pa.DictionaryArray  # of all rows
+    offsets: npt.NDArray[np.int64]  # where those of each row begin
+    ends: npt.NDArray[np.int64]  # where each row ends, in bytes
 
 
 def _batches(file: IO[bytes]) -> Iterator[_RowBatch]:

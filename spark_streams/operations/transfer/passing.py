@@ -88,12 +88,12 @@ def stream_pages(
 
 @dataclass(frozen=True)
 class TargetState:
-    """State of the target stream. last: its last-generated ID; entry: its last entry, None if it has none."""
+    """State of the target stream."""
 
-    last: StreamId
+    last: StreamId  # its last-generated ID
     length: int = 0
     exists: bool = False
-    entry: TransferEntry | None = None
+    entry: TransferEntry | None = None  # its last entry; None: it has none
 
     def holds(self, entry: TransferEntry, same_fields: bool) -> bool:
         """Whether this is the last entry, and no later ID was generated. same_fields: with these bytes."""
@@ -167,14 +167,13 @@ _PAGES_A_SECOND = 10  # under a rate
 
 @dataclass
 class Passed:
-    """Counts of a pass. already: entries that the target had; sent: entries; skipped: by the transform; digest: of the
-    entries that the target must hold. seconds: that it took."""
+    """Counts of a pass."""
 
-    already: int = 0
-    sent: int = 0
-    skipped: int = 0
-    digest: Digest = field(default_factory=Digest)
-    seconds: float = 0.0
+    already: int = 0  # entries that the target had
+    sent: int = 0  # entries
+    skipped: int = 0  # by the transform
+    digest: Digest = field(default_factory=Digest)  # of the entries that the target must hold
+    seconds: float = 0.0  # that it took
 
     def facts(self) -> dict[str, Any]:
         """Return the counts as JSON."""

@@ -64,13 +64,12 @@ class Digest:
 
 @dataclass(frozen=True)
 class TransferRules:
-    """Which entries of a range are transferred, and how. fields: (name, value) that an entry must all have; limit:
-    number of entries that are sent; rate: entries per second; transform: returns the fields to send, or None."""
+    """Which entries of a range are transferred, and how."""
 
-    fields: tuple[tuple[bytes, bytes], ...] = ()
-    limit: int | None = None
-    rate: int | None = None
-    transform: Loaded | None = None
+    fields: tuple[tuple[bytes, bytes], ...] = ()  # (name, value) that an entry must all have
+    limit: int | None = None  # number of entries that are sent
+    rate: int | None = None  # entries per second
+    transform: Loaded | None = None  # returns the fields to send, or None
 
     def select(self, entry: TransferEntry) -> bool:
         """Whether the entry has all fields. Of several fields of one name, any may have the value."""

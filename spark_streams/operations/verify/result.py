@@ -28,15 +28,13 @@ _SHOWN = 20  # entries of a fault
 
 @dataclass(frozen=True)
 class Sum:
-    """What went in and what came out, counted independently: each entry has one row or one dead letter. confirmed: adds
-    with a reply; unconfirmed: entries in the streams whose adds had no reply; not_added: adds without a reply that are
-    not there."""
+    """What went in and what came out, counted independently: each entry has one row or one dead letter."""
 
-    confirmed: int
-    unconfirmed: int
+    confirmed: int  # adds with a reply
+    unconfirmed: int  # entries in the streams whose adds had no reply
     rows: int
     dead_letters: int
-    not_added: int = 0
+    not_added: int = 0  # adds without a reply that are not there
 
     @property
     def difference(self) -> int:
@@ -60,14 +58,13 @@ class Sum:
 
 @dataclass(frozen=True)
 class RunResult:
-    """evidence: counts, none of which may be 0; sections: what else is reported, values by name and title; cause: why
-    the query did not read everything, "" if it did; sum: fails the run if it does not add up."""
+    """What a run has found."""
 
     report: Report
-    evidence: Mapping[str, int]
-    sections: Mapping[str, Mapping[str, str]]
-    cause: str = ""
-    sum: Sum = Sum(0, 0, 0, 0)
+    evidence: Mapping[str, int]  # counts, none of which may be 0
+    sections: Mapping[str, Mapping[str, str]]  # what else is reported: values by name and title
+    cause: str = ""  # why the query did not read everything, "" if it did
+    sum: Sum = Sum(0, 0, 0, 0)  # fails the run if it does not add up
 
     @property
     def counts(self) -> dict[str, int]:

@@ -25,16 +25,15 @@ BAD = "none"  # a number that the schema cannot decode: the entry must become a 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """prefix: of all names, also the group's; seconds: of faults; login: options of source and sink; spark_submit:
-    command that starts a driver, empty: Spark of this Python; fails_over: ask for failovers; keeps: leave the keys."""
+    """What a run does."""
 
-    prefix: str
+    prefix: str  # of all names, also the group's
     seed: int
-    seconds: float
-    login: Mapping[str, str]
-    spark_submit: str = ""
-    fails_over: bool = False
-    keeps: bool = False
+    seconds: float  # of faults
+    login: Mapping[str, str]  # options of source and sink
+    spark_submit: str = ""  # command that starts a driver; empty: Spark of this Python
+    fails_over: bool = False  # ask for failovers
+    keeps: bool = False  # leave the keys
 
     @property
     def streams(self) -> list[str]:
