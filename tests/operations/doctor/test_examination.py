@@ -11,7 +11,7 @@ from spark_streams.connector.wire.address.server_url import Node
 from spark_streams.connector.wire.topology.topology import SlotMap
 from spark_streams.operations.doctor.examination import ClusterFacts, Member, judge_cluster, merge
 from spark_streams.operations.doctor.server_facts import Level, ServerFinding, sorted_by_level, worst
-from tests.operations.doctor.test_findings import MB, check, facts
+from tests.operations.doctor.test_server_findings import MB, check, facts
 
 MASTERS: list[Node] = [("a", 1), ("b", 1), ("c", 1)]
 REPLICAS: list[Node] = [("b", 2), ("c", 2), ("a", 2)]  # of a, b and c
