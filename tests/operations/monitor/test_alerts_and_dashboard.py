@@ -12,7 +12,7 @@ import redis
 
 from spark_streams.connector.watch.exposition import Exposition
 from spark_streams.connector.watch.lag_cache import LagCache
-from spark_streams.connector.watch.prometheus import ExportedMetrics as OfQueries
+from spark_streams.connector.watch.prometheus import Collector as OfQueries
 from spark_streams.connector.watch.queries import Query
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.operations.monitor.exported_metrics import ExportedMetrics
