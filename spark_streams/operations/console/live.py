@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from spark_streams.connector.deadletter.retry.waiting_entries import WaitingEntries
+from spark_streams.connector.admin.groups import WaitingEntries
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.lag.margin import Margin
 from spark_streams.connector.lag.survey import Survey

@@ -25,8 +25,8 @@ from spark_streams.base.assignment import assignment, parse_assignment
 from spark_streams.base.export_lines import JsonObject
 from spark_streams.base.printable import is_utf8
 from spark_streams.base.untyped import Json
+from spark_streams.connector.admin.dead_letters import DeadLetter
 from spark_streams.connector.deadletter.envelope import PREFIX, raw, text
-from spark_streams.connector.deadletter.transform import DeadLetter
 from spark_streams.connector.errors import NotPermittedError
 from spark_streams.operations.console.bounds import MASK
 from spark_streams.operations.console.change import Change, Outcome
