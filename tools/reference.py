@@ -28,7 +28,7 @@ from spark_streams.connector.options.source_table import SOURCE_GROUPS
 from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SINK_GROUPS, SOURCE
 from spark_streams.connector.source.group import recovery
 from spark_streams.connector.watch import query_metrics
-from spark_streams.operations.monitor.exporter import metrics as exporter_metrics
+from spark_streams.operations.monitor import exported_metrics as exporter_metrics
 from tools.simulation.mutants.table import MUTANTS, read_notes
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -14,33 +14,25 @@ import click
 from spark_streams.base.version import __version__
 from spark_streams.operations.commands.add import add
 from spark_streams.operations.commands.console import console
-from spark_streams.operations.commands.dead.dead import dead
-from spark_streams.operations.commands.groups.groups import groups
-from spark_streams.operations.commands.groups.replay import replay
+from spark_streams.operations.commands.dead import dead
+from spark_streams.operations.commands.dead_redrive import redrive
+from spark_streams.operations.commands.engine import serve, url
+from spark_streams.operations.commands.groups.deletions import trim
+from spark_streams.operations.commands.groups.positions import groups, replay
 from spark_streams.operations.commands.help import show_help
-from spark_streams.operations.commands.init import init
-from spark_streams.operations.commands.look.doctor import doctor
-from spark_streams.operations.commands.look.exporter import exporter
+from spark_streams.operations.commands.jobs import init, run
 from spark_streams.operations.commands.look.lag import lag
-from spark_streams.operations.commands.look.pending import pending
-from spark_streams.operations.commands.look.show import show
-from spark_streams.operations.commands.look.streams import streams
-from spark_streams.operations.commands.look.tail import tail
-from spark_streams.operations.commands.look.top import top
-from spark_streams.operations.commands.look.wait import wait
-from spark_streams.operations.commands.look.where import where
-from spark_streams.operations.commands.run import run
-from spark_streams.operations.commands.serve import serve
+from spark_streams.operations.commands.look.monitor import exporter, top
+from spark_streams.operations.commands.look.server_check import doctor
+from spark_streams.operations.commands.look.show_entries import show, tail, where
+from spark_streams.operations.commands.look.stream_lists import pending, streams, wait
 from spark_streams.operations.commands.shards import shards
-from spark_streams.operations.commands.shared import Group
-from spark_streams.operations.commands.transfer.copy import copy, import_file
-from spark_streams.operations.commands.transfer.export import export
-from spark_streams.operations.commands.trim import trim
-from spark_streams.operations.commands.url import url
+from spark_streams.operations.commands.shared import CommandGroup
+from spark_streams.operations.commands.transfer_entries import copy, export, import_file
 from spark_streams.operations.commands.verify import verify
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rstream")
 def main() -> None:
     """Redis Streams for Spark: show streams and consumer groups, run Spark jobs, serve a stream engine on this machine.
@@ -102,6 +94,7 @@ for _command in (
     *(doctor, verify, init, run, url, serve, show_help),
 ):
     main.add_command(_command)
+dead.add_command(redrive)
 
 if __name__ == "__main__":
     main()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from spark_streams.operations.commands.init import init
+from spark_streams.operations.commands.jobs import init
 from tests.runner import separate_runner
 from tools.servers.server import Server
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from spark_streams.operations.journey import copy_lines, group_line, journey, presence, rows
-from spark_streams.operations.journey.facts import EntryFacts
-from spark_streams.operations.journey.line import Line
+from spark_streams.operations.journey import batches, copies, entry_lines, journey
+from spark_streams.operations.journey.entry_facts import EntryFacts
+from spark_streams.operations.journey.entry_lines import JourneyLine
 from tests.seeds import TIMES
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.soak import soak
@@ -53,18 +53,17 @@ Broken = Callable[[pytest.MonkeyPatch], None]
 
 
 def says_never_added(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(presence, "_absent", lambda *_, **__: Line("never added", "", ""))
+    patch.setattr(entry_lines, "_absent", lambda *_, **__: JourneyLine("never added", "", ""))
 
 
 def says_trimmed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(presence, "_possible", lambda *_: ["trimmed"])
+    patch.setattr(entry_lines, "_possible_ends", lambda *_: ["trimmed"])
 
 
 def counts_wrong(patch: pytest.MonkeyPatch) -> None:
-    right = group_line._undelivered_line
-    patch.setattr(
-        group_line, "_undelivered_line", lambda name, facts: right(name, replace(facts, before=(facts.before or 0) + 1))
-    )
+    right = entry_lines._undelivered_line
+    wrong: Any = lambda name, facts: right(name, replace(facts, before=(facts.before or 0) + 1))  # noqa: E731
+    patch.setattr(entry_lines, "_undelivered_line", wrong)
 
 
 def sees_no_dead_letter(patch: pytest.MonkeyPatch) -> None:
@@ -72,7 +71,7 @@ def sees_no_dead_letter(patch: pytest.MonkeyPatch) -> None:
 
 
 def sees_other_bytes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(copy_lines, "_is_same", lambda facts, copy: False)
+    patch.setattr(copies, "_is_same", lambda facts, copy: False)
 
 
 def says_delivered(patch: pytest.MonkeyPatch) -> None:
@@ -82,14 +81,14 @@ def says_delivered(patch: pytest.MonkeyPatch) -> None:
 
 
 def is_in_no_batch(patch: pytest.MonkeyPatch) -> None:
-    def batch_lines(facts: EntryFacts, *others: object) -> list[Line]:
-        return [Line("no batch", "", "")]
+    def batch_lines(facts: EntryFacts, *others: object) -> list[JourneyLine]:
+        return [JourneyLine("no batch", "", "")]
 
     patch.setattr(journey, "batch_lines", batch_lines)
 
 
 def is_not_archived(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rows, "find_row", lambda *_: [])
+    patch.setattr(batches, "find_row", lambda *_: [])
 
 
 @pytest.mark.in_turn

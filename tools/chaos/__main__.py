@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from spark_streams.operations.verify.checker import Report
+from spark_streams.operations.verify.history import Report
 from tools.chaos import failed_tasks, keyed, killed_driver, replaced_masters, retries, scenes, stopped_driver
 from tools.chaos.job import session
 from tools.chaos.producer import client_of

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_streams.operations.verify.checker import Report, check
-from spark_streams.operations.verify.history import History
+from spark_streams.operations.verify.history import History, Report, check_history
 from tools.chaos.job import Job
 from tools.chaos.producer import Producer
 from tools.chaos.query import SINKS, Fault, Query, into_a_stream
@@ -64,7 +63,7 @@ def judge(failed: Failed) -> None:
     waits = failed.query.fault is not None and failed.query.fault.kind == "wait"
     failed.struck = (failed.query.path / ("twin" if waits else "struck")).exists()
     failed.history = gather(failed.query, failed.producer.added)
-    failed.report = check(failed.history)
+    failed.report = check_history(failed.history)
 
 
 def scene_of(fault: str) -> Callable[[Scene], Outcome]:

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.connector.errors import find_in_text
 from spark_streams.connector.running.run import may_have_more
-from spark_streams.operations.verify.driver import PATIENCE, Driver
+from spark_streams.operations.verify.running_query import PATIENCE, Driver
 from tools.chaos.query import SCHEMA, TRIGGERS, Query
 from tools.chaos.sink import write_to_sink
 from tools.chaos.source import ChaosDataSource

@@ -32,7 +32,7 @@ from spark_streams.connector.shards.names import shards_of
 from spark_streams.connector.sink.send.chunk_writer import append
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.session import Session
-from spark_streams.operations.verify.driver import PATIENCE
+from spark_streams.operations.verify.running_query import PATIENCE
 from tools.chaos.job import Job, error_of, session
 from tools.chaos.query import Query
 from tools.servers.cluster import RedisCluster

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from spark_streams.connector.keys import key_beside
 from spark_streams.connector.source.limits import LIMITS
-from spark_streams.operations.verify.checker import Report, check
-from spark_streams.operations.verify.history import Added, History, Place, Value
+from spark_streams.operations.verify.history import Added, History, Place, Report, Value, check_history
 from tools.chaos.job import Job
 from tools.chaos.producer import Producer
 from tools.chaos.query import SINKS, Fault, Query, into_a_stream
@@ -117,7 +116,7 @@ def run(
     for case in cases.values():
         case.history = gather(case.query, _expected(case))
         case.history.unordered = case.claimed
-        case.report = check(case.history)
+        case.report = check_history(case.history)
         case.report.lost += _missing_for_others(case)
     return cases
 

@@ -21,9 +21,8 @@ from pyspark.sql import functions as F
 
 import spark_streams
 from spark_streams.connector.keys import retry_stream, returned_stream
-from spark_streams.operations.verify.checker import Report
-from spark_streams.operations.verify.driver import PATIENCE
-from spark_streams.operations.verify.history import History
+from spark_streams.operations.verify.history import History, Report
+from spark_streams.operations.verify.running_query import PATIENCE
 from tools.chaos.job import Job, JobFailed, session
 from tools.chaos.scene import Outcome, Scene
 

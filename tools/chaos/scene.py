@@ -17,8 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.connector.running.run import may_have_more
 from spark_streams.connector.source.limits import LIMITS
-from spark_streams.operations.verify.checker import Report, check
-from spark_streams.operations.verify.history import Acknowledged, Added, History, Place
+from spark_streams.operations.verify.history import Acknowledged, Added, History, Place, Report, check_history
 from tools.chaos.job import TOO_SLOW, error_of, start
 from tools.chaos.producer import Producer, client_of
 from tools.chaos.query import Fault, Query, into_a_stream
@@ -213,7 +212,7 @@ class Scene:
         history = gather(query, self.producer.added)
         for name, places in expected.items():
             setattr(history, name, set(places))
-        return Outcome(history, check(history))
+        return Outcome(history, check_history(history))
 
     def is_settled(self, query: Query, stream: str | None = None) -> bool:
         """Whether the group has delivered all entries and none is pending."""

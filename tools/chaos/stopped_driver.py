@@ -17,9 +17,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from spark_streams.operations.verify.checker import Report, check
-from spark_streams.operations.verify.driver import PATIENCE
-from spark_streams.operations.verify.history import History
+from spark_streams.operations.verify.history import History, Report, check_history
+from spark_streams.operations.verify.running_query import PATIENCE
 from tools.chaos.job import Job
 from tools.chaos.producer import Producer
 from tools.chaos.query import SINKS, Fault, Query, into_a_stream
@@ -82,7 +81,7 @@ def run(
     for case in cases.values():
         case.end_error = case.query.ended() or ""
         case.history = gather(case.query, case.producer.added)
-        case.report = check(case.history)
+        case.report = check_history(case.history)
     return cases
 
 

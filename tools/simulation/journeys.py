@@ -21,8 +21,8 @@ from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.session import Session
+from spark_streams.operations.journey.entry_lines import JourneyLine
 from spark_streams.operations.journey.journey import Beside, Journey, journeys
-from spark_streams.operations.journey.line import Line
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.letters import Letter
 from tools.simulation.model import Entry
@@ -105,7 +105,7 @@ def _offsets(offset: Mapping[str, Any]) -> Sequence[Offset] | None:
 class _Judge:
     """Judges the lines about one entry."""
 
-    def __init__(self, world: World, entry: Entry, lines: Sequence[Line]) -> None:
+    def __init__(self, world: World, entry: Entry, lines: Sequence[JourneyLine]) -> None:
         self._world, self._entry, self._lines = world, entry, lines
         self._ever = world.model.stream(entry.stream).ever
         found: Any = world.client.xrange(entry.stream, entry.id, entry.id)
@@ -123,7 +123,7 @@ class _Judge:
         self._judge_batches()
         self._judge_archive()
 
-    def _of(self, *events: str) -> list[Line]:
+    def _of(self, *events: str) -> list[JourneyLine]:
         return [line for line in self._lines if line.event in events]
 
     def _require(self, is_true: bool, what: str) -> None:

@@ -11,8 +11,7 @@ import redis
 
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.offset import StreamOffset
-from spark_streams.operations.verify.checker import check
-from spark_streams.operations.verify.history import Added, History, Outcome, id_key
+from spark_streams.operations.verify.history import Added, History, Outcome, check_history, id_key
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.mixes import is_behind
 from tools.simulation.model import DROPPED, EARLY, Entry
@@ -172,7 +171,7 @@ def at_the_end(world: World) -> None:
         ):
             history.unordered.add(entry.place)
     history.rows = world.sink.rows()
-    report = check(history)
+    report = check_history(history)
     for kind, values in (("lost", report.lost), ("phantom", report.phantom)):
         if values:
             entries = [model.entries[value[1]] for value in values if value[1] in model.entries]

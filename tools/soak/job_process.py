@@ -13,7 +13,7 @@ from string import Template
 
 import redis
 
-from spark_streams.operations.verify.driver import Driver
+from spark_streams.operations.verify.running_query import Driver
 from tools.machine_time import machine_seconds
 
 # -- configurations ----------------------------------------------------------------------------------------------------

@@ -135,18 +135,16 @@ def queries_among(consumers: Iterable[str], *others: str) -> list[str]:
 
 @dataclass(frozen=True)
 class GroupSnapshot:
-    """State of a group. head: of the stream; info: of the group; marks: commit marks of its queries; holders: the
-    running queries, each with ` (process 1 on host)`; absent: queries that the operator has named, whose consumers may
-    be missing from the group."""
+    """State of a group."""
 
     stream: str
     group: str
-    head: StreamState
+    head: StreamState  # of the stream
     info: GroupInfo
     consumers: tuple[ConsumerInfo, ...]
-    marks: Mapping[str, Mark]
-    holders: Mapping[str, str]
-    absent: tuple[str, ...] = ()
+    marks: Mapping[str, Mark]  # commit marks of its queries
+    holders: Mapping[str, str]  # the running queries, each with ` (process 1 on host)`
+    absent: tuple[str, ...] = ()  # queries that the operator has named: their consumers may be missing from the group
 
     @property
     def position(self) -> StreamId:
@@ -337,13 +335,12 @@ def _groups_of_keys(keys: Sequence[bytes], kind: str, groups: Sequence[tuple[str
 
 @dataclass(frozen=True)
 class GroupKey:
-    """One key. kind: lease, committed …; consumer: empty for a key of the group as a whole; stream: the stream beside
-    which it is, empty if there is none."""
+    """One key."""
 
     key: bytes
-    kind: str
-    consumer: str = ""
-    stream: str = ""
+    kind: str  # lease, committed …
+    consumer: str = ""  # empty: of the group as a whole
+    stream: str = ""  # beside which it is; empty: none
 
 
 def find_group_keys(server: Server, streams_of: Mapping[str, Iterable[str]]) -> dict[str, list[GroupKey]]:

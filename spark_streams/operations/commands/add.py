@@ -14,8 +14,8 @@ from spark_streams.base.given_text import parse_assignment
 from spark_streams.base.printable import is_utf8, name_text, printable
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import SchemaError, ServerReplyError
-from spark_streams.operations.commands.entry import no_such_entry, parse_id
-from spark_streams.operations.commands.groups.group_change import REFUSED
+from spark_streams.operations.commands.dry_run import REFUSED
+from spark_streams.operations.commands.print_entry import no_such_entry, parse_id
 from spark_streams.operations.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 
 if TYPE_CHECKING:
@@ -109,13 +109,13 @@ def add(
 def _changed(server: Server, stream: str, again: str, fields: Sequence[str], unset: Sequence[str]) -> list[str]:
     """Return the fields of an entry after these changes. Raises StreamStateError, OptionError, TransformError."""
     from spark_streams.connector.admin.dead_letters import FieldChanges, StreamEntry
-    from spark_streams.operations.transfer.entries import Entry
+    from spark_streams.operations.transfer.transferred import TransferEntry
 
     wanted = parse_id(again)[0]
     rows = server.execute("XRANGE", stream, bytes(wanted), bytes(wanted))
     if not rows:
         raise no_such_entry(server, stream, again)
-    texts = StreamEntry(str(wanted), Entry(wanted, rows[0][1]).texts())
+    texts = StreamEntry(str(wanted), TransferEntry(wanted, rows[0][1]).texts())
     return [word for pair in FieldChanges.parse(fields, unset).apply(texts, "entry") for word in pair]
 
 
@@ -194,7 +194,7 @@ def _pairs(words: Sequence[str]) -> list[str]:
     return fields
 
 
-class _Number(str):
+class _JsonNumber(str):
     """A number with its original digits."""
 
 
@@ -211,7 +211,7 @@ def _lines(lines: Iterable[bytes]) -> Iterator[list[str]]:
 def _fields(line: bytes) -> list[str]:
     """Return the fields of a line: name, value, name, value … Raises SchemaError."""
     try:
-        value = json.loads(line.decode(), parse_int=_Number, parse_float=_Number, parse_constant=_Number)
+        value = json.loads(line.decode(), parse_int=_JsonNumber, parse_float=_JsonNumber, parse_constant=_JsonNumber)
         if not isinstance(value, Mapping):
             raise SchemaError("is not a JSON object; write one JSON object on each line")
         fields = [word for name, content in value.items() if content is not None for word in (name, _text(content))]
@@ -242,7 +242,7 @@ def _text(value: object) -> str:
 
 def _json(value: object) -> str:
     """Return JSON in which numbers keep their digits."""
-    if isinstance(value, _Number):
+    if isinstance(value, _JsonNumber):
         return str(value)
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{json.dumps(k, ensure_ascii=False)}:{_json(v)}" for k, v in value.items()) + "}"

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from spark_streams.base.extras import command_for
 from spark_streams.connector.errors import ConfigError
-from spark_streams.operations.commands.decoding import decode_options
+from spark_streams.operations.commands.print_entry import decode_options
 from spark_streams.operations.commands.shared import (
     address_of,
     login_environment,

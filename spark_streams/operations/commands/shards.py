@@ -10,9 +10,9 @@ import click
 
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.operator_commands import redrive_command
-from spark_streams.operations.commands.names import require_existing
+from spark_streams.operations.commands.dry_run import change_line, yes_option
 from spark_streams.operations.commands.shared import connect, json_option, print_json, print_table, say, url_option
-from spark_streams.operations.commands.yes import change_line, yes_option
+from spark_streams.operations.commands.stream_names import require_existing
 
 if TYPE_CHECKING:
     from spark_streams.connector.admin.streams import ShardSet, ShardsSnapshot
@@ -143,13 +143,13 @@ def _list(server: Server, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class _Row:
-    """A set of shards. shards: their number; column: by which they are chosen; key: whether the registry key exists."""
+    """A set of shards."""
 
     stream: str
-    shards: int
-    column: str | None
+    shards: int  # their number
+    column: str | None  # by which they are chosen
     lost: list[str]
-    key: bool
+    key: bool  # whether the registry key exists
 
     def facts(self) -> dict[str, object]:
         """Return the row as a JSON object."""

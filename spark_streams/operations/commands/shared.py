@@ -31,7 +31,7 @@ TARGET = "to-"  # prefix of the options for a second server
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group of commands. An RStreamError is printed as one line, with exit code 1, and so is a missing extra."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:

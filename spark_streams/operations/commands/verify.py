@@ -85,10 +85,9 @@ def verify(
         raise click.UsageError("verify kills the driver, so it must be on this machine; remove --deploy-mode cluster")
     if not spark_submit and (package := missing_package()):
         raise UnsupportedError(lacks("rstream verify", package))
-    from spark_streams.operations.verify.page import page
-    from spark_streams.operations.verify.plan import Plan
-    from spark_streams.operations.verify.result import HELD, UNPROVED
-    from spark_streams.operations.verify.run import verify as run
+    from spark_streams.operations.verify.result import HELD, UNPROVED, page
+    from spark_streams.operations.verify.running_query import RunPlan
+    from spark_streams.operations.verify.verify_run import verify as run
 
     began = time.monotonic()
 
@@ -101,7 +100,7 @@ def verify(
         chosen = secrets.randbelow(1_000_000) if seed is None else seed
         options = {option: login[name] for name, option in _OPTIONS.items() if name in login}
         name = f"rstream-verify-{secrets.token_hex(8)}"
-        plan = Plan(name, chosen, 60 * minutes, options, spark_submit, allow_failover, keep)
+        plan = RunPlan(name, chosen, 60 * minutes, options, spark_submit, allow_failover, keep)
         tell(f"{plan.prefix} on {address}, seed {chosen}")
         try:
             result = run(plan, address, login, tell, partial(_handle_signals, signal.SIG_IGN))

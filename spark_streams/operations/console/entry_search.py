@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.wire.connection.connection import PageSizer, ReplyError
+from spark_streams.connector.admin.streams import PageSizer
+from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.json_filter import LONGEST, JsonFilter

@@ -10,17 +10,15 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from spark_streams.connector.deadletter.waiting_entries import WaitingEntries
+from spark_streams.connector.admin.groups import WaitingEntries
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.lag.margin import Margin
 from spark_streams.connector.lag.survey import Survey
 from spark_streams.operations.console.charts.history import LagHistory
 from spark_streams.operations.console.merged_shards import merge_held, merge_margins, merge_shards, stream_of
 from spark_streams.operations.console.short_names import is_short, with_short_names
-from spark_streams.operations.monitor.exporter.dead_letters import Reason
-from spark_streams.operations.monitor.exporter.snapshot import Snapshot
-from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
 from spark_streams.operations.monitor.held import Held, unused
+from spark_streams.operations.monitor.snapshots import Reason, Snapshot, SnapshotCache
 
 _LOOKED_AT = 15.0  # seconds after a request during which snapshots go on
 _SHARE = 4  # a snapshot begins this many durations of the last one after its end, at least

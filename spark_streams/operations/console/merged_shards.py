@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.base.ids import StreamId
+from spark_streams.connector.admin.streams import Shard
 from spark_streams.connector.lag.margin import Margin, order
 from spark_streams.connector.lag.survey import ConsumerLag, GroupLag, StreamSummary, Survey
-from spark_streams.connector.shards.names import Shard
 from spark_streams.operations.monitor.held import Held
 
 

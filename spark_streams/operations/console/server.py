@@ -25,8 +25,7 @@ from spark_streams.operations.console.changes import Changes
 from spark_streams.operations.console.live import Live
 from spark_streams.operations.console.request.connections import Connection
 from spark_streams.operations.console.site import Site
-from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
-from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
+from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
 
 _SNAPSHOT_SECONDS = 60.0  # that a snapshot may take
 _BACKLOG = 64  # connections that are accepted at once

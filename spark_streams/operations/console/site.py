@@ -18,9 +18,10 @@ from starlette.responses import HTMLResponse
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.printable import printable_lines
 from spark_streams.base.version import __version__
+from spark_streams.connector.admin.streams import Shown
 from spark_streams.connector.deadletter.envelope import raw, text
 from spark_streams.connector.operator_commands import shell_line
-from spark_streams.connector.schemas.decode_process import FieldDecoders, Shown
+from spark_streams.connector.schemas.decode_process import FieldDecoders
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server

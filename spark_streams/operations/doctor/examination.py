@@ -1,39 +1,270 @@
-"""All checks of one server."""
+"""All checks of one server, and of a cluster: slots, replicas, epochs, versions, and each node as a single server."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
-from spark_streams.connector.wire.connection.connection import Connection
-from spark_streams.operations.doctor import clock, durability, kind, limits, memory, replication, rights, stream_counts
-from spark_streams.operations.doctor.asking import fetch_facts
-from spark_streams.operations.doctor.finding import Finding, sorted_by_level
-from spark_streams.operations.doctor.server_facts import ServerFacts
+from spark_streams.connector.admin.streams import Node, SlotMap, connect_to_node, topology_of, unreachable_reason
+from spark_streams.connector.errors import LoginError, NotPermittedError, ServerReplyError, ServerUnreachableError
+from spark_streams.connector.keys import SLOTS
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.connection.connection import Connection, ReplyError
+from spark_streams.operations.doctor.rights import USES, Missing, ask_rights, rights_findings
+from spark_streams.operations.doctor.server_facts import Level, ServerFacts, ServerFinding, fetch_facts, sorted_by_level
+from spark_streams.operations.doctor.server_findings import (
+    check_clock,
+    check_kind,
+    check_limits,
+    check_memory,
+    check_persistence,
+    check_replication,
+)
+from spark_streams.operations.doctor.stream_findings import ask_streams, check_stream_sizes
 
 
-def examine(
+def examine_server(
     server: Connection,
-    uses: Sequence[str] = rights.USES,
+    uses: Sequence[str] = USES,
     streams: Sequence[str] = (),
     now: Callable[[], float] = time.time,
-) -> tuple[ServerFacts, list[Finding]]:
+) -> tuple[ServerFacts, list[ServerFinding]]:
     """Return the facts of the server, and the findings, the worst first. uses, streams: for which rights are checked;
     the streams are examined, too. Raises ServerUnreachableError."""
     facts = fetch_facts(server, now)
-    lacks = rights.ask_rights(server, uses, streams)
-    of_streams = stream_counts.ask_streams(server, streams)
-    return facts, sorted_by_level([*judge(facts), *of_streams, *rights.findings(facts.user, lacks, streams)])
+    lacks = ask_rights(server, uses, streams)
+    of_streams = ask_streams(server, streams)
+    return facts, sorted_by_level([*judge_server(facts), *of_streams, *rights_findings(facts.user, lacks, streams)])
 
 
-def judge(facts: ServerFacts) -> list[Finding]:
+def judge_server(facts: ServerFacts) -> list[ServerFinding]:
     """Return the findings that follow from the facts. Pure."""
     return [
-        *kind.check(facts),
-        *durability.check(facts),
-        *memory.check(facts),
-        *replication.check(facts),
-        *clock.check(facts),
-        *limits.check(facts),
-        *stream_counts.check(facts),
+        *check_kind(facts),
+        *check_persistence(facts),
+        *check_memory(facts),
+        *check_replication(facts),
+        *check_clock(facts),
+        *check_limits(facts),
+        *check_stream_sizes(facts),
     ]
+
+
+_AT_ONCE = 16  # nodes that are connected to at the same time: a node that does not answer takes seconds
+_SHOWN = 3  # values of one finding, if the nodes differ
+_FAILS = "queries that use its streams wait for a minute, then fail"
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One node of a cluster."""
+
+    node: Node
+    master: Node | None = None  # of a replica
+    facts: ServerFacts | None = None  # None: the node is not reached
+    why: str = ""  # it is not reached
+    is_shut_out: bool = False  # it refuses the login
+    view: SlotMap | None = None  # the slots as this node sees them
+    lacks: Mapping[str, Missing] = field(default_factory=dict)  # missing rights by use
+    of_streams: tuple[ServerFinding, ...] = ()  # findings of the named streams that it holds
+
+    @property
+    def name(self) -> str:
+        """`host:port`."""
+        return name_of(self.node)
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """address: without its login; map: None if the user may not ask for the slots, and then the members are the nodes
+    that the URL names; members: masters first."""
+
+    address: str
+    map: SlotMap | None
+    members: tuple[Member, ...]
+
+    @property
+    def reached(self) -> dict[Member, ServerFacts]:
+        """The nodes that answered."""
+        return {member: member.facts for member in self.members if member.facts is not None}
+
+    @property
+    def used_memory(self) -> int:
+        """Bytes in use on all masters that answered."""
+        return sum(server.number("used_memory") for member, server in self.reached.items() if member.master is None)
+
+    @property
+    def covered(self) -> int | None:
+        """Number of slots that have a node; None if the user may not ask for the slots."""
+        return None if self.map is None else sum(owner is not None for owner in self.map.owners)
+
+
+def name_of(node: Node) -> str:
+    """`host:port`."""
+    host, port = node
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def examine_cluster(
+    address: Address,
+    uses: Sequence[str] = USES,
+    streams: Sequence[str] = (),
+    now: Callable[[], float] = time.time,
+) -> tuple[ClusterFacts, list[ServerFinding]]:
+    """Return the nodes and the findings, the worst first. Raises ServerUnreachableError if no node answers, LoginError,
+    UnsupportedError if the server is not a cluster."""
+    try:
+        slot_map = topology_of(address).refresh()
+    except NotPermittedError:
+        slot_map = None
+
+    def fetch_member(member: Member) -> Member:
+        try:
+            server = connect_to_node(address, member.node)
+        except (ServerUnreachableError, ServerReplyError) as error:
+            return replace(member, why=unreachable_reason(address, error), is_shut_out=isinstance(error, LoginError))
+        try:
+            slots, cluster_info = server.pipeline([("CLUSTER", "SLOTS"), ("CLUSTER", "INFO")])
+            view = None if isinstance(slots, ReplyError) else SlotMap.read(member.node, slots, cluster_info)
+            lacks = ask_rights(server, uses, streams, in_cluster=True)
+            of_streams = tuple(ask_streams(server, streams))
+            return replace(member, facts=fetch_facts(server, now), view=view, lacks=lacks, of_streams=of_streams)
+        finally:
+            server.close()
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        facts = ClusterFacts(str(address), slot_map, tuple(threads.map(fetch_member, _members(address, slot_map))))
+    of_members = [
+        (member.name, [*member.of_streams, *rights_findings(server.user, member.lacks, streams)])
+        for member, server in facts.reached.items()
+    ]
+    return facts, sorted_by_level([*judge_cluster(facts), *merge(of_members)])
+
+
+def _members(address: Address, slot_map: SlotMap | None) -> list[Member]:
+    if slot_map is None:
+        return [Member(node) for node in address.nodes]
+    return [
+        *map(Member, slot_map.masters),
+        *(Member(node, master) for master in slot_map.masters for node in slot_map.followers[master]),
+    ]
+
+
+def judge_cluster(facts: ClusterFacts) -> list[ServerFinding]:
+    """Return what follows from the answers of the nodes. Pure."""
+    cluster_findings = [] if facts.map is None else [*_slots(facts), *_epochs(facts, facts.map), *_replicas(facts)]
+    return [*cluster_findings, *_versions(facts), *merge((member.name, _of_one(member)) for member in facts.members)]
+
+
+def merge(node_findings: Iterable[tuple[str, Sequence[ServerFinding]]]) -> list[ServerFinding]:
+    """Join the findings of several nodes, (node, findings) each, that have the same effect and remedy."""
+    alike: dict[ServerFinding, list[tuple[str, str]]] = {}
+    for node, findings in node_findings:
+        for finding in findings:
+            alike.setdefault(replace(finding, observation=""), []).append((node, finding.observation))
+    return [
+        replace(
+            finding,
+            observation=_joined(observation for _, observation in observations),
+            nodes=tuple(dict.fromkeys(node for node, _ in observations)),
+        )
+        for finding, observations in alike.items()
+    ]
+
+
+def _joined(observations: Iterable[str]) -> str:
+    different = list(dict.fromkeys(observations))
+    return "; ".join(different[:_SHOWN]) + (f" … ({len(different)} in all)" if len(different) > _SHOWN else "")
+
+
+def _slots(facts: ClusterFacts) -> list[ServerFinding]:
+    bare = SLOTS - (facts.covered or 0)
+    if not bare:
+        return [ServerFinding(Level.OK, "slots", f"all {SLOTS:,} slots have a node")]
+    effect = (
+        "all nodes refuse commands (CLUSTERDOWN), unless cluster-require-full-coverage is no: queries wait for a "
+        "minute, then fail"
+    )
+    remedy = (
+        "start the nodes that served these slots; only if they are lost permanently: redis-cli --cluster fix "
+        f"{_answering(facts)}"
+    )
+    return [ServerFinding(Level.DANGER, "slots", f"{bare:,} of {SLOTS:,} slots have no node", effect, remedy)]
+
+
+def _epochs(facts: ClusterFacts, slot_map: SlotMap) -> list[ServerFinding]:
+    views = {member: member.view for member in facts.members if member.view is not None}
+    newest = max((view.epoch for view in views.values()), default=0)
+    odd = [
+        member
+        for member, view in views.items()
+        if (view.epoch, view.owners, view.is_ok) != (newest, slot_map.owners, True)
+    ]
+    if not odd or facts.covered != SLOTS:
+        return []
+    observation = "these nodes are at an older epoch, see other owners of slots, or report the cluster as down"
+    effect = (
+        "this is normal for seconds after a failover and while slots move; if it stays, queries wait for a minute, "
+        "then fail"
+    )
+    remedy = (
+        "run rstream doctor again; if the finding stays, start the nodes that are down, repair the network between the "
+        "nodes, including the cluster bus (port + 10,000), then run "
+        f"redis-cli --cluster check {_answering(facts)}"
+    )
+    return [ServerFinding(Level.WARNING, "epochs", observation, effect, remedy, tuple(member.name for member in odd))]
+
+
+def _replicas(facts: ClusterFacts) -> list[ServerFinding]:
+    """Check that each master has a replica, also by its own INFO: CLUSTER SLOTS lists a new replica late."""
+    replicated = {member.master for member in facts.members}
+    replicated |= {member.node for member, server in facts.reached.items() if server.number("connected_slaves")}
+    unreplicated = tuple(
+        member.name for member in facts.members if member.master is None and member.node not in replicated
+    )
+    effect = f"if it goes down, no replica takes over, and entries that its disk loses are lost: {_FAILS}"
+    remedy = "redis-cli --cluster add-node NEW:PORT ANY:PORT --cluster-slave --cluster-master-id MASTER-ID"
+    return (
+        [ServerFinding(Level.WARNING, "replicas", "a master without a replica", effect, remedy, unreplicated)]
+        if unreplicated
+        else []
+    )
+
+
+def _versions(facts: ClusterFacts) -> list[ServerFinding]:
+    versions = sorted({f"{server.kind} {server.version}" for server in facts.reached.values() if server.version})
+    observation = f"the nodes run different versions: {', '.join(versions)}"
+    effect = "an older replica may not be able to follow a newer master, and features may be missing after a failover"
+    remedy = "run the same version on all nodes: update the replicas first, then run CLUSTER FAILOVER on them"
+    return [ServerFinding(Level.WARNING, "versions", observation, effect, remedy)] if len(versions) > 1 else []
+
+
+def _of_one(member: Member) -> list[ServerFinding]:
+    """Check a node as a single server. A replica is checked too, because it may become the master."""
+    if member.facts is None:
+        return [_unreached(member)]
+    checks = [check_kind, check_persistence, check_memory, check_limits, check_clock]
+    checks += [check_replication] if member.master is None else []
+    return [finding for check in checks for finding in check(member.facts)]
+
+
+def _unreached(member: Member) -> ServerFinding:
+    role, level = ("master", Level.DANGER) if member.master is None else ("replica", Level.WARNING)
+    effect = _FAILS if member.master is None else f"if it becomes the master, {_FAILS}"
+    if member.is_shut_out:
+        observation = f"the {role} refuses this user or its password, which other nodes accept"
+        return ServerFinding(
+            level, "nodes", observation, effect, "run ACL SETUSER and ACL SAVE on every node, replicas too"
+        )
+    observation = f"the {role} is not reachable from here: {member.why.replace(member.name, 'it')}"
+    remedy = (
+        "start it, or let the nodes announce addresses that driver and executors reach (cluster-announce-ip, "
+        "tls-cluster)"
+    )
+    return ServerFinding(level, "nodes", observation, effect, remedy)
+
+
+def _answering(facts: ClusterFacts) -> str:
+    return next((member.name for member in facts.reached), facts.members[0].name)

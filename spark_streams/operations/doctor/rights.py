@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from spark_streams.connector.admin.streams import missing_right
 from spark_streams.connector.wire.connection.connection import Connection, ReplyError
 from spark_streams.connector.wire.replies.replies import is_not_permitted
-from spark_streams.operations.doctor.finding import Finding, Level
+from spark_streams.operations.doctor.server_facts import Level, ServerFinding
 
 LOOKING, READING, WRITING, REDRIVE = "looking", "reading", "writing", "redrive"
 USES = (LOOKING, READING, WRITING, REDRIVE)
@@ -112,7 +112,7 @@ def ask_rights(
     return missing
 
 
-def findings(user: str, missing: Mapping[str, Missing], streams: Sequence[str]) -> list[Finding]:
+def rights_findings(user: str, missing: Mapping[str, Missing], streams: Sequence[str]) -> list[ServerFinding]:
     """Return one finding for all uses that lack nothing, and one for each set of missing rights."""
     who = f"user {user}" if user else "the URL's user"
     same: dict[Missing, list[str]] = {}
@@ -124,14 +124,16 @@ def findings(user: str, missing: Mapping[str, Missing], streams: Sequence[str]) 
         on = (
             f"on {', '.join(streams)} and rstream:*" if streams else "on rstream:* (--stream NAME also checks a stream)"
         )
-        rights_findings.append(Finding(Level.OK, "rights", f"{who} has all rights for {_listed(complete_uses)}, {on}"))
+        rights_findings.append(
+            ServerFinding(Level.OK, "rights", f"{who} has all rights for {_listed(complete_uses)}, {on}")
+        )
     return rights_findings
 
 
-def _lacking(who: str, user: str, uses: Sequence[str], lacks: Missing) -> Finding:
+def _lacking(who: str, user: str, uses: Sequence[str], lacks: Missing) -> ServerFinding:
     unknown = f" ({lacks.unknown})" if lacks.unknown else ""
     rights = " ".join(_grouped(lacks.rights))
-    return Finding(
+    return ServerFinding(
         Level.WARNING, "rights", f"{who} lacks rights for {_listed(uses)}: {rights}{unknown}",
         "a query or command that needs one of them fails with an error that names it (RSTREAM_NOT_PERMITTED)",
         f"ACL SETUSER {user or 'USER'} {rights}" + (" +@transaction; then run this again" if lacks.unknown else ""),

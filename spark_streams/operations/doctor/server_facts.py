@@ -1,11 +1,67 @@
-"""Facts of a server, parsed from its replies. Pure."""
+"""What the doctor asks a server, its answers as values, and what a finding is. Nothing on the server changes.
+
+A command that the user may not run is noted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from spark_streams.base.numbers import parse_number
+from spark_streams.connector.admin.groups import milliseconds
+from spark_streams.connector.admin.streams import info, pairs
+from spark_streams.connector.wire.connection.connection import Connection, Reply, ReplyError
+from spark_streams.connector.wire.replies.replies import is_not_permitted
+
+
+class Level(StrEnum):
+    """Severity. note: worth knowing, often intended; warning: entries may be lost, or a query may stop; danger: entries
+    will be lost, or nothing can be written."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    DANGER = "danger"
+
+
+_ORDER = list(Level)
+
+
+@dataclass(frozen=True)
+class ServerFinding:
+    """One result of a check."""
+
+    level: Level
+    about: str  # its subject, a word or two
+    observation: str  # the state of the server
+    effect: str = ""  # on queries; may be empty
+    remedy: str = ""  # what to do; may be empty
+    nodes: tuple[str, ...] = ()  # of a cluster; empty for a single server and for the cluster as a whole
+
+    def for_json(self) -> dict[str, object]:
+        """Return the finding as a JSON object."""
+        return {
+            "level": str(self.level),
+            "about": self.about,
+            "said": self.observation,
+            "effect": self.effect,
+            "remedy": self.remedy,
+            "nodes": list(self.nodes),
+        }
+
+
+def worst(findings: Iterable[ServerFinding]) -> Level:
+    """Return the worst level of the findings."""
+    return max((finding.level for finding in findings), key=_ORDER.index, default=Level.OK)
+
+
+def sorted_by_level(findings: Iterable[ServerFinding]) -> list[ServerFinding]:
+    """Return the findings with the worst first, otherwise in their order."""
+    return sorted(findings, key=lambda finding: -_ORDER.index(finding.level))
+
 
 Version = tuple[int, ...]
 
@@ -23,18 +79,16 @@ class Clock:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """The facts. address: without its login; hello, info, client: replies of HELLO, INFO and CLIENT INFO; config: the
-    settings of CONFIG GET; refused: commands that the user may not run; trims_by_acked: whether XTRIM supports ACKED,
-    None: not known."""
+    """What a server has answered."""
 
-    address: str
-    hello: Mapping[str, str] = field(default_factory=dict)
-    info: Mapping[str, str] = field(default_factory=dict)
-    config: Mapping[str, str] = field(default_factory=dict)
-    client: Mapping[str, str] = field(default_factory=dict)
-    refused: tuple[str, ...] = ()
+    address: str  # without its login
+    hello: Mapping[str, str] = field(default_factory=dict)  # the reply of HELLO
+    info: Mapping[str, str] = field(default_factory=dict)  # of INFO
+    config: Mapping[str, str] = field(default_factory=dict)  # settings of CONFIG GET
+    client: Mapping[str, str] = field(default_factory=dict)  # of CLIENT INFO
+    refused: tuple[str, ...] = ()  # commands that the user may not run
     clock: Clock | None = None
-    trims_by_acked: bool | None = None
+    trims_by_acked: bool | None = None  # whether XTRIM supports ACKED; None: not known
 
     @property
     def kind(self) -> str:
@@ -104,3 +158,79 @@ def numbers(version: str) -> Version:
 def whole_or_zero(text: str) -> int:
     """Return a whole number, 0 if the text is not one."""
     return parse_number(text, minimum=-(2**63)) or 0
+
+
+SETTINGS = (
+    *("appendonly", "appendfsync", "save", "stop-writes-on-bgsave-error"),
+    *("min-replicas-to-write", "replica-read-only", "maxclients", "timeout"),
+    *("proto-max-bulk-len", "client-query-buffer-limit", "client-output-buffer-limit"),
+)
+_ROUNDS = 3  # requests for the time: the fastest one is the most exact
+
+
+def fetch_facts(server: Connection, now: Callable[[], float] = time.time) -> ServerFacts:
+    """Return the facts of a server. now: this machine's clock, in seconds. Raises ServerUnreachableError."""
+    hello, info_reply, client, trimming = server.pipeline(
+        [("HELLO", "2"), ("INFO",), ("CLIENT", "INFO"), ("COMMAND", "DOCS", "XTRIM")]
+    )
+    config, may_configure = _settings(server)
+    refused = [
+        name for name, is_there in (("INFO", isinstance(info_reply, bytes)), ("CONFIG", may_configure)) if not is_there
+    ]
+    return ServerFacts(
+        address=str(server.address),
+        hello=_texts(hello),
+        info=info(info_reply) if isinstance(info_reply, bytes) else {},
+        config=config,
+        client=_words(client) if isinstance(client, bytes) else {},
+        refused=tuple(refused),
+        clock=_clock(server, now),
+        trims_by_acked=None if is_not_permitted(trimming) else _names_acked(trimming),
+    )
+
+
+def _names_acked(docs: Reply) -> bool:
+    """Whether COMMAND DOCS names ACKED, as a token or in the syntax. A server without DOCS (Redis before 7.0) has no
+    ACKED."""
+    if isinstance(docs, list):
+        return any(map(_names_acked, docs))
+    return isinstance(docs, bytes) and b"ACKED" in docs
+
+
+def _settings(server: Connection) -> tuple[Mapping[str, str], bool]:
+    """Return the settings, and whether the user may run CONFIG. Old or managed servers do not have all settings."""
+    replies = server.pipeline([("CONFIG", "GET", name) for name in SETTINGS])
+    settings = {name: reply[1] for name, reply in zip(SETTINGS, replies, strict=True) if _is_setting(reply)}
+    return {name: value.decode("utf-8", "replace") for name, value in settings.items()}, bool(settings)
+
+
+def _is_setting(reply: Reply) -> bool:
+    return not isinstance(reply, ReplyError) and len(reply) == 2
+
+
+def _clock(server: Connection, now: Callable[[], float]) -> Clock | None:
+    """Return how far the server's clock is ahead of this machine's, by the fastest of several replies."""
+    clocks = list[Clock]()
+    for _ in range(_ROUNDS):
+        sent_ms = now() * 1000
+        [reply] = server.pipeline([("TIME",)])
+        received_ms = now() * 1000
+        if isinstance(reply, ReplyError):
+            return None
+        clocks.append(Clock(milliseconds(reply) - (sent_ms + received_ms) / 2, (received_ms - sent_ms) / 2))
+    return min(clocks, key=lambda clock: clock.uncertain_ms)
+
+
+def _texts(reply: Reply) -> Mapping[str, str]:
+    """Return the names and values of a map that are text."""
+    if not isinstance(reply, list):
+        return {}
+    fields = pairs(reply)
+    return {
+        name.decode(): value.decode("utf-8", "replace") for name, value in fields.items() if isinstance(value, bytes)
+    }
+
+
+def _words(line: bytes) -> Mapping[str, str]:
+    """Parse `name=value name=value`."""
+    return dict(word.split("=", 1) for word in line.decode("utf-8", "replace").split() if "=" in word)

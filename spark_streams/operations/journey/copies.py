@@ -4,7 +4,9 @@
     dl.previous = orders:dead/7-0        a dead letter of what the dead letter 7-0 was sent back as
     dl.redriven = 1 … orders:dead/7-0    an entry that the dead letter 7-0 was sent back as
 
-Streams are read page by page as `rstream dead` reads them, up to a number of entries.
+Streams are read page by page as `rstream dead` reads them, up to a number of entries. The lines about copies are pure.
+A redrive deletes the dead letter that it sends back, and the new entry names the dead letter, not the first entry. Any
+producer may write such a field, so what only a field says is not exact.
 """
 
 from __future__ import annotations
@@ -15,32 +17,40 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.base.ids import MIN_ID, StreamId, is_time
 from spark_streams.base.printable import name_text
+from spark_streams.base.times import moment
+from spark_streams.base.units import counted
 from spark_streams.connector.admin.dead_letters import (
     Criteria,
     DeadLetterPage,
     Extent,
     Mask,
+    attempts_in,
     dead_letter_pages,
     dead_letters_of,
+    delay_after,
 )
-from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, raw, text
+from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, open_envelope, raw, split_mark, text
+from spark_streams.connector.keys import read_retry_stream
+from spark_streams.connector.wire.connection.connection import Reply
 from spark_streams.connector.wire.replies.xinfo import stream_states
 from spark_streams.connector.wire.session import Session
+from spark_streams.operations.journey.entry_facts import EntryFacts
+from spark_streams.operations.journey.entry_lines import JourneyLine
 
 Matches = Callable[[DeadLetterPage], Mask]
 
 
 @dataclass(frozen=True)
 class Copy:
-    """stream, id: where it is; pairs: its own fields; envelope: names without `dl.`; mark: of a sent-back entry."""
+    """An entry that names another one."""
 
-    stream: bytes
+    stream: bytes  # where the copy is
     id: StreamId
-    pairs: tuple[tuple[bytes, bytes], ...]
-    envelope: Mapping[str, str]
-    mark: RedriveMark | None = None
+    pairs: tuple[tuple[bytes, bytes], ...]  # its own fields
+    envelope: Mapping[str, str]  # names without `dl.`
+    mark: RedriveMark | None = None  # of a sent-back entry
 
 
 @dataclass(frozen=True)
@@ -109,3 +119,124 @@ def _copies(stream: bytes, page: DeadLetterPage, mask: Mask) -> Sequence[Copy]:
 def name_of(copy: Copy) -> str:
     """Return stream and ID of a copy as the envelope's `dl.previous` writes them."""
     return f"{text(copy.stream)}/{copy.id}"
+
+
+_FORGED = "any producer may write this field"
+_NAMED = ("reason", "message", "query", "batch", "stage", "redrives", "previous")  # of the envelope, in JSON
+
+
+def copy_line(facts: EntryFacts, copy: Copy, doubt: str, delays: Reply) -> JourneyLine:
+    """Return the line of a dead letter, or of an entry that waits for a retry or was returned. doubt: why a stranger
+    may have written the dead letter; delays: of the group, as `delays_key` has them."""
+    retry = read_retry_stream(text(copy.stream))
+    return _dead_line(facts, copy, doubt) if retry is None else _retry_line(copy, retry.attempts, delays)
+
+
+def _dead_line(facts: EntryFacts, copy: Copy, doubt: str) -> JourneyLine:
+    envelope, same = copy.envelope, _is_same(facts, copy)
+    why = ": ".join(part for part in (envelope.get("reason"), envelope.get("message")) if part) or "no reason given"
+    compared = "byte for byte" if same else "with other fields"
+    compared = "not compared, because the entry is gone" if same is None else compared
+    batch = f", batch {envelope['batch']}" if envelope.get("batch") else ""
+    named = {name: envelope[name] for name in _NAMED if envelope.get(name)}
+    return JourneyLine(
+        "dead",
+        f"dead letter {name_of(copy)}, {compared}{batch}: {why}",
+        f"envelope of {name_of(copy)}",
+        _time(envelope.get("last-failed", "")) or _time_of(copy, facts),
+        doubt,
+        envelope.get("group", ""),
+        {**_place(copy), "same_fields": same, **named},
+    )
+
+
+def _is_same(facts: EntryFacts, copy: Copy) -> bool | None:
+    """Whether the copy has the entry's fields byte for byte; None: the entry is gone."""
+    if facts.fields is None:
+        return None
+    fields = split_mark(facts.fields)[0]
+    return tuple(zip(fields[0::2], fields[1::2], strict=True)) == copy.pairs
+
+
+def _retry_line(copy: Copy, attempts: int | None, delays: Reply) -> JourneyLine:
+    group, values = copy.envelope.get("group", ""), _place(copy)
+    if attempts is None:
+        shown = f"returned after {attempts_in(copy.envelope.get('deliveries', ''))} attempts, as {name_of(copy)}"
+        return JourneyLine("returned", shown, f"envelope of {name_of(copy)}", copy.id.ms, "", group, values)
+    shown, source = f"waits for attempt {attempts + 1} as {name_of(copy)}", "XRANGE, retry delays of the group"
+    delay, values = delay_after(delays, attempts), {**values, "attempt": attempts + 1}
+    if delay is None:
+        why = "no delay is recorded: without a query that has retryDelay it is not returned"
+        return JourneyLine("waiting", shown, source, copy.id.ms, why, group, values)
+    return JourneyLine("waiting", shown, source, copy.id.ms, "", group, {**values, "due_ms": copy.id.ms + delay})
+
+
+def origin_lines(facts: EntryFacts) -> list[JourneyLine]:
+    """Return what the entry itself says of its past: the dead letter that it was, or the entry that it is a copy of."""
+    if facts.fields is None:
+        return []
+    own, mark = split_mark(facts.fields)
+    envelope = open_envelope(own)[1]
+    lines = []
+    if {"stream", "id"} <= envelope.keys():
+        shown = f"a copy of {envelope['stream']}/{envelope['id']} (dead letter or retry)"
+        values: dict[str, object] = {"of_stream": envelope["stream"], "of_id": envelope["id"]}
+        lines.append(
+            JourneyLine("copy", shown, "its envelope", _time(envelope.get("last-failed", "")), _FORGED, facts=values)
+        )
+    if mark is not None:
+        shown = f"sent back from dead letter {mark.previous}, redrive {mark.redrives}"
+        at = facts.id.ms if is_time(facts.id, facts.now) else None
+        values = {"previous": mark.previous, "redrive": mark.redrives}
+        lines.append(JourneyLine("sent back from", shown, "its field dl.redriven", at, _FORGED, facts=values))
+    return lines
+
+
+def sent_back_lines(facts: EntryFacts, found: Found, is_moving: bool) -> list[JourneyLine]:
+    """Return what a dead letter was sent back as. is_moving: a redrive of its stream is writing entries just now."""
+    lines, is_left = [], facts.fields is not None and not is_moving
+    doubt = f"the dead letter is still there, and {_FORGED}" if is_left else _FORGED
+    for copy in found.copies:
+        redrive = copy.mark.redrives if copy.mark else 0
+        shown, source = f"sent back as {name_of(copy)}, redrive {redrive}", f"field dl.redriven of {name_of(copy)}"
+        values = {**_place(copy), "redrive": redrive}
+        lines.append(JourneyLine("sent back", shown, source, _time_of(copy, facts), doubt, facts=values))
+    if lines:
+        return lines
+    if is_left:
+        shown = "still a dead letter: a redrive deletes what it has sent back"
+        return [JourneyLine("not sent back", shown, "XRANGE")]
+    why = "a redrive writes entries just now" if is_moving else found.unread or (
+        f"nothing that names it is in {', '.join(map(name_text, found.searched)) or 'no stream'}: it was deleted "
+        "(rstream dead purge), or sent to another stream, or the entry has left the stream"
+    )  # fmt: skip
+    return [JourneyLine("sent back", "sent back or deleted", "XRANGE", why_unknown=why)]
+
+
+def no_dead_letter_lines(found: Found) -> list[JourneyLine]:
+    """Return that there is no dead letter of an entry that was delivered, and that nothing tells what it was sent back
+    as."""
+    if found.unread:
+        return [JourneyLine("dead", "no dead letter was found", "XRANGE", why_unknown=found.unread)]
+    searched = counted(len(found.searched), "stream", "streams")
+    why = "a redrive deletes the dead letter, and the entry that it writes names the dead letter, not the first entry"
+    return [
+        JourneyLine("no dead letter", f"no dead letter now, in {searched} of dead letters", "XRANGE"),
+        JourneyLine("sent back", "whether it was dead before, and was sent back", "XRANGE", why_unknown=why),
+    ]
+
+
+def _place(copy: Copy) -> Mapping[str, object]:
+    return {"stream": name_text(copy.stream), "id": str(copy.id)}
+
+
+def _time_of(copy: Copy, facts: EntryFacts) -> int | None:
+    return copy.id.ms if is_time(copy.id, facts.now) else None
+
+
+def _time(value: str) -> int | None:
+    """Return the time in an envelope, in Unix ms; None if another writer has written something else."""
+    try:
+        return moment(value) if "T" in value else None
+    except ValueError:
+        return None

@@ -19,30 +19,48 @@ from spark_streams.connector.deadletter.envelope import is_dead_letter, raw, tex
 from spark_streams.connector.keys import is_returned, read_retry_stream
 from spark_streams.connector.wire.replies.scan import list_streams
 from spark_streams.connector.wire.session import Session
-from spark_streams.operations.journey.batches import batch_lines, ledger_lines
-from spark_streams.operations.journey.copies import Copy, Found, find_copies, name_of, of_dead_letter, of_entry
-from spark_streams.operations.journey.copy_lines import copy_line, no_dead_letter_lines, origin_lines, sent_back_lines
-from spark_streams.operations.journey.facts import EntryFacts, Name, fetch_facts
-from spark_streams.operations.journey.group_line import group_line
-from spark_streams.operations.journey.line import Line, in_order
-from spark_streams.operations.journey.presence import is_never_added, presence_lines
-from spark_streams.operations.journey.rows import archive_line, proved_by_rows, table_lines
-from spark_streams.operations.journey.tables import Table
-from spark_streams.operations.journey.verdict import verdict
+from spark_streams.operations.journey.batches import (
+    BatchTable,
+    archive_line,
+    batch_lines,
+    ledger_lines,
+    proved_by_rows,
+    table_lines,
+)
+from spark_streams.operations.journey.copies import (
+    Copy,
+    Found,
+    copy_line,
+    find_copies,
+    name_of,
+    no_dead_letter_lines,
+    of_dead_letter,
+    of_entry,
+    origin_lines,
+    sent_back_lines,
+)
+from spark_streams.operations.journey.entry_facts import EntryFacts, Name, fetch_facts
+from spark_streams.operations.journey.entry_lines import (
+    JourneyLine,
+    group_line,
+    in_order,
+    is_never_added,
+    presence_lines,
+    verdict,
+)
 
 _MOST_SENT_BACK = 20  # journeys that follow one another
 
 
 @dataclass(frozen=True)
 class Journey:
-    """Lines of one entry in order of time. is_present: the server or an archive has the entry, or the server has
-    something that names it; is_known: or at least its stream."""
+    """The journey of one entry."""
 
     stream: bytes
     id: StreamId
-    lines: Sequence[Line]
-    is_present: bool
-    is_known: bool
+    lines: Sequence[JourneyLine]  # in order of time
+    is_present: bool  # the server or an archive has it, or the server has something that names it
+    is_known: bool  # or at least its stream
 
     def as_json(self) -> dict[str, object]:
         """Return the JSON object."""
@@ -55,7 +73,7 @@ class Beside:
     """What is told beside the server: checkpoints of queries, tables of their rows, paths of archives."""
 
     checkpoints: Sequence[Checkpoint] = ()
-    tables: Sequence[Table] = ()
+    tables: Sequence[BatchTable] = ()
     archives: Sequence[str] = ()
 
 
@@ -125,7 +143,7 @@ def _doubt(copy: Copy, origins: Mapping[bytes, Collection[Origin] | None]) -> st
     return "no query of this stream and group is recorded there: any client may have added it"
 
 
-def _returned_lines(session: Session, copy: Copy, limit: int) -> list[Line]:
+def _returned_lines(session: Session, copy: Copy, limit: int) -> list[JourneyLine]:
     """Return where a returned entry is in the group that reads it."""
     retry = read_retry_stream(text(copy.stream))
     if retry is None or retry.attempts is not None:
@@ -139,9 +157,9 @@ def _batch_lines(
     facts: EntryFacts,
     copies: Sequence[Copy],
     checkpoint: Checkpoint,
-    tables: Sequence[Table],
-    archives: Sequence[Line],
-) -> list[Line]:
+    tables: Sequence[BatchTable],
+    archives: Sequence[JourneyLine],
+) -> list[JourneyLine]:
     """Return the batches of a query that read the entry or its returned copies, and where their rows are. archives:
     what archives have of the entry."""
     stream = text(_raw(facts.stream))
@@ -154,7 +172,7 @@ def _batch_lines(
     return [*lines, *rows, *([] if record is None else ledger_lines(lines, record))]
 
 
-def _sent_back(session: Session, facts: EntryFacts, limit: int) -> tuple[list[Line], Sequence[Copy]]:
+def _sent_back(session: Session, facts: EntryFacts, limit: int) -> tuple[list[JourneyLine], Sequence[Copy]]:
     """Return lines about what a dead letter was sent back as, and these entries; nothing for another entry."""
     stream = _raw(facts.stream)
     origins = session.run(lambda server: fetch_origins(server, [stream]))[stream]

@@ -6,7 +6,7 @@ the exporter and the console. Nothing on the server changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -14,10 +14,29 @@ from spark_streams.base.ids import StreamId
 from spark_streams.base.printable import name_text
 from spark_streams.base.units import count, duration, size
 from spark_streams.connector.admin.groups import ReadingGroup, holding
+from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.lag.survey import ACTIVE_MS, GroupLag, StreamSummary, Survey
+from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import GroupInfo
-from spark_streams.operations.monitor.stream_sizes import stream_sizes
+
+
+def stream_sizes(
+    server: Server, keys: Sequence[str | bytes], refused: Callable[[RStreamError], object]
+) -> dict[str, int]:
+    """Return the bytes of each stream that exists. refused: receives the error if the user may not ask, and the streams
+    after that have no size."""
+    sizes: dict[str, int] = {}
+    for part in (keys[:1], keys[1:]):  # the first one shows whether the user may ask
+        commands = [("MEMORY", "USAGE", key) for key in part]
+        for command, reply in zip(commands, server.pipeline(commands), strict=True):
+            if isinstance(reply, ReplyError):
+                refused(server.error_of(reply, command))
+                return sizes
+            if reply is not None:  # None: deleted since
+                sizes[name_text(command[2])] = reply
+    return sizes
+
 
 IDLE_MS = ACTIVE_MS  # people are shown groups that are idle for this time
 MEASURED = 10  # streams whose memory is asked for: those in which idle groups hold most
@@ -27,17 +46,20 @@ _NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Held:
-    """A group that holds entries back. entries, bytes: about how many, None if not known; idle_ms: since the last
-    command of its consumers, None if it has none; position: last-delivered ID; removed: entries that forgetting it has
-    removed."""
+    """A group that holds entries back."""
 
     stream: str
     group: str
-    entries: int | None
-    bytes: int | None
-    idle_ms: int | None
-    position: str
-    removed: int = 0
+    entries: int | None  # about; None if not known
+    bytes: int | None  # about; None if not known
+    idle_ms: int | None  # since the last command of its consumers; None if it has none
+    position: str  # last-delivered ID
+    removed: int = 0  # entries that forgetting it has removed
+
+    @property
+    def bound(self) -> tuple[str, str, str]:
+        """What forgetting it is bounded to."""
+        return self.stream, self.group, self.position
 
     def __str__(self) -> str:
         entries = f"holds {count(self.entries)} {'entry' if self.entries == 1 else 'entries'}"

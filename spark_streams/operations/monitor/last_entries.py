@@ -1,7 +1,7 @@
-"""The last entries of streams, and new entries, each once in the order of their IDs. Nothing on the server changes.
+"""The last entries of streams, new entries, and those that a group reads next. Nothing on the server changes.
 
-The order holds for the entries of one read. An entry that is added to another stream later, with a lower ID, comes
-later.
+New entries come each once in the order of their IDs. The order holds for the entries of one read. An entry that is
+added to another stream later, with a lower ID, comes later.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_streams.base.ids import MAX_ID, StreamId
+from spark_streams.base.printable import name_text
 from spark_streams.connector.admin.streams import PageSizer
+from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.wire.connection.connection import Argument, Reply, ReplyError
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_no_such_key
-from spark_streams.connector.wire.replies.xinfo import stream_states
+from spark_streams.connector.wire.replies.xinfo import group_named, stream_states
 
 # Entries per round trip over all streams: at first, at most; bytes per round trip.
 _FIRST, _LARGEST, _BYTES = 10, 1_000, 4 << 20
@@ -111,3 +113,48 @@ def entries_of(stream: Name, reply: Reply) -> Iterator[Seen]:
 
 def _order(entry: Seen) -> tuple[StreamId, bytes]:
     return entry.id, entry.stream if isinstance(entry.stream, bytes) else entry.stream.encode()
+
+
+class PreviewedEntry(NamedTuple):
+    """A pending entry."""
+
+    id: StreamId
+    stream: Name
+    consumer: str | None  # that holds it; None: it was released
+    idle_ms: int | None  # since its last delivery; None: it was released
+    deliveries: int
+    entry: Seen | None  # None: it was deleted from the stream
+
+
+def positions_of(server: Server, streams: Sequence[Name], group: str) -> dict[Name, StreamId]:
+    """Return the group's position on each stream. Raises StreamStateError if a stream does not have the group."""
+    positions: dict[Name, StreamId] = {}
+    commands = [("XINFO", "GROUPS", stream) for stream in streams]
+    for command, reply in zip(commands, server.execute_all(commands), strict=True):
+        info = group_named(group, reply)
+        if info is None:
+            raise StreamStateError(
+                f"no group {group!r} of stream {name_text(command[2])!r} at {server.address}; rstream groups "
+                f"{name_text(command[2])} lists its groups"
+            )
+        positions[command[2]] = info.last_delivered
+    return positions
+
+
+def pending_entries(server: Server, stream: Name, group: str, limit: int) -> Iterator[PreviewedEntry]:
+    """Yield the oldest pending entries, `limit` at most. Raises ServerReplyError and other errors of replies."""
+    pending = server.execute("XPENDING", stream, group, "-", "+", limit)
+    replies = server.execute_each([("XRANGE", stream, entry, entry) for entry, *_ in pending])
+    for (entry, consumer, idle, deliveries), reply in zip(pending, replies, strict=True):
+        entry_id = StreamId.parse(entry)
+        seen = next(entries_of(stream, reply), None)
+        is_held = idle >= 0
+        yield PreviewedEntry(
+            entry_id, stream, name_text(consumer) if is_held else None, idle if is_held else None, deliveries, seen
+        )
+
+
+def entries_to_come(server: Server, stream: Name, position: StreamId, limit: int) -> list[Seen]:
+    """Return the first undelivered entries, `limit` at most."""
+    reply = server.execute("XRANGE", stream, bytes(position.next()), "+", "COUNT", limit)
+    return list(entries_of(stream, reply))

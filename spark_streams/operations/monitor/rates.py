@@ -1,4 +1,4 @@
-"""A history of snapshots of a server: rates between them, and the lags over time. Pure."""
+"""Rates between the snapshots of a history, lags over time, and the sums of a group over its streams. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Rates:
 UNKNOWN = Rates(None, None, None)
 
 
-class History:
+class LagHistory:
     """The last `size` snapshots. Rates are computed over `window` snapshots."""
 
     def __init__(self, size: int = 120, window: int = 3) -> None:
@@ -106,3 +106,37 @@ def _rates(added: int | None, delivered: int | None, earlier: GroupLag, group: G
 def _grown(before: int | None, after: int | None) -> int | None:
     """Return the increase; None if a value is unknown or decreased (XSETID, XGROUP SETID, a stream created again)."""
     return None if before is None or after is None or after < before else after - before
+
+
+@dataclass(frozen=True)
+class GroupTotal:
+    """A group over several streams: sums, and the ages of the oldest entries, as in GroupLag."""
+
+    streams: int
+    lag: int
+    at_least: bool
+    lag_ms: int | None  # None if that of a stream is not known
+    pending: int
+    released: int
+    oldest_idle_ms: int | None
+
+
+def group_totals(groups: Iterable[GroupLag]) -> dict[str, GroupTotal]:
+    """Return the total of each group that has more than one stream, by its name."""
+    by_group: dict[str, list[GroupLag]] = {}
+    for group in groups:
+        by_group.setdefault(group.group, []).append(group)
+    return {name: _total(of_streams) for name, of_streams in by_group.items() if len(of_streams) > 1}
+
+
+def _total(groups: list[GroupLag]) -> GroupTotal:
+    behind = [group.lag_ms for group in groups if group.lag_ms is not None]
+    return GroupTotal(
+        len(groups),
+        sum(group.lag for group in groups),
+        any(group.at_least for group in groups),
+        max(behind) if len(behind) == len(groups) else None,
+        sum(group.pending for group in groups),
+        sum(group.released for group in groups),
+        max((group.oldest_idle_ms for group in groups if group.oldest_idle_ms is not None), default=None),
+    )

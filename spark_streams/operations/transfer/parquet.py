@@ -2,14 +2,20 @@
 
 A file may also have MAP<BINARY, BINARY>, as the job `archive` writes with `fields = "binary"`. Other columns are not
 read. Values are read as Parquet's dictionaries, in which a value that many rows share is stored once.
+
+Nobody has checked the file. A few bytes of Parquet or JSON may stand for gigabytes, in ways that no check of the file's
+head finds. So the operating system refuses the memory, while a part is read. Linux only: elsewhere nothing is limited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import resource
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import IO, cast
+from pathlib import Path
+from typing import IO, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +23,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_streams.operations.transfer.entries import Entry
-from spark_streams.operations.transfer.memory import limited
+from spark_streams.operations.transfer.transferred import TransferEntry
+
+T = TypeVar("T")
+
+MOST_MEMORY = 512 << 20  # bytes for a part, beyond what the process has
+_MAPPED = Path("/proc/self/statm")  # the first number: pages of this process
+
+
+def limited(items: Iterable[T]) -> Iterator[T]:
+    """Yield the items. Raises MemoryError if one takes more than MOST_MEMORY until it is there."""
+    iterator = iter(items)
+    while True:
+        with limited_memory():
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+        yield item
+
+
+@contextmanager
+def limited_memory() -> Iterator[None]:
+    """Raise MemoryError if the block takes more than MOST_MEMORY."""
+    if not _MAPPED.exists():
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(_MAPPED.read_text().split()[0]) * resource.getpagesize()
+    limits = [limit for limit in (mapped + MOST_MEMORY, *before) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min(limits), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
 
 Row = tuple[bytes | None, list[bytes | None] | None]  # ID; name, value, name, value …
 
@@ -40,7 +79,7 @@ def parquet_writer(file: IO[bytes]) -> pq.ParquetWriter:
     return pq.ParquetWriter(file, _SCHEMA, compression="zstd")
 
 
-def batch_of(entries: Sequence[Entry]) -> pa.RecordBatch:
+def batch_of(entries: Sequence[TransferEntry]) -> pa.RecordBatch:
     """Return entries as rows."""
     names = [name for entry in entries for name in entry.fields[0::2]]
     values = [value for entry in entries for value in entry.fields[1::2]]
@@ -58,14 +97,14 @@ def pages_of_rows(file: IO[bytes]) -> Iterator[Sequence[Row | None]]:
         yield from _pages(batch)
 
 
-def entry_of_row(row: Row | None) -> Entry:
+def entry_of_row(row: Row | None) -> TransferEntry:
     """Return the entry of a row. Raises ValueError."""
     if row is None:
         raise ValueError(f"it has more than {_MOST >> 20} MiB; leave it out, or copy it by rstream copy")
     entry_id, words = row
     if entry_id is None or words is None or None in words:
         raise ValueError("it has a null")
-    return Entry.parse(entry_id, cast("list[bytes]", words))
+    return TransferEntry.parse(entry_id, cast("list[bytes]", words))
 
 
 # -- columns --------------------------------------------------------------------------------------------------------
@@ -115,19 +154,18 @@ def _leaves(metadata: pq.FileMetaData) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Batch:
-    """Rows that were read. names, values: of all rows; offsets: where those of each row begin; ends: where each row
-    ends, in bytes."""
+class _RowBatch:
+    """Rows that were read."""
 
     ids: pa.DictionaryArray
     is_valid: pa.BooleanArray
-    names: pa.DictionaryArray
-    values: pa.DictionaryArray
-    offsets: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
+    names: pa.DictionaryArray  # of all rows
+    values: pa.DictionaryArray  # of all rows
+    offsets: npt.NDArray[np.int64]  # where those of each row begin
+    ends: npt.NDArray[np.int64]  # where each row ends, in bytes
 
 
-def _batches(file: IO[bytes]) -> Iterator[_Batch]:
+def _batches(file: IO[bytes]) -> Iterator[_RowBatch]:
     _check_columns(pq.ParquetFile(file).schema_arrow)
     parquet = pq.ParquetFile(file, read_dictionary=_leaves(pq.read_metadata(file)), buffer_size=_BUFFER)
     for group in range(parquet.num_row_groups):
@@ -139,7 +177,7 @@ def _batches(file: IO[bytes]) -> Iterator[_Batch]:
             offsets = fields.offsets.to_numpy().astype(np.int64)
             pairs = np.concatenate([[0], np.cumsum(_sizes(names) + _sizes(values))])
             ends = np.cumsum(_sizes(ids) + pairs[offsets[1:]] - pairs[offsets[:-1]])
-            yield _Batch(ids, fields.is_valid(), names, values, offsets, ends)
+            yield _RowBatch(ids, fields.is_valid(), names, values, offsets, ends)
 
 
 def _batch_rows(group: pq.RowGroupMetaData) -> int:
@@ -156,7 +194,7 @@ def _sizes(column: pa.DictionaryArray) -> npt.NDArray[np.int64]:
     return cast("npt.NDArray[np.int64]", pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False) + np.int64(_OBJECT))
 
 
-def _pages(batch: _Batch) -> Iterator[Sequence[Row | None]]:
+def _pages(batch: _RowBatch) -> Iterator[Sequence[Row | None]]:
     """Yield the rows in pages of limited size, of one row at least."""
     begin = 0
     while begin < len(batch.ids):
@@ -169,7 +207,7 @@ def _pages(batch: _Batch) -> Iterator[Sequence[Row | None]]:
         begin = end
 
 
-def _rows(batch: _Batch, begin: int, end: int) -> list[Row]:
+def _rows(batch: _RowBatch, begin: int, end: int) -> list[Row]:
     first, count = int(batch.offsets[begin]), int(batch.offsets[end] - batch.offsets[begin])
     words: list[bytes | None] = [None] * (2 * count)
     words[0::2], words[1::2] = (_bytes(column.slice(first, count)) for column in (batch.names, batch.values))

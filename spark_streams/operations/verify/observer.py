@@ -20,7 +20,7 @@ from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such
 from spark_streams.connector.wire.replies.xinfo import group_named
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.verify.history import Acknowledged, Added, History, Place, Row
-from spark_streams.operations.verify.plan import BAD, Plan
+from spark_streams.operations.verify.running_query import BAD, RunPlan
 
 _INTERVAL = 0.1  # seconds between looks
 _PAGE = 5_000  # entries of a reply
@@ -28,11 +28,11 @@ _STRANGERS = ("", "0-0")  # place of rows that strangers have written
 _NEVER = 2**62  # batch of a row that no batch of the offset log contains
 
 
-class Observer(threading.Thread):
+class RunObserver(threading.Thread):
     """Looks again and again until `close`. added: the growing lists of the producers."""
 
     def __init__(
-        self, address: Address, plan: Plan, checkpoint: CheckpointLog, added: Sequence[Sequence[Added]]
+        self, address: Address, plan: RunPlan, checkpoint: CheckpointLog, added: Sequence[Sequence[Added]]
     ) -> None:
         super().__init__(daemon=True)
         self._session = Session(address, "rstream verify", is_known=True)

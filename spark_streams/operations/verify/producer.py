@@ -12,7 +12,7 @@ from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect, invalidate_topology
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.operations.verify.history import Added, Outcome
-from spark_streams.operations.verify.plan import BAD, Plan
+from spark_streams.operations.verify.running_query import BAD, RunPlan
 
 Send = Callable[[str, list[dict[str, Any]]], list[Any]]
 
@@ -73,7 +73,7 @@ def sender(address: Address) -> Send:
 class Feed(threading.Thread):
     """A producer of a run. It adds 130 entries a second, a few of them BAD, until `stop`."""
 
-    def __init__(self, send: Send, plan: Plan, number: int) -> None:
+    def __init__(self, send: Send, plan: RunPlan, number: int) -> None:
         super().__init__(daemon=True)
         self._producer, self._ending = Producer(send, f"p{number}"), threading.Event()
         self._chance, self._streams = plan.chance(f"producer {number}"), plan.streams

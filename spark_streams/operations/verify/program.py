@@ -18,7 +18,7 @@ import spark_streams
 from spark_streams.connector.errors import find_in_text
 from spark_streams.connector.running.ending import Stop
 from spark_streams.connector.running.run import run_until_drained
-from spark_streams.operations.verify.plan import SCHEMA
+from spark_streams.operations.verify.running_query import SCHEMA
 
 
 def main(folder: Path) -> None:

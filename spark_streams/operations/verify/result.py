@@ -1,12 +1,15 @@
-"""The report of a run. Pure."""
+"""The report of a run: its verdict, and the page in HTML, which loads nothing and in which every text is escaped."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from html import escape
+from importlib.resources import files
+from string import Template
 
-from spark_streams.operations.verify.checker import Report
-from spark_streams.operations.verify.history import list_first
+from spark_streams.base.printable import printable
+from spark_streams.operations.verify.history import Report, list_first
 
 HELD, BROKEN, UNPROVED = "held", "broken", "not proved"  # verdicts
 # Kinds of faults of the checker by their names here. The first five are always shown.
@@ -25,15 +28,13 @@ _SHOWN = 20  # entries of a fault
 
 @dataclass(frozen=True)
 class Sum:
-    """What went in and what came out, counted independently: each entry has one row or one dead letter. confirmed: adds
-    with a reply; unconfirmed: entries in the streams whose adds had no reply; not_added: adds without a reply that are
-    not there."""
+    """What went in and what came out, counted independently: each entry has one row or one dead letter."""
 
-    confirmed: int
-    unconfirmed: int
+    confirmed: int  # adds with a reply
+    unconfirmed: int  # entries in the streams whose adds had no reply
     rows: int
     dead_letters: int
-    not_added: int = 0
+    not_added: int = 0  # adds without a reply that are not there
 
     @property
     def difference(self) -> int:
@@ -56,15 +57,14 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Result:
-    """evidence: counts, none of which may be 0; sections: what else is reported, values by name and title; cause: why
-    the query did not read everything, "" if it did; sum: fails the run if it does not add up."""
+class RunResult:
+    """What a run has found."""
 
     report: Report
-    evidence: Mapping[str, int]
-    sections: Mapping[str, Mapping[str, str]]
-    cause: str = ""
-    sum: Sum = Sum(0, 0, 0, 0)
+    evidence: Mapping[str, int]  # counts, none of which may be 0
+    sections: Mapping[str, Mapping[str, str]]  # what else is reported: values by name and title
+    cause: str = ""  # why the query did not read everything, "" if it did
+    sum: Sum = Sum(0, 0, 0, 0)  # fails the run if it does not add up
 
     @property
     def counts(self) -> dict[str, int]:
@@ -128,3 +128,24 @@ class Result:
 def _place(value: object) -> str:
     """Return a place or a value as `stream ID`."""
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def page(result: RunResult) -> str:
+    """Return the page."""
+    tiles = [
+        f"<div{' class=bad' if count else ''}><b>{count:,}</b><span>{_text(name)}</span></div>"
+        for name, count in result.counts.items()
+    ]
+    sections = [
+        f"<h2>{_text(title[:1].upper() + title[1:])}</h2>\n<dl>"
+        + "".join(f"<dt>{_text(name)}</dt><dd>{_text(text)}</dd>" for name, text in texts.items())
+        + "</dl>"
+        for title, texts in result.titled().items()
+    ]
+    kind, sentence = result.verdict.replace(" ", "-"), _text(result.sentence)
+    template = Template((files("spark_streams.operations.verify") / "page.html").read_text(encoding="utf-8"))
+    return template.substitute(kind=kind, sentence=sentence, tiles="".join(tiles), sections="\n".join(sections))
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

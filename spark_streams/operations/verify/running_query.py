@@ -1,17 +1,132 @@
-"""A driver that runs the query of a run."""
+"""What a run does, chosen by its seed, and the Spark driver that runs its query: a process that can be killed with its
+JVM and all processes below them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import shlex
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from spark_streams.operations.verify.driver import Driver
-from spark_streams.operations.verify.plan import Plan
+SCHEMA = "p STRING, n LONG, _stream STRING, _id STRING"
+BAD = "none"  # a number that the schema cannot decode: the entry must become a dead letter
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run does."""
+
+    prefix: str  # of all names, also the group's
+    seed: int
+    seconds: float  # of faults
+    login: Mapping[str, str]  # options of source and sink
+    spark_submit: str = ""  # command that starts a driver; empty: Spark of this Python
+    fails_over: bool = False  # ask for failovers
+    keeps: bool = False  # leave the keys
+
+    @property
+    def streams(self) -> list[str]:
+        """Input streams."""
+        return [f"{self.prefix}:in:{n}" for n in range(2)]
+
+    @property
+    def out(self) -> str:
+        """Output stream."""
+        return f"{self.prefix}:out"
+
+    @property
+    def dead(self) -> str:
+        """Dead-letter stream."""
+        return f"{self.prefix}:dead"
+
+    def source(self) -> dict[str, str]:
+        """Return the options of the source."""
+        limit = self.chance("limit").choice([500, 1_000, 2_000])
+        names = {"streams": ",".join(self.streams), "group": self.prefix, "deadLetterStream": self.dead, **self.login}
+        choices = {"maxEntriesPerTrigger": str(limit), "ordered": "true", "mode": "DEADLETTER"}
+        return {**names, **choices, "startingOffsets": "earliest"}
+
+    def sink(self) -> dict[str, str]:
+        """Return the options of the sink."""
+        return {"stream": self.out, "chunkSize": str(self.chance("chunk").choice([100, 1_000, 5_000])), **self.login}
+
+    def chance(self, use: str) -> random.Random:
+        """Return a generator for one use, which the choices of other uses do not change."""
+        return random.Random(f"{self.seed} {use}")
+
+
+PATIENCE = 300.0  # seconds that anything may take on a busy machine
+
+
+class Driver:
+    """A driver in a session of its own. As a context manager it leaves no process behind.
+
+    command: starts it in `folder`; environment: its whole environment; log: file of its output.
+    """
+
+    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL the driver and its JVM at once, then all remaining processes of its session."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        # Python workers have their own process groups. They end without the JVM, but not at once.
+        deadline = time.monotonic() + PATIENCE
+        while remaining := [pid for pid, _ in self.processes()]:
+            assert time.monotonic() < deadline, f"processes {remaining} do not end"
+            for pid in remaining:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def processes(self) -> list[tuple[int, str]]:
+        """Return pid and command line of every living process of the session. Only Linux lists them."""
+        processes = []
+        for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
+            if not entry.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):
+                state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(session) == self.process.pid and state not in "ZX":
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                    processes.append((int(entry.name), command))
+        return processes
+
+    def log(self) -> str:
+        """Return the end of the driver's output."""
+        return self._log.read_text(errors="replace")[-4000:]
+
 
 _LOCAL = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _LOCAL["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # it starts often
@@ -21,7 +136,7 @@ _LAUNCHER = "import pathlib, sys, spark_streams.operations.verify.program as p; 
 class RunningQuery(Driver):
     """The driver. environment: by which it reaches the server; drains: it reads everything and ends."""
 
-    def __init__(self, plan: Plan, folder: Path, environment: Mapping[str, str], drains: bool = False) -> None:
+    def __init__(self, plan: RunPlan, folder: Path, environment: Mapping[str, str], drains: bool = False) -> None:
         self._folder = folder
         for name in ("up", "error"):
             (folder / name).unlink(missing_ok=True)

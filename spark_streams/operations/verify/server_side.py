@@ -8,7 +8,7 @@ from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.keys import PREFIX, slot_of
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.operations.doctor.asking import fetch_facts
+from spark_streams.operations.doctor.server_facts import fetch_facts
 
 _SETTINGS = ("appendonly", "appendfsync", "save", "min-replicas-to-write")
 _OF_INFO = ("maxmemory_policy", "connected_slaves")

@@ -17,8 +17,8 @@ from spark_streams.connector.admin.groups import fetch_group
 from spark_streams.connector.lag.survey import survey, view_streams
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.connector.wire.replies.xinfo import GroupInfo, lag_of
-from spark_streams.operations.commands.entry import age
-from spark_streams.operations.groups.prune import possible_reader
+from spark_streams.operations.commands.print_entry import age
+from spark_streams.operations.groups.unused import possible_reader
 from spark_streams.operations.monitor.undelivered import fetch_undelivered
 from tests.operations.monitor.test_cli import rstream
 from tools.servers.server import Server
@@ -112,7 +112,7 @@ def test_a_late_group_comes_before_one_that_cannot_be_checked(server: Server, cl
 
 def test_an_unknown_age_is_not_shown_as_a_good_one(server: Server, client: redis.Redis, connection: Connection) -> None:
     """`rstream top` paints it neither green nor red."""
-    from spark_streams.operations.monitor.terminal.board import _colour
+    from spark_streams.operations.monitor.board import _colour
 
     client.xadd("odd", {"n": 1}, id="1-1")
     client.xgroup_create("odd", "g", id="0")

@@ -250,7 +250,7 @@ def test_addresses_and_identities_are_made_from_options_in_one_place() -> None:
         ("connector/wire/address/address.py", "Identity"),  # of the environment
         ("operations/commands/verify.py", "Address.parse"),  # an engine that the command has started
         (
-            "operations/verify/run.py",
+            "operations/verify/verify_run.py",
             "Address.parse",
         ),  # a relay of its own on this machine, to a server that was asked for
     }

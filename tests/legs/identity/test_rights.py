@@ -24,7 +24,7 @@ from spark_streams.connector.sink.send.chunk_writer import append
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.stream_names import PatternRead
 from spark_streams.connector.wire.connect import connect
-from spark_streams.operations.groups import prune
+from spark_streams.operations.groups import unused
 from tests.connector.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.connector.source.limited_user import read_in_all_ways
 from tests.holding import OLD, hold
@@ -240,7 +240,7 @@ def test_an_operator_of_groups(filled: Server) -> None:
 
 def test_an_operator_deletes_idle_consumers(filled: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """And gives back what one of them has read meanwhile."""
-    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+    monkeypatch.setattr(unused, "SHORTEST_MS", 1)
     with filled.client(decode_responses=True) as admin:
         for name in ("old", "back"):
             admin.xgroup_createconsumer("s", "g", name)
@@ -274,7 +274,7 @@ def test_an_operator_takes_entries_that_a_query_has_claimed(filled: Server) -> N
 
 def test_an_operator_forgets_groups_with_the_right_to_trim(empty: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, nothing is removed, and the error names the right."""
-    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+    monkeypatch.setattr(unused, "SHORTEST_MS", 1)
     more = besides("`operator`, for `rstream trim --acked` and `rstream groups prune --hold`").split()
     line = "groups prune s --hold --idle 50ms --yes"
     with empty.client(decode_responses=True) as admin:
@@ -289,7 +289,7 @@ def test_an_operator_forgets_groups_with_the_right_to_trim(empty: Server, monkey
 def test_an_operator_deletes_a_group_with_what_queries_keep_for_it(
     filled: Server, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+    monkeypatch.setattr(unused, "SHORTEST_MS", 1)
     monkeypatch.setattr(group_snapshot, "ACTIVE_MS", 1)
     with filled.client(decode_responses=True) as admin:
         admin.xadd(retry_stream("s", "g", 1), {"n": 1})  # waits for another try, and stays

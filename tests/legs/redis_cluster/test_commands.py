@@ -113,7 +113,7 @@ def test_dead_letters(filled: RedisCluster) -> None:
 
 
 def test_top_goes_on_when_a_master_has_died(filled: RedisCluster) -> None:
-    from spark_streams.operations.commands.look.top import ServerWatch
+    from spark_streams.operations.commands.look.monitor import ServerWatch
 
     top = ServerWatch(filled.url, (), None, 1000)
     top.refresh()
@@ -190,7 +190,7 @@ def test_a_stopped_query_replays_a_part_of_streams_on_every_node(filled: RedisCl
 
 
 def test_abandoned_groups_are_pruned_on_every_node(filled: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_streams.operations.groups.prune.SHORTEST_MS", 1)
+    monkeypatch.setattr("spark_streams.operations.groups.unused.SHORTEST_MS", 1)
     monkeypatch.setattr("spark_streams.connector.admin.groups.ACTIVE_MS", 1)
     with connect(Address.parse(filled.url)) as server:
         for name in (f"old-{n}" for n in range(6)):

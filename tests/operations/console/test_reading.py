@@ -21,8 +21,7 @@ from spark_streams.operations.console.charts.history import POINTS, LagHistory
 from spark_streams.operations.console.entry_search import FieldFilter, read_entries
 from spark_streams.operations.console.live import Live
 from spark_streams.operations.console.merged_shards import merge_shards, stream_of
-from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
-from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
+from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
 from tests.seeds import TIMES
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server

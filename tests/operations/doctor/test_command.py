@@ -15,7 +15,7 @@ from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply
 from spark_streams.connector.wire.replies.replies import is_syntax_error
 from spark_streams.engine import LocalEngine
-from spark_streams.operations.doctor.asking import fetch_facts
+from spark_streams.operations.doctor.server_facts import fetch_facts
 from tools.servers.server import (
     Server,
     free_port,

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.connector.operator_commands import forget_command
-from spark_streams.operations.doctor import held as checked
-from spark_streams.operations.doctor.finding import Level
-from spark_streams.operations.doctor.held import BYTES, ENTRIES, judge
-from spark_streams.operations.groups import prune
+from spark_streams.operations.doctor import stream_findings
+from spark_streams.operations.doctor.server_facts import Level
+from spark_streams.operations.doctor.stream_findings import BYTES, ENTRIES, judge_groups
+from spark_streams.operations.groups import unused
 from spark_streams.operations.monitor import held
 from spark_streams.operations.monitor.held import Held
 from tests.holding import OLD, hold
@@ -31,7 +31,7 @@ HELD = Held("orders", "nb-1", 12_345, 1_200_000_000, 8 * DAY, "1-0")
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group is unused after 50 ms and is large with nine entries."""
     monkeypatch.setattr(held, "IDLE_MS", 50)
-    monkeypatch.setattr(checked, "ENTRIES", 9)
+    monkeypatch.setattr(stream_findings, "ENTRIES", 9)
 
 
 def found(url: str, *words: str) -> list[dict[str, Any]]:
@@ -51,10 +51,10 @@ def test_the_group_that_holds_most_is_named(server: Server, client: redis.Redis)
 
 
 def test_nothing_is_said_of_small_ones(server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checked, "ENTRIES", 10)
+    monkeypatch.setattr(stream_findings, "ENTRIES", 10)
     hold(client)
     assert found(server.url) == []
-    monkeypatch.setattr(checked, "BYTES", 10)
+    monkeypatch.setattr(stream_findings, "BYTES", 10)
     assert len(found(server.url)) == 1, "few, but large ones"
 
 
@@ -75,7 +75,7 @@ def test_the_command_of_the_remedy_names_this_group_alone(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, stream: str, group: str
 ) -> None:
     """Also if a shell or the command could take its names as something else."""
-    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+    monkeypatch.setattr(unused, "SHORTEST_MS", 1)
     for name in (stream, "s1", "s one"):
         hold(client, name, since=OLD)
         for other in (group, "nb-1"):
@@ -103,9 +103,9 @@ def test_a_user_who_may_not_list_streams_is_told(redis_server: Server) -> None:
 
 
 def test_a_tenth_of_the_memory_is_a_warning() -> None:
-    levels = [judge([HELD], used)[0].level for used in (0, 13 * 10**9, 11 * 10**9)]
+    levels = [judge_groups([HELD], used)[0].level for used in (0, 13 * 10**9, 11 * 10**9)]
     assert levels == [Level.NOTE, Level.NOTE, Level.WARNING]
-    [one] = judge([HELD, Held("s", "most", 20_000, None, DAY, "1-0")], 0)
+    [one] = judge_groups([HELD, Held("s", "most", 20_000, None, DAY, "1-0")], 0)
     assert one.observation == "group 'most' of stream 's' holds 20,000 entries, idle 1 d 0 h; 1 more group is like it"
-    assert judge([], 1) == []
+    assert judge_groups([], 1) == []
     assert (ENTRIES, BYTES) == (10_000, 10_000_000)

@@ -16,7 +16,6 @@ from spark_streams.connector.sink.ledger.runs import begin_job, begin_run
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.connector.wire.replies.scan import list_streams
-from spark_streams.operations.doctor.finding import Level
 from spark_streams.operations.doctor.rights import (
     LOOKING,
     OWN,
@@ -25,9 +24,10 @@ from spark_streams.operations.doctor.rights import (
     USES,
     WRITING,
     ask_rights,
-    findings,
     names_of,
+    rights_findings,
 )
+from spark_streams.operations.doctor.server_facts import Level
 from tests.connector.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.connector.source.limited_user import read_in_all_ways
 from tests.legs.identity.documented_rights import rights
@@ -93,7 +93,7 @@ def test_without_transactions_one_can_still_look_and_the_rest_is_unknown(user: M
         found = ask_rights(connection, (LOOKING, WRITING), ["orders"])
     assert found[LOOKING].rights == ("+scan",)
     assert {"+multi", "+watch", "+discard"} & set(found[WRITING].rights)
-    one, other = findings("limited", found, ["orders"])
+    one, other = rights_findings("limited", found, ["orders"])
     assert (one.level, one.observation) == (Level.WARNING, "user limited lacks rights for looking: +scan")
     assert "the other rights cannot be checked without MULTI and DISCARD" in other.observation
     assert other.remedy.startswith("ACL SETUSER limited +")

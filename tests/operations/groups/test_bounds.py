@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.operations.commands.bounds import bounds_of, only_these, up_to_last
-from spark_streams.operations.groups import delete, idle_consumers, prune
+from spark_streams.operations.commands.dry_run import bounds_of, up_to_last
+from spark_streams.operations.groups import group_deletion as deletion
+from spark_streams.operations.groups import unused
+from spark_streams.operations.groups.change_plan import only_these
 from tests.connector.deadletter.making import DEAD, fill, record_origin
 from tests.connector.deadletter.test_redrive_options import forge
 from tests.operations.groups.conftest import Rstream, RstreamJson
-from tests.operations.groups.test_pending import G, held
+from tests.operations.groups.test_pending_entries import G, held
 from tools.servers.server import Server
 
 
@@ -203,7 +205,7 @@ def test_a_group_of_the_same_name_of_another_stream_is_not_pruned(
     client: redis.Redis, rstream_json: RstreamJson, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was in use at the dry run, and pauses afterwards."""
-    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+    monkeypatch.setattr(unused, "SHORTEST_MS", 1)
     for stream in ("a", "b"):
         idle(client, stream)
         client.xgroup_createconsumer(stream, "g", "empty")
@@ -224,7 +226,7 @@ def test_a_group_of_the_same_name_of_another_stream_is_not_pruned(
 def test_a_group_that_has_read_since_the_dry_run_is_not_deleted(
     client: redis.Redis, orders: None, rstream_json: RstreamJson, rstream: Rstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+    monkeypatch.setattr(unused, "SHORTEST_MS", 1)
     command = ("groups", "delete", "orders", *G, "--even-active")
     planned = rstream_json(*command)
     assert planned["bounds"] == ["--only", "orders", "g", "5-0"]
@@ -253,13 +255,13 @@ def test_what_a_consumer_reads_between_the_look_and_its_deletion_stays_pending(
     """It is given back with its idle time and number of deliveries."""
     if not pending:
         client.xack("orders", "g", *[f"{n}-0" for n in range(1, 6)])
-    honest = idle_consumers.delete_without_entries
+    honest = deletion.delete_without_entries
 
     def late(*arguments: Any) -> Any:
         client.xreadgroup("g", "bob", {"orders": ">"}, count=2)
         return honest(*arguments)
 
-    monkeypatch.setattr(delete, "delete_without_entries", late)
+    monkeypatch.setattr(deletion, "delete_without_entries", late)
     command = ("groups", "delete", "orders", *G, "--even-active", "--consumer", "bob", "--forget-pending")
     refused = rstream(*command, "--yes")
     assert (refused.exit_code, "has read meanwhile" in refused.stderr) == (1, True)

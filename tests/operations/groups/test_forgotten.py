@@ -16,7 +16,8 @@ from spark_streams.connector.retention import ForgottenGroup
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server as Wire
-from spark_streams.operations.groups.held import find_held, forget_group
+from spark_streams.operations.groups.change_plan import apply
+from spark_streams.operations.groups.unused import find_held, forget_group
 from tools.driving import ALL, add, another_reader, drain, read
 from tools.sending import before_sending
 from tools.servers.server import Server
@@ -56,7 +57,7 @@ def forget(wire: Wire) -> dict[str, int]:
     time.sleep(2 * IDLE / 1000)
     forgotten: set[tuple[bytes, bytes]] = set()
     held = find_held(wire, ["s"], [], False, IDLE)
-    return {one.group: forget_group(wire, one, IDLE, forgotten).removed for one in held}
+    return {one.group: apply(wire, forget_group(wire, one, IDLE, forgotten)).removed for one in held}
 
 
 def left(client: redis.Redis) -> int:

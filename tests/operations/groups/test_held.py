@@ -10,7 +10,7 @@ import redis
 from spark_streams.connector.errors import GroupForgottenError
 from spark_streams.connector.keys import forgotten_key
 from spark_streams.connector.spark.data_source import ReadMaxRows
-from spark_streams.operations.groups import prune
+from spark_streams.operations.groups import unused
 from tests.holding import OLD, hold
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tools.driving import NEVER_AHEAD, another_reader
@@ -19,7 +19,7 @@ from tools.servers.server import Server
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+    monkeypatch.setattr(unused, "SHORTEST_MS", 1)
 
 
 def test_a_dry_run_lists_what_each_group_holds(

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from tests.operations.groups.conftest import Rstream, RstreamJson
-from tests.operations.groups.test_pending import G, held, twice
+from tests.operations.groups.test_pending_entries import G, held, twice
 from tests.operations.groups.test_queries import make_query
 from tools.driving import add, another_reader, begin, drain, reader
 from tools.servers.server import Server, skip_without_xnack

@@ -16,8 +16,8 @@ from spark_streams.cli import main
 from spark_streams.connector.deadletter.transform import FieldChanges
 from spark_streams.connector.micro_batch import application
 from tests.connector.deadletter.making import redrive
+from tests.operations.journey.test_batch_tables import commit, parquet
 from tests.operations.journey.test_batches import write
-from tests.operations.journey.test_tables import commit, parquet
 from tests.operations.journey.test_where import HOUR, fail
 from tools.servers.server import Server
 

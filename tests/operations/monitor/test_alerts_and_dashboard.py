@@ -15,9 +15,8 @@ from spark_streams.connector.watch.progress import WatchedQuery
 from spark_streams.connector.watch.query_metrics import LagCache
 from spark_streams.connector.watch.query_metrics import QueryCollector as OfQueries
 from spark_streams.connector.wire.address.address import Address
-from spark_streams.operations.monitor.exporter.metrics import Collector
-from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
-from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
+from spark_streams.operations.monitor.exported_metrics import ExportedMetrics
+from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
 from tests.connector.deadletter.making import fill
 from tests.operations.monitor.dashboard import CONF, ROOT, board, panels
 from tests.operations.monitor.prometheus import Prometheus, needs_prometheus, promtool, running_prometheus
@@ -60,13 +59,13 @@ def named_metrics() -> set[str]:
 
 
 def test_only_metrics_that_there_are_are_asked_for(server: Server, snapshots: SnapshotCache) -> None:
-    there = metrics(MetricsPage(Collector(snapshots)).text()).keys() | of_queries(server).keys()
+    there = metrics(MetricsPage(ExportedMetrics(snapshots)).text()).keys() | of_queries(server).keys()
     assert named_metrics() <= there
     assert len(named_metrics()) > 20
 
 
 def test_what_both_pages_say_they_say_in_the_same_words(server: Server, snapshots: SnapshotCache) -> None:
-    ours, theirs = metrics(MetricsPage(Collector(snapshots)).text()), of_queries(server)
+    ours, theirs = metrics(MetricsPage(ExportedMetrics(snapshots)).text()), of_queries(server)
     shared = ours.keys() & theirs.keys()
     assert len(shared) == 9
     assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
@@ -74,7 +73,7 @@ def test_what_both_pages_say_they_say_in_the_same_words(server: Server, snapshot
 
 def test_the_docs_have_a_row_for_each_metric(server: Server, snapshots: SnapshotCache) -> None:
     text = METRICS.read_text(encoding="utf-8")
-    there = metrics(MetricsPage(Collector(snapshots)).text()).keys() | of_queries(server).keys()
+    there = metrics(MetricsPage(ExportedMetrics(snapshots)).text()).keys() | of_queries(server).keys()
     rows = " ".join(line for line in text.splitlines() if line.startswith("| `rstream_"))
     assert {name for name in there if f"`{name}`" not in rows} == set()
 
@@ -109,7 +108,7 @@ def test_promtool_finds_nothing_wrong_with_the_page(
     client.xadd('or"ders\n', {"n": 1})
     client.xgroup_create('or"ders\n', "g\\", id="0")
     fill(server, 3)
-    assert promtool("check", "metrics", given=MetricsPage(Collector(snapshots)).text()) == ""
+    assert promtool("check", "metrics", given=MetricsPage(ExportedMetrics(snapshots)).text()) == ""
 
 
 @pytest.mark.in_turn
@@ -123,7 +122,7 @@ def test_every_panel_has_data_in_a_prometheus_that_scrapes(
         client.xgroup_create(stream, "g", id="0")
     client.xreadgroup("g", "ann", {"orders": ">"})
     fill(server, 5, stream="orders")
-    page = MetricsPage(Collector(snapshots), port=0)
+    page = MetricsPage(ExportedMetrics(snapshots), port=0)
     try:
         with running_prometheus(tmp_path, f"127.0.0.1:{page.port}", ALERTS) as prometheus:
             left = {(one.title, query) for one in panels("10s") for query, _ in one.queries}

@@ -26,9 +26,8 @@ from spark_streams.connector.deadletter.page_reader import DEAD_LETTER_LIMITS
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.watch.metrics_page import MetricsPage
 from spark_streams.connector.wire.address.address import Address, Patience
-from spark_streams.operations.monitor.exporter.metrics import Collector
-from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
-from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
+from spark_streams.operations.monitor.exported_metrics import ExportedMetrics
+from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
 from tests.connector.deadletter.making import DEAD, fill
 from tests.runner import separate_runner
 from tools.machine_time import machine_seconds
@@ -62,7 +61,7 @@ class Exporter:
         self.snapshots = SnapshotCache(
             address, StreamFilter(names, most, self.now), 3.0, limit, self.told.append, now=self.now
         )
-        self.page_of = MetricsPage(Collector(self.snapshots))
+        self.page_of = MetricsPage(ExportedMetrics(self.snapshots))
 
     def now(self) -> float:
         return self.time

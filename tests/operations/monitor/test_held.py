@@ -16,10 +16,9 @@ from spark_streams.connector.watch.metrics_page import MetricsPage
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.connection import Connection
 from spark_streams.operations.monitor import held
-from spark_streams.operations.monitor.exporter.metrics import Collector
-from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
-from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
+from spark_streams.operations.monitor.exported_metrics import ExportedMetrics
 from spark_streams.operations.monitor.held import MEASURED, Held, fetch_held, held_in
+from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
 from tests.holding import hold
 from tools.servers.server import Server
 
@@ -153,7 +152,7 @@ def test_names_are_printed_without_their_control_characters(server: Server, clie
 @pytest.fixture
 def exposition(server: Server) -> Iterator[MetricsPage]:
     snapshots = SnapshotCache(Address.parse(server.url), StreamFilter(), 0.0, 8.0, lambda line: None)
-    yield MetricsPage(Collector(snapshots))
+    yield MetricsPage(ExportedMetrics(snapshots))
     snapshots.close()
 
 

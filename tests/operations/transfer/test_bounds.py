@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import CopyFileError
-from spark_streams.operations.transfer import files, json_lines
-from spark_streams.operations.transfer.entries import Entry
+from spark_streams.operations.transfer import entry_files as files
+from spark_streams.operations.transfer.transferred import TransferEntry
 from tests.operations.transfer.conftest import Rstream
 from tests.operations.transfer.test_copy import ROOT, content
 
@@ -27,7 +27,7 @@ MAPS = pa.map_(pa.binary(), pa.binary())
 PAIR = [[(b"a", b"b")]]
 
 
-def read(file: Path) -> list[Entry]:
+def read(file: Path) -> list[TransferEntry]:
     return [entry for page in files.read_file(str(file)) for entry in page]
 
 
@@ -77,8 +77,8 @@ def parts_of_one_line(part: bytes) -> Callable[[Path], None]:
 _READ = """
 import resource, sys
 from spark_streams.connector.errors import CopyFileError
-from spark_streams.operations.transfer import files, json_lines, memory
-memory.MOST_MEMORY = files.MOST_MEMORY = json_lines.MOST_MEMORY = int(sys.argv[2]) << 20
+from spark_streams.operations.transfer import files, parquet
+parquet.MOST_MEMORY = files.MOST_MEMORY = int(sys.argv[2]) << 20
 
 
 def peak():  # getrusage has that of the process that started this one
@@ -144,7 +144,7 @@ def test_a_line_has_a_longest_length(
     client: redis.Redis, rstream: Rstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lines before it are imported."""
-    monkeypatch.setattr(json_lines, "LONGEST", 1_000)
+    monkeypatch.setattr(files, "LONGEST", 1_000)
     file = tmp_path / "s.jsonl"
     line = b'{"id":"1-1","fields":{"a":"%s"}}\n'
     file.write_bytes(line % (b"x" * (1_000 - len(line % b""))))

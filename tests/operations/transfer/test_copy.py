@@ -23,9 +23,9 @@ from spark_streams.connector.errors import CopyTargetError
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.session import Session
-from spark_streams.operations.transfer.entries import Entry
-from spark_streams.operations.transfer.groups import apply, fetch_groups
-from spark_streams.operations.transfer.target import Appender
+from spark_streams.operations.transfer.copied_groups import copy_groups, fetch_groups
+from spark_streams.operations.transfer.passing import Appender
+from spark_streams.operations.transfer.transferred import TransferEntry
 from tests.operations.groups.conftest import APART
 from tests.operations.transfer.conftest import Rstream, RstreamJson
 from tests.proxy import Proxy
@@ -170,7 +170,7 @@ def test_a_difference_is_reported_and_is_an_error(
     client.xgroup_create("s", "g", "0")
     append = Appender.append
 
-    def append_and_lose(appender: Appender, entries: Sequence[Entry]) -> None:
+    def append_and_lose(appender: Appender, entries: Sequence[TransferEntry]) -> None:
         append(appender, entries)
         client.xdel("t", "5-1")
 
@@ -391,7 +391,7 @@ def test_a_copy_of_groups_that_is_killed_at_every_request_moves_them_once(client
         with connect(Address.parse(server.url)) as connected:
             if not client.exists("t"):
                 fill_target()
-            apply(connected, "t", fetch_groups(connected, "s"))
+            copy_groups(connected, "t", fetch_groups(connected, "s"))
 
     def fill_target() -> None:
         for entry, fields in content(client):
@@ -513,7 +513,7 @@ def test_a_copy_that_is_killed_three_times_continues_until_all_entries_are_there
 def test_a_lost_connection_loses_and_repeats_no_entry(server: Server, direction: str) -> None:
     """The cuts are before, within and after the transaction of a page."""
     size = 40
-    pages = [[Entry(StreamId(n, m), [b"n", b"%d" % n]) for m in range(size)] for n in range(1, 9)]
+    pages = [[TransferEntry(StreamId(n, m), [b"n", b"%d" % n]) for m in range(size)] for n in range(1, 9)]
     with Proxy(server.url) as proxy, Session(Address.parse(proxy.url)) as session:
         appender = Appender(session, "t", StreamId(0, 0))
         for number, page in enumerate(pages):
@@ -528,20 +528,20 @@ def test_a_lost_connection_loses_and_repeats_no_entry(server: Server, direction:
 def test_another_writer_of_the_target_is_named(client: redis.Redis, server: Server) -> None:
     with Session(Address.parse(server.url)) as session:
         appender = Appender(session, "t", StreamId(0, 0))
-        appender.append([Entry(StreamId(1, 1), [b"a", b"b"])])
+        appender.append([TransferEntry(StreamId(1, 1), [b"a", b"b"])])
         client.xadd("t", {"a": "c"}, id="9-1")
         with pytest.raises(CopyTargetError, match="another client adds entries"):
-            appender.append([Entry(StreamId(2, 1), [b"a", b"b"])])
+            appender.append([TransferEntry(StreamId(2, 1), [b"a", b"b"])])
 
 
 def test_a_target_that_has_lost_entries_is_named(client: redis.Redis, server: Server) -> None:
     with Proxy(server.url) as proxy, Session(Address.parse(proxy.url)) as session:
         appender = Appender(session, "t", StreamId(0, 0))
-        appender.append([Entry(StreamId(n, 1), [b"a", b"b"]) for n in range(1, 4)])
+        appender.append([TransferEntry(StreamId(n, 1), [b"a", b"b"]) for n in range(1, 4)])
         client.delete("t")
         proxy.cut_all()
         with pytest.raises(CopyTargetError, match="has lost the entries after 0-0"):
-            appender.append([Entry(StreamId(4, 1), [b"a", b"b"])])
+            appender.append([TransferEntry(StreamId(4, 1), [b"a", b"b"])])
 
 
 def test_a_page_that_the_server_refuses_for_lack_of_memory_is_written_whole_later(
@@ -554,7 +554,7 @@ def test_a_page_that_the_server_refuses_for_lack_of_memory_is_written_whole_late
         timer.start()
         with Session(Address.parse(server.url), is_known=True) as session:
             Appender(session, "t", StreamId(0, 0)).append(
-                [Entry(StreamId.parse(entry), fields) for entry, fields in content(client)]
+                [TransferEntry(StreamId.parse(entry), fields) for entry, fields in content(client)]
             )
         timer.join()
     finally:

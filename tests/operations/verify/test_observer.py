@@ -10,10 +10,9 @@ import redis
 
 from spark_streams.connector.admin.checkpoint import CheckpointLog
 from spark_streams.connector.wire.address.address import Address
-from spark_streams.operations.verify.checker import Report, check
-from spark_streams.operations.verify.history import Added, Outcome
-from spark_streams.operations.verify.observer import Observer
-from spark_streams.operations.verify.plan import BAD, Plan
+from spark_streams.operations.verify.history import Added, Outcome, Report, check_history
+from spark_streams.operations.verify.observer import RunObserver
+from spark_streams.operations.verify.running_query import BAD, RunPlan
 from tools.servers.server import Server
 
 STREAM, GROUP = "run:in:0", "run"
@@ -37,7 +36,7 @@ class Run:
         (folder / "commits").mkdir()
         (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(offset)}")
         added = [Added(STREAM, ("p", n), Outcome.OK, entry) for n, entry in enumerate(self.ids)]
-        self.observer = Observer(Address.parse(self._url), Plan("run", 1, 60, {}), CheckpointLog(folder), [added])
+        self.observer = RunObserver(Address.parse(self._url), RunPlan("run", 1, 60, {}), CheckpointLog(folder), [added])
 
     def commit(self) -> None:
         (self._folder / "commits" / "0").touch()
@@ -46,7 +45,7 @@ class Run:
         self.client.xack(STREAM, GROUP, *ids)
 
     def report(self) -> Report:
-        return check(self.observer.history())
+        return check_history(self.observer.history())
 
 
 @pytest.fixture

@@ -7,15 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.operations.verify.checker import Report
-from spark_streams.operations.verify.page import page
-from spark_streams.operations.verify.result import BROKEN, HELD, UNPROVED, Result, Sum
+from spark_streams.operations.verify.history import Report
+from spark_streams.operations.verify.result import BROKEN, HELD, UNPROVED, RunResult, Sum, page
 
 HOSTILE = "<script>\x1b[31m&"
 
 
-def result() -> Result:
-    return Result(
+def result() -> RunResult:
+    return RunResult(
         Report(), {"entries": 10, "kills of the driver": 1}, {"not tried": {"failover": "it was not asked for"}}
     )
 
@@ -65,7 +64,7 @@ def test_a_query_that_did_not_read_everything_breaks_the_verdict() -> None:
 
 def test_the_page_escapes_everything_and_loads_nothing() -> None:
     report = Report(lost=[(HOSTILE, 1)])
-    text = page(Result(report, {HOSTILE: 0}, {HOSTILE: {HOSTILE: HOSTILE}}, HOSTILE))
+    text = page(RunResult(report, {HOSTILE: 0}, {HOSTILE: {HOSTILE: HOSTILE}}, HOSTILE))
     assert "<script" not in text
     assert "\x1b" not in text
     assert text.count("&lt;script&gt;") == 6

@@ -9,10 +9,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.base.ids import StreamId, age_ms
+from spark_streams.connector.admin.dead_letters import (
+    Criteria,
+    DeadLetter,
+    dead_letter_pages,
+    dead_letters_of,
+    extent,
+    following,
+    parse_criteria,
+)
 from spark_streams.connector.deadletter.envelope import raw
-from spark_streams.connector.deadletter.letter_page import Criteria, parse_criteria
-from spark_streams.connector.deadletter.page_reader import dead_letter_pages, extent, following
-from spark_streams.connector.deadletter.transform import DeadLetter, dead_letters_of
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.keys import read_retry_stream
 from spark_streams.connector.wire.address.address import Address

@@ -16,8 +16,8 @@ from spark_streams.operations.console.pages.streams import entry_id, filter_of, 
 from spark_streams.operations.console.request.parameters import Parameters
 from spark_streams.operations.console.site import Site
 from spark_streams.operations.monitor.last_entries import Seen
-from spark_streams.operations.transfer.entries import Entry
-from spark_streams.operations.transfer.json_lines import write_lines
+from spark_streams.operations.transfer.entry_files import write_lines
+from spark_streams.operations.transfer.transferred import TransferEntry as Entry
 
 _ROUNDS = 3  # searches of a request, each bounded: the page has found its entries in one
 

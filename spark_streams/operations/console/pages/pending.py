@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_streams.base.printable import name_text
+from spark_streams.connector.admin.groups import FATAL
 from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
-from spark_streams.connector.wire.replies.xinfo import FATAL
 from spark_streams.operations.console.bounds import NAME_BYTES
 
 

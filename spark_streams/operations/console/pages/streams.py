@@ -13,12 +13,11 @@ from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId, age_ms
 from spark_streams.base.printable import name_text as name_as_text
 from spark_streams.base.times import duration, moment
 from spark_streams.connector.admin.groups import fetch_time
+from spark_streams.connector.admin.streams import fetch_shard_sets, may_be_in_shards
 from spark_streams.connector.deadletter.envelope import text
 from spark_streams.connector.errors import OptionError, StreamMissingError, StreamStateError
 from spark_streams.connector.keys import shards_key
 from spark_streams.connector.lag.margin import UNKNOWN, Margin, order
-from spark_streams.connector.shards.names import may_be_in_shards
-from spark_streams.connector.shards.settling import fetch_shard_sets
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
 from spark_streams.operations.console.allow_list import AllowList

@@ -1,0 +1,381 @@
+"""`rstream dead …`: list, show, export and purge dead letters; the options that select them, and a progress bar.
+
+Redrive is in redrive.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
+
+import click
+
+from spark_streams.base.printable import json_text
+from spark_streams.base.units import counted
+from spark_streams.connector.errors import ConfigError, OptionError, StreamStateError
+from spark_streams.operations.commands.dry_run import change_line, say_bounds, up_to_last, yes_option
+from spark_streams.operations.commands.print_entry import (
+    age,
+    decode_options,
+    no_such_entry,
+    note_absent_fields,
+    parse_id,
+    print_entry,
+)
+from spark_streams.operations.commands.shared import (
+    CommandGroup,
+    address_of,
+    connect,
+    json_option,
+    output_option,
+    print_json,
+    print_table,
+    say,
+    url_option,
+)
+
+if TYPE_CHECKING:
+    from spark_streams.connector.admin.dead_letters import Criteria, KindCounts
+    from spark_streams.connector.admin.groups import WaitingEntries
+    from spark_streams.connector.schemas.decode_process import FieldDecoders
+    from spark_streams.connector.wire.address.address import Address
+    from spark_streams.connector.wire.connection.server import Server
+
+
+_LINE_SECONDS = 0.2  # between two lines of progress for a program
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class FilterOptions(TypedDict):
+    """Values of the options that select dead letters."""
+
+    streams: tuple[str, ...]
+    reasons: tuple[str, ...]
+    stages: tuple[str, ...]
+    errors: tuple[str, ...]
+    fields: tuple[str, ...]
+    ids: tuple[str, ...]
+    older: str | None
+    newer: str | None
+    first: str | None
+    last: str | None
+
+
+_OPTIONS = (
+    click.option("--stream", "streams", multiple=True, metavar="TEXT", help="Only from this stream (dl.stream)."),
+    click.option("--reason", "reasons", multiple=True, metavar="TEXT", help="Only with this reason (dl.reason)."),
+    click.option("--stage", "stages", multiple=True, metavar="TEXT", help="Only with this failed step (dl.stage)."),
+    click.option("--error", "errors", multiple=True, metavar="TEXT", help="Only with this error (dl.error)."),
+    click.option("--field", "fields", multiple=True, metavar="NAME=VALUE", help="Only entries with this field value."),
+    click.option("--id", "ids", multiple=True, metavar="ID", help="Only this dead letter; repeatable."),
+    click.option("--older", metavar="TIME", help="Only dead letters written longer ago than this (30m, 7d)."),
+    click.option("--newer", metavar="TIME", help="Only dead letters written within this time."),
+    click.option("--first-id", "first", metavar="ID", help="Only dead letters with this ID or a later one."),
+    click.option("--last-id", "last", metavar="ID", help="Only dead letters with this ID or an earlier one."),
+)
+
+
+def criteria_options(command: F) -> F:
+    """Add the options that select dead letters."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def criteria_of(filters: FilterOptions) -> Criteria:
+    """Return the criteria of these options. Raises click.UsageError."""
+    from spark_streams.connector.admin.dead_letters import parse_criteria
+
+    try:
+        return parse_criteria(**filters)
+    except OptionError as error:
+        raise click.UsageError(error.message) from None
+
+
+def print_why_none_match(address: Address, stream: str, criteria: Criteria, for_program: bool = False) -> None:
+    """Print why no dead letter matched. for_program: on standard error. Raises ServerError."""
+    from spark_streams.connector.admin.dead_letters import Criteria, count_by_kind, explain_no_match
+
+    with progress("count", quiet=for_program) as tell:
+        counts = count_by_kind(address, stream, Criteria(), tell)
+    say(explain_no_match(stream, criteria, counts), err=for_program)
+
+
+@contextlib.contextmanager
+def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """Yield a function of (done, total, note) that shows a progress bar on standard error. quiet: show nothing.
+
+    With RSTREAM_PROGRESS=json it writes lines for a program instead: {"done": 200, "total": 1000, "note": ""}."""
+    if os.environ.get("RSTREAM_PROGRESS") == "json":
+        with _progress_lines() as tell:
+            yield tell
+        return
+    if quiet:
+        yield lambda done, total, note="": None
+        return
+    from rich.console import Console
+
+    from spark_streams.connector.admin.dead_letters import showing_progress
+
+    with showing_progress(Console(emoji=False, stderr=True, highlight=False, soft_wrap=True), title) as tell:
+        yield tell
+
+
+@contextlib.contextmanager
+def _progress_lines() -> Iterator[Callable[..., None]]:
+    """Yield the same function, which writes lines of JSON to standard error: a few per second, and the last one."""
+    last, written_at = "", -math.inf
+
+    def tell(done: int, total: int, note: str = "") -> None:
+        nonlocal last, written_at
+        last = json_text({"done": done, "total": total, "note": note})
+        if time.monotonic() - written_at >= _LINE_SECONDS:
+            say(last, err=True)
+            last, written_at = "", time.monotonic()
+
+    try:
+        yield tell
+    finally:
+        if last:
+            say(last, err=True)
+
+
+@click.group(cls=CommandGroup, short_help="Dead letters: list, send back, delete.")
+def dead() -> None:
+    """Dead letters are entries that could not be processed: show them, send them back, or delete them.
+
+    --stream, --reason, --stage and --error accept patterns with * ? and [], as for file names. A dead letter must match
+    every option that is set. Of an option that is set several times it must match one value.
+
+    \b
+    Examples:
+      rstream dead list                     list streams that hold dead letters
+      rstream dead show orders:dead --reason 'decode*'
+      rstream dead redrive orders:dead
+    """
+
+
+@dead.command("list")
+@click.argument("stream", required=False)
+@criteria_options
+@url_option
+@json_option
+def list_(stream: str | None, url: str, as_json: bool, **filters: Unpack[FilterOptions]) -> None:
+    """List the streams that hold dead letters, and the entries that wait for a retry. With STREAM: count its dead
+    letters by kind."""
+    from spark_streams.connector.admin.dead_letters import count_by_kind, fetch_streams
+
+    if stream is None:
+        if any(value not in (None, ()) for value in filters.values()):
+            raise click.UsageError("options that select dead letters need a STREAM; name one")
+        with connect(url) as server:
+            dead_letter_streams, waiting = fetch_streams(server)
+        if as_json:
+            print_json([*[stream_summary.facts() for stream_summary in dead_letter_streams], *map(asdict, waiting)])
+            return
+        print_table(
+            ("stream", "dead letters", "oldest ", "newest "),
+            [
+                (stream_summary.stream, stream_summary.letters, age(stream_summary.oldest), age(stream_summary.newest))
+                for stream_summary in dead_letter_streams
+            ],
+        )
+        if waiting:
+            _print_waiting(waiting)
+        return
+    address, criteria = address_of(url), criteria_of(filters)
+    with progress("list", quiet=as_json) as tell:
+        counts = count_by_kind(address, stream, criteria, tell)
+    if as_json:
+        print_json(_kinds(counts))
+    elif counts.letters:
+        _print_kinds(counts)
+    if not counts.letters:
+        print_why_none_match(address, stream, criteria, as_json)
+
+
+@dead.command()
+@click.argument("stream")
+@click.argument("entry", metavar="[ID]", required=False)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Maximum number of dead letters, oldest first.",
+)
+@criteria_options
+@decode_options()
+@url_option
+@json_option
+def show(
+    stream: str,
+    entry: str | None,
+    limit: int,
+    url: str,
+    as_json: bool,
+    decoders: FieldDecoders | None,
+    **filters: Unpack[FilterOptions],
+) -> None:
+    """Show dead letters of STREAM: the entry's fields, and why it failed (dl.*). With ID: only this dead letter.
+
+    --decode and --schema show decoded values, as rstream show does.
+    """
+    from spark_streams.connector.admin.dead_letters import as_json as object_of
+    from spark_streams.connector.admin.dead_letters import each_dead_letter
+    from spark_streams.connector.deadletter.envelope import PREFIX, raw
+
+    if entry is not None:
+        if filters["first"] or filters["last"]:
+            raise click.UsageError("an ID selects one dead letter; leave out --first-id and --last-id")
+        filters["first"] = filters["last"] = entry
+    address, criteria = address_of(url), criteria_of(filters)
+    shown: list[dict[str, object]] = []
+    names_shown: set[bytes] = set()
+    for dead_letter in each_dead_letter(address, stream, criteria, limit):
+        own = [(raw(name), raw(value)) for name, value in dead_letter.pairs]
+        names_shown |= {name for name, _ in own}
+        if not as_json:
+            click.echo("", nl=bool(shown))
+            envelope_pairs = [(PREFIX + name, value) for name, value in dead_letter.envelope.items() if value]
+            pairs = [*own, *((raw(name), raw(value)) for name, value in envelope_pairs)]
+            print_entry("dead letter", dead_letter.id, pairs, decoders=decoders)
+        decoded = {"decoded": decoders.as_json(own)} if as_json and decoders is not None else {}
+        shown.append({**object_of(dead_letter), **decoded})
+    note_absent_fields(decoders, names_shown)
+    if not shown and entry is not None:
+        with connect(url) as server:
+            raise _no_such_dead_letter(server, stream, entry)
+    if as_json:
+        print_json(shown)
+    if not shown:
+        print_why_none_match(address, stream, criteria, as_json)
+
+
+@dead.command()
+@click.argument("stream")
+@output_option("The file to write; - for standard output.", "-")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of dead letters, oldest first.")
+@criteria_options
+@url_option
+def export(stream: str, output: str, limit: int | None, url: str, **filters: Unpack[FilterOptions]) -> None:
+    """Write dead letters of STREAM as JSON lines: id, envelope, fields.
+
+    Bytes that are not UTF-8 are written as {"base64": "…"}. If a field name is not UTF-8 or occurs twice, `fields` is a
+    list of [name, value] instead of an object. Nothing is deleted.
+    """
+    from spark_streams.connector.admin.dead_letters import as_line, each_dead_letter
+
+    address, criteria = address_of(url), criteria_of(filters)
+    written = 0
+    try:
+        with click.open_file(output, "w", encoding="utf-8") as file:
+            for dead_letter in each_dead_letter(address, stream, criteria, limit):
+                file.write(as_line(dead_letter) + "\n")
+                written += 1
+    except BrokenPipeError:  # standard output: click ends without a message
+        raise
+    except OSError as error:
+        raise ConfigError(f"the dead letters cannot be written to {output}: {error}") from error
+    if output != "-":
+        say(f"{counted(written, 'dead letter')} of {stream} written to {output}", err=True)
+    if not written:
+        print_why_none_match(address, stream, criteria, for_program=True)
+
+
+@dead.command()
+@click.argument("stream")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of dead letters, oldest first.")
+@yes_option
+@criteria_options
+@url_option
+@json_option
+def purge(stream: str, limit: int | None, yes: bool, url: str, as_json: bool, **filters: Unpack[FilterOptions]) -> None:
+    """Delete dead letters of STREAM permanently. Other entries of STREAM stay.
+
+    Without --yes this is a dry run, which counts the dead letters by kind.
+
+    \b
+    Examples:
+      rstream dead purge orders:dead --older 30d
+      rstream dead purge orders:dead --older 30d --yes
+    """
+    from spark_streams.connector.admin.dead_letters import purge as delete
+
+    address, criteria = address_of(url, starts=yes), criteria_of(filters)
+    with progress("purge", quiet=as_json) as tell:
+        purged = delete(address, stream, criteria, limit, not yes, lambda done: tell(done.looked_at, done.total))
+    bounds = [] if yes else up_to_last([purged.last])
+    if as_json:
+        kinds = _kinds(purged.counts)
+        print_json({"stream": stream, "dry_run": not yes, "deleted": purged.deleted, "by": kinds, "bounds": bounds})
+    else:
+        if purged.deleted and not yes:
+            _print_kinds(purged.counts)
+        say(change_line(yes, f"deleted {counted(purged.deleted, 'dead letter')} of {stream}"))
+        say_bounds(bounds)
+    if not purged.counts.letters:
+        print_why_none_match(address, stream, criteria, as_json)
+
+
+def _no_such_dead_letter(server: Server, stream: str, entry: str) -> StreamStateError:
+    if not server.execute("XRANGE", stream, *map(bytes, parse_id(entry)), "COUNT", 1):
+        return no_such_entry(server, stream, entry)
+    return StreamStateError(
+        f"entry {entry} of stream {stream!r} is not a dead letter, or does not match the other options; "
+        f"rstream show {stream} {entry} shows it"
+    )
+
+
+def _print_waiting(waiting: list[WaitingEntries]) -> None:
+    from spark_streams.base.units import duration
+
+    print_table(
+        ("waiting for a retry in", "entries", "of stream", "group", "next attempt", "first one due"),
+        [
+            (
+                entries.waits_in,
+                entries.entries,
+                entries.stream,
+                entries.group,
+                entries.attempt or "-",
+                _due(entries, duration),
+            )
+            for entries in waiting
+        ],
+    )
+
+
+def _due(waiting: WaitingEntries, duration: Callable[[float], str]) -> str:
+    """Return when the first of the waiting entries is due."""
+    if waiting.attempt is None:
+        return "returned"
+    if waiting.due_in is None:
+        return "no query has retryDelay"
+    return f"in {duration(waiting.due_in)}" if waiting.due_in else "now"
+
+
+def _kinds(counts: KindCounts) -> list[dict[str, object]]:
+    from spark_streams.connector.admin.dead_letters import KIND
+
+    return [{**dict(zip(KIND, kind, strict=True)), **asdict(count)} for kind, count in counts]
+
+
+def _print_kinds(counts: KindCounts) -> None:
+    with_error = any(error for (_, _, _, error), _ in counts)
+    print_table(
+        ("reason", "stage", *(["error"] if with_error else []), "of stream", "dead letters", "oldest ", "newest "),
+        [
+            (
+                *(reason, stage, *([error or "-"] if with_error else []), stream),
+                *(count.letters, age(count.first), age(count.last)),
+            )
+            for (stream, stage, reason, error), count in counts
+        ],
+    )

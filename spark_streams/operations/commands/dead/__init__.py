@@ -1,1 +1,0 @@
-"""Commands of `rstream` for dead letters."""

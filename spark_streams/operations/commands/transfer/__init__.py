@@ -1,1 +1,0 @@
-"""`rstream copy`, `rstream export`, `rstream import`."""

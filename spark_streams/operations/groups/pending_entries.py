@@ -1,0 +1,352 @@
+"""Pending entries of a group: which are chosen, and their plans: acknowledge, claim, release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.connector.admin.groups import (
+    RELEASED_IDLE,
+    SHOWN,
+    GroupSnapshot,
+    count_missing,
+    fetch_mark,
+    ids_between,
+    queries_among,
+    set_mark,
+)
+from spark_streams.connector.admin.streams import pairs
+from spark_streams.connector.errors import StreamStateError, UnsupportedError
+from spark_streams.connector.wire.connection.connection import Argument
+from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.replies import is_unknown_command
+from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, Transaction
+
+_PAGE = 1_000  # entries that one transaction changes, some milliseconds of the server's time
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Conditions that an entry must fulfil."""
+
+    consumers: tuple[str, ...] = ()  # its consumer; empty: any, also released entries
+    idle: int | None = None  # milliseconds pending, not known for released entries
+    first: StreamId = MIN_ID
+    last: StreamId = MAX_ID
+    ids: tuple[StreamId, ...] = ()  # only these
+    limit: int | None = None  # entries of all streams, the oldest of each consumer first
+    released: bool = False  # only released entries
+
+    def may_touch_released(self, snapshot: GroupSnapshot) -> bool:
+        """Whether the choice includes released entries, and the group may have some."""
+        is_any_consumer = not self.consumers and self.idle is None
+        return (self.released or is_any_consumer) and snapshot.released
+
+    def without_taken(self, count: int) -> Choice:
+        """Return the choice after this many entries have been taken."""
+        return self if self.limit is None else replace(self, limit=self.limit - count)
+
+    def up_to(self, last: StreamId) -> Choice:
+        """Return the choice without entries above this one."""
+        return replace(self, last=min(self.last, last))
+
+    def within(self, only: Only, snapshot: GroupSnapshot) -> Choice:
+        """Return the choice without entries of the group that its dry run has not shown."""
+        last = only.id(snapshot.stream, snapshot.group)
+        return self if last is None else self.up_to(last)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Pending entries of one consumer (its name in bytes; None: released entries), in order."""
+
+    consumer: bytes | None
+    ids: list[bytes]
+
+    def later(self, last: str) -> str:
+        """Return the later of an ID and the page's last one. last: empty for none."""
+        return str(max(StreamId.parse(self.ids[-1]), StreamId.parse(last or "0-0")))
+
+    @property
+    def owner(self) -> str:
+        """The consumer's name as text."""
+        return SHOWN if self.consumer is None else self.consumer.decode("utf-8", "surrogateescape")
+
+
+def pages(server: Server, snapshot: GroupSnapshot, choice: Choice, size: int = _PAGE) -> Iterator[Page]:
+    """Yield the chosen entries. Each page is read when it is needed, so entries that the caller has changed are not
+    yielded again. Raises ServerReplyError and its subclasses (IDLE needs Redis 6.2)."""
+    remaining = choice.limit
+    holders = [] if choice.released else snapshot.consumers_named(choice.consumers or None)
+    names: list[bytes | None] = [consumer.name for consumer in holders if consumer.pending or choice.ids]
+    names += [None] if choice.may_touch_released(snapshot) else []
+    for name in names:
+        find = _pages_of_ids if choice.ids else _pages_of_range
+        for ids in find(server, _xpending(snapshot, choice, name), [] if name is None else [name], choice, size):
+            taken_ids = ids if remaining is None else ids[:remaining]
+            remaining = None if remaining is None else remaining - len(taken_ids)
+            if taken_ids:
+                yield Page(name, taken_ids)
+            if remaining == 0:
+                return
+
+
+def _xpending(snapshot: GroupSnapshot, choice: Choice, name: bytes | None) -> list[Argument]:
+    """Return the beginning of XPENDING, with the idle time that entries must have."""
+    idle = RELEASED_IDLE if name is None else choice.idle
+    head: list[Argument] = ["XPENDING", snapshot.stream, snapshot.group]
+    return head if idle is None else [*head, "IDLE", idle]
+
+
+def _pages_of_range(
+    server: Server, head: Sequence[Argument], consumer: Sequence[bytes], choice: Choice, size: int
+) -> Iterator[list[bytes]]:
+    start = choice.first
+    while start <= choice.last:
+        reply = server.execute(*head, bytes(start), bytes(choice.last), size, *consumer)
+        if not reply:
+            return
+        yield [entry[0] for entry in reply]
+        last = StreamId.parse(reply[-1][0])
+        if len(reply) < size or last == MAX_ID:
+            return
+        start = last.next()
+
+
+def _pages_of_ids(
+    server: Server, head: Sequence[Argument], consumer: Sequence[bytes], choice: Choice, size: int
+) -> Iterator[list[bytes]]:
+    ids = sorted({entry_id for entry_id in choice.ids if choice.first <= entry_id <= choice.last})
+    for start in range(0, len(ids), size):
+        commands = [(*head, bytes(entry_id), bytes(entry_id), 1, *consumer) for entry_id in ids[start : start + size]]
+        yield [entry[0] for reply in server.execute_all(commands) for entry in reply]
+
+
+def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
+    """Raise StreamStateError if the group has no such consumer."""
+    if not snapshot.consumers_named([consumer]):
+        raise StreamStateError(
+            f"group {snapshot.group!r} of stream {snapshot.stream!r} has no consumer {consumer!r}. To list its "
+            f"consumers: rstream pending {snapshot.stream}"
+        )
+
+
+# -- acknowledge -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class AcknowledgedEntries:
+    """Entries that were, or would be, acknowledged on one stream."""
+
+    stream: str
+    group: str
+    entries: int = 0
+    consumers: dict[str, int] = field(default_factory=dict)  # entries of each
+    last: str = ""  # the last entry
+
+    @property
+    def bound(self) -> Bound:
+        """What a change is bounded to."""
+        return self.stream, self.group, self.last
+
+    def add(self, consumer: str, entries: int) -> None:
+        """Add entries of a consumer."""
+        self.entries += entries
+        self.consumers[consumer] = self.consumers.get(consumer, 0) + entries
+
+
+def selected_consumers(snapshot: GroupSnapshot, choice: Choice) -> list[str] | None:
+    """Return the consumers that a choice may touch: those that hold entries. None: all, because each may take released
+    entries meanwhile."""
+    if choice.may_touch_released(snapshot):
+        return None
+    if choice.released:
+        return []
+    return [consumer.text for consumer in snapshot.consumers_named(choice.consumers or None) if consumer.pending]
+
+
+def acknowledge(
+    server: Server, snapshot: GroupSnapshot, choice: Choice, only: Only = UNBOUNDED
+) -> Plan[AcknowledgedEntries]:
+    """Acknowledge entries (XACK), one page per transaction. Raises ServerError."""
+    acknowledged = AcknowledgedEntries(snapshot.stream, snapshot.group)
+    for page in pages(server, snapshot, choice.within(only, snapshot)):
+        queries = snapshot.queries if page.consumer is None else queries_among([page.owner])
+        command: tuple[Argument, ...] = ("XACK", snapshot.stream, snapshot.group, *page.ids)
+        replies = yield Transaction(snapshot.stream, snapshot.group, queries, [command])
+        acknowledged.add(page.owner, len(page.ids) if replies is None else replies[0])
+        acknowledged.last = page.later(acknowledged.last)
+    return acknowledged
+
+
+# -- claim -------------------------------------------------------------------------------------------------------------
+
+
+_ENDLESS = 1 << 50  # milliseconds
+
+
+@dataclass
+class Claimed:
+    """Entries that were, or would be, handed over on one stream."""
+
+    stream: str
+    group: str
+    source: str
+    to: str
+    entries: int = 0
+    gone: int = 0  # not in the stream any more: Redis 7 and later remove them from the pending list
+    above: int = 0  # these stay: they are above the commit mark of the new query
+    last: str = ""  # the last entry that is handed over
+
+    @property
+    def bound(self) -> Bound:
+        """What a change is bounded to."""
+        return self.stream, self.group, self.last
+
+
+def claim(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice, only: Only = UNBOUNDED) -> Plan[Claimed]:
+    """Hand entries of one consumer, or released ones, to another consumer (XCLAIM … JUSTID), one page per transaction.
+
+    JUSTID delivers no entries, so the server counts no delivery. The idle time of the entries begins again. A query
+    reads the entries with its next batch if they are not above its commit mark. Entries above it may belong to a batch
+    that runs, and would be acknowledged unread with it: they are not handed over. Raises StreamStateError, ServerError.
+    """
+    report, below = _claimable(server, snapshot, to, choice.within(only, snapshot))
+    for page in pages(server, snapshot, below):
+        # Released entries that a consumer has taken meanwhile are not idle for this long.
+        idle = RELEASED_IDLE if page.consumer is None else choice.idle or 0
+        command: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, to, idle, *page.ids, "JUSTID")
+        queries = [] if page.consumer is None else queries_among([page.owner])
+        replies = yield Transaction(snapshot.stream, snapshot.group, queries, [command])
+        if replies is None:
+            deleted = _count_deleted(server, snapshot, page.ids)
+            report.entries += len(page.ids) - deleted
+        else:
+            [claimed] = replies
+            deleted = _count_deleted(server, snapshot, sorted({*page.ids} - {*claimed}))
+            report.entries += len(claimed)
+        report.gone += deleted
+        report.last = page.later(report.last)
+    return report
+
+
+def claim_again(server: Server, snapshot: GroupSnapshot, query: str, choice: Choice) -> Plan[int]:
+    """Make a range of entries that were delivered and are not pending any more pending for a stopped query (XCLAIM …
+    FORCE), so that it reads them a second time. Return their number. Raises StreamStateError, ServerError."""
+    entries = 0
+    # No entry is idle for this long: entries that are pending already stay with their consumers.
+    head: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, query, _ENDLESS)
+    # Otherwise a query that was killed before it acknowledged its last batch would acknowledge these with it.
+    mark = set_mark(snapshot.stream, snapshot.group, query, snapshot.marks[query]._replace(has_replay=True))
+    for ids in _replayed_ids(server, snapshot, query, choice):
+        commands = [(*head, *ids, "FORCE", "JUSTID"), mark]
+        replies = yield Transaction(snapshot.stream, snapshot.group, [query], commands)
+        if replies is None:
+            asked = [("XPENDING", snapshot.stream, snapshot.group, entry_id, entry_id, 1) for entry_id in ids]
+            entries += server.execute_all(asked).count([])
+        else:
+            entries += len(replies[0])
+    return entries
+
+
+def _replayed_ids(server: Server, snapshot: GroupSnapshot, query: str, choice: Choice) -> Iterator[list[bytes]]:
+    bounds = [choice.last, snapshot.position, _committed_position(server, snapshot, query)]
+    last = min(bound for bound in bounds if bound is not None)
+    for ids in ids_between(server, snapshot.stream, choice.first, last):
+        yield from (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
+
+
+def _claimable(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice) -> tuple[Claimed, Choice]:
+    """Return an empty report, and the choice without entries that the new consumer must not get. Raises
+    StreamStateError."""
+    source = SHOWN if choice.released else choice.consumers[0]
+    if not choice.released:
+        require_consumer(snapshot, source)
+    report = Claimed(snapshot.stream, snapshot.group, source, to)
+    bound = _committed_position(server, snapshot, to)
+    if bound is not None and choice.last > bound:
+        above = replace(choice, first=max(choice.first, bound.next()), limit=None)
+        report.above = sum(len(page.ids) for page in pages(server, snapshot, above))
+        choice = choice.up_to(bound)
+    return report, choice
+
+
+def _committed_position(server: Server, snapshot: GroupSnapshot, consumer: str) -> StreamId | None:
+    """Return the last entry that may be handed to a consumer; None if it is not known to be a query. Raises
+    StreamStateError if it is a query with noAck."""
+    mark = fetch_mark(server, snapshot.stream, snapshot.group, consumer)
+    if mark is not None and not mark.has_pending_list:
+        raise StreamStateError(
+            f"query {consumer!r} of group {snapshot.group!r} reads stream {snapshot.stream!r} with noAck, so it cannot "
+            "read entries that are handed to it. Start the query without noAck, repeat this command while it runs, "
+            f"and set noAck again when rstream pending {snapshot.stream} --group {snapshot.group} shows nothing"
+        )
+    return None if mark is None else min(mark.id, MAX_ID.previous())
+
+
+def _count_deleted(server: Server, snapshot: GroupSnapshot, ids: Sequence[bytes]) -> int:
+    """Return how many of these are not in the stream any more; 0 if the server keeps such entries pending."""
+    if snapshot.head.added is None or not ids:
+        return 0
+    info = pairs(server.execute("XINFO", "STREAM", snapshot.stream))
+    first, deleted = info[b"recorded-first-entry-id"], StreamId.parse(info[b"max-deleted-entry-id"])
+    if not info[b"length"]:
+        return len(ids)
+    # All entries above the last deleted one exist.
+    doubtful = [
+        entry_id
+        for entry_id in ids
+        if StreamId.parse(entry_id) < StreamId.parse(first) or StreamId.parse(entry_id) <= deleted
+    ]
+    return count_missing(server, snapshot.stream, doubtful)
+
+
+# -- release -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Released:
+    """Entries that were, or would be, released on one stream."""
+
+    stream: str
+    group: str
+    consumer: str
+    mode: str  # of the delivery count: `fail` keeps it, `silent` subtracts one, `fatal`: it is not to be read again
+    entries: int = 0
+    last: str = ""  # the last entry
+
+    @property
+    def bound(self) -> Bound:
+        """What a change is bounded to."""
+        return self.stream, self.group, self.last
+
+
+def release(
+    server: Server, snapshot: GroupSnapshot, choice: Choice, mode: str, only: Only = UNBOUNDED
+) -> Plan[Released]:
+    """Release entries of one consumer (XNACK, Redis 8.8), one page per transaction. Raises StreamStateError,
+    UnsupportedError, ServerError."""
+    [consumer] = choice.consumers
+    require_consumer(snapshot, consumer)
+    _require_xnack(server, snapshot, consumer, mode)
+    released = Released(snapshot.stream, snapshot.group, consumer, mode)
+    head: tuple[Argument, ...] = ("XNACK", snapshot.stream, snapshot.group, mode.upper(), "IDS")
+    for page in pages(server, snapshot, choice.within(only, snapshot)):
+        command = (*head, len(page.ids), *page.ids)
+        replies = yield Transaction(snapshot.stream, snapshot.group, queries_among(choice.consumers), [command])
+        released.entries += len(page.ids) if replies is None else replies[0]
+        released.last = page.later(released.last)
+    return released
+
+
+def _require_xnack(server: Server, snapshot: GroupSnapshot, consumer: str, mode: str) -> None:
+    # No entry has this ID, so this changes nothing.
+    probe = ("XNACK", snapshot.stream, snapshot.group, mode.upper(), "IDS", 1, "0-0")
+    [reply] = server.execute_all([probe], is_unknown_command)
+    if is_unknown_command(reply):
+        raise UnsupportedError(
+            f"the server at {server.address} cannot release entries: it has no XNACK, which came with Redis 8.8. Hand "
+            "the entries to a consumer of the group: rstream groups claim "
+            f"{snapshot.stream} --group {snapshot.group} --from {consumer} --to CONSUMER"
+        )

@@ -1,0 +1,105 @@
+"""`rstream verify` from end to end: a right server passes, Ctrl-C leaves nothing, and a prefix is used once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+from click.testing import CliRunner
+
+from spark_streams.cli import main
+from spark_streams.connector.errors import InvalidOptionError
+from spark_streams.connector.wire.address.address import Address
+from spark_streams.operations.verify.relay import Relay
+from spark_streams.operations.verify.running_query import RunPlan
+from spark_streams.operations.verify.verify_run import reached_through, verify
+from tools.servers.server import Server
+from tools.waiting import until
+
+RSTREAM = [sys.executable, "-m", "spark_streams.cli", "verify"]
+
+
+@pytest.mark.spark
+def test_a_right_server_passes(server: Server, client: redis.Redis, tmp_path: Path) -> None:
+    client.set("orders", "a stranger's")
+    command = [*RSTREAM, "--url", server.url, "--minutes", "0.1", "--json", "--html", str(tmp_path / "page.html")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    report = json.loads(ended.stdout)
+    assert report["verdict"] == "held"
+    assert set(report["counts"].values()) == {0}
+    assert all(report["evidence"].values())
+    assert report["not tried"]["failover"] == "--allow-failover was not given"
+    assert "The guarantees held." in (tmp_path / "page.html").read_text()
+    assert set(client.keys()) == {"orders", "rstream:runs"}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("number", "keeps"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
+def test_a_signal_ends_the_run_and_deletes_its_keys(engine_server: Server, number: signal.Signals, keeps: bool) -> None:
+    """--keep leaves them."""
+    command = [*RSTREAM, "--url", engine_server.url, *(["--keep"] if keeps else [])]
+    with engine_server.client() as client:
+        client.flushall()
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            until(lambda: client.keys("rstream-verify-*:in:*"), "no entry was added")
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, errors
+        assert errors.endswith("stopped, without a verdict\n")
+        assert bool(client.keys("rstream-verify-*")) == keeps
+
+
+def test_keys_of_the_same_name_are_not_touched(server: Server, client: redis.Redis) -> None:
+    client.set("taken:in:0", 1)
+    plan = RunPlan("taken", 1, 60, {})
+    with pytest.raises(InvalidOptionError, match="keys with the prefix taken exist"):
+        verify(plan, Address.parse(server.url), {}, print, lambda: None)
+    assert client.keys() == ["taken:in:0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name the server with --url, or try the bundled engine with --engine"),
+        (["--engine", "--url", "redis://h"], "one of them"),
+        (["--engine", "--spark-submit", "spark-submit --deploy-mode cluster"], "remove --deploy-mode cluster"),
+        (["--engine", "--minutes", "0"], "--minutes"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RSTREAM_URL", raising=False)
+    ran = CliRunner().invoke(main, ["verify", *arguments])
+    assert ran.exit_code == 2
+    assert message in ran.output
+
+
+def test_choices_depend_on_the_seed_alone() -> None:
+    one, same, other = (RunPlan(name, seed, 60, {}) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
+    assert one.chance("x").random() == same.chance("x").random() != other.chance("x").random()
+    assert one.sink()["chunkSize"] == same.sink()["chunkSize"]
+
+
+@pytest.mark.parametrize(
+    ("url", "reached"),
+    [
+        ("redis+cluster://u:p@a:1,b:2", "redis+cluster://u:p@a:1,b:2?client_name=run"),
+        ("rediss://h:1/3?ssl_cert_reqs=none", "rediss://h:1/3?ssl_cert_reqs=none&client_name=run"),
+        ("rediss://h:1/3?client_name=mine&db=3", "rediss://h:1/3?db=3&client_name=run"),
+        ("rediss://h:1/3?client_name=mine", "rediss://h:1/3?client_name=run"),
+    ],
+)
+def test_connections_without_a_relay_have_the_name_of_the_run(url: str, reached: str) -> None:
+    assert reached_through(Address.parse(url), None, "run").url == reached
+
+
+def test_a_relay_keeps_login_and_database() -> None:
+    with Relay("redis://h:1") as relay:
+        through = reached_through(Address.parse("redis://u:p@h:1/3"), relay, "run")
+        assert through.url == f"redis://u:p@127.0.0.1:{relay.port}/3"
+        assert reached_through(Address.parse("unix:///s"), relay, "run").url == f"redis://127.0.0.1:{relay.port}"
