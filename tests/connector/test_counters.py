@@ -18,8 +18,8 @@ from spark_streams.connector.watch.notebook import query_table
 from spark_streams.connector.watch.progress import Progress, read_progress
 from spark_streams.connector.watch.prometheus import Collector, tables
 from spark_streams.connector.watch.queries import Query
-from spark_streams.operations.console.charts.query_logs import QueryLogs
-from spark_streams.operations.console.rendering import environment
+from spark_streams.operations.console.query_logs import QueryLogs
+from spark_streams.operations.console.site import environment
 from tools.reference import log_counters, metrics_of
 
 LATE = RunCounter("late", "entries", "Entries that came late.", "late entries", "rstream_late_entries")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from spark_streams.operations.console.charts.charts import Chart, charts_of
-from spark_streams.operations.console.rendering import environment
+from spark_streams.operations.console.charts import Chart, charts_of
+from spark_streams.operations.console.site import environment
 from tools.soak.slope import WARM, Slope, fit
 
 # They grow with what was written: tables and archives keep their rows, and Delta keeps its log for 30 days.

@@ -154,8 +154,8 @@ def console(
         from spark_streams.operations.console.access import Access, TrustedProxy, is_loopback
         from spark_streams.operations.console.allow_list import AllowList
         from spark_streams.operations.console.app import create_app
-        from spark_streams.operations.console.audit import open_audit
-        from spark_streams.operations.console.server import listen, listen_at, serve, site_of
+        from spark_streams.operations.console.changes import open_audit
+        from spark_streams.operations.console.web_server import listen, listen_at, serve, site_of
     except ImportError as error:
         raise ConfigError(
             f"rstream console needs the extra console ({error.name} is missing): {command_for('console')}"

@@ -27,7 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_streams.base.numbers import parse_number
-from spark_streams.operations.console.bounds import HEAD_BYTES, USER_CHARACTERS
+from spark_streams.operations.console.incoming import HEAD_BYTES, USER_CHARACTERS
 
 COOKIE = "rstream_console"  # before the port: a host has one set of cookies for all its ports
 COOKIE_SECONDS = 30 * 24 * 3600

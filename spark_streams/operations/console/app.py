@@ -1,16 +1,23 @@
-"""The web application: its routes, and the answers to errors."""
+"""The web application: its routes, each with what it needs, and the answers to errors. No page is reached without a
+visitor. Beside the pages: the link that the console prints, files of pages, and events that tell of new snapshots.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from enum import Enum
+from functools import lru_cache
+from importlib import resources
+from typing import NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from spark_streams.connector.errors import (
     NotPermittedError,
@@ -21,9 +28,131 @@ from spark_streams.connector.errors import (
     TakenError,
     UnsupportedError,
 )
-from spark_streams.operations.console.access import RequestGuard
-from spark_streams.operations.console.routes import routes
+from spark_streams.operations.console import change_pages, dead_letter_pages, group_pages, query_logs, stream_pages
+from spark_streams.operations.console.access import LOCAL, RequestGuard, Visitor, cookie_header
+from spark_streams.operations.console.incoming import Parameters
 from spark_streams.operations.console.site import Site
+
+
+async def events(site: Site, request: Request) -> Response:
+    """Return a stream of events, until the browser goes."""
+    if site.open_pages.locked():
+        text = "Too many pages are open. Close some of them.\n"
+        return PlainTextResponse(text, 429, {"retry-after": "60"})
+    await site.open_pages.acquire()
+    return _Watched(site.open_pages.release, _events(site), media_type="text/event-stream")
+
+
+class _Watched(StreamingResponse):
+    """end: called when the browser has gone."""
+
+    def __init__(self, end: Callable[[], None], content: AsyncIterator[str], media_type: str) -> None:
+        super().__init__(content, media_type=media_type)
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._end()
+
+
+async def _events(site: Site) -> AsyncIterator[str]:
+    """Yield an event for each snapshot, and a comment if there is none for some time."""
+    seen = None
+    async for number in site.live.numbers():
+        yield ": no news\n\n" if number == seen else f"event: snapshot\ndata: {number}\n\n"
+        seen = number
+
+
+_TYPES = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+async def static(_: Site, request: Request) -> Response:
+    """Return a file."""
+    name = request.path_params["name"]
+    if name not in _TYPES:
+        return PlainTextResponse("The console has no such file.\n", 404)
+    return Response(_content(name), media_type=_TYPES[name])
+
+
+@lru_cache
+def _content(name: str) -> bytes:
+    return resources.files("spark_streams.operations.console").joinpath("static", name).read_bytes()
+
+
+async def open_link(site: Site, request: Request) -> Response:
+    """Set the cookie, once. A page of another site may have the link, and the browser's next request brings a cookie
+    that is SameSite=Strict only if this answer loads it."""
+    keys = site.access.keys
+    is_open = request.scope["visitor"].user == LOCAL
+    if not is_open and not keys.use_link(Parameters.of_query(request).get("token")):
+        raise NotPermittedError(
+            "this is not the link that the console printed, or it was opened before; start the console again for a "
+            "new one"
+        )
+    response = PlainTextResponse("This browser may make changes.\n", headers={"refresh": "0; url=/"})
+    response.headers.append("set-cookie", cookie_header(request.scope, keys.cookie))
+    return response
+
+
+Page = Callable[[Site, Request], Awaitable[Response]]
+
+
+class Needs(Enum):
+    """What a visitor needs to reach a page."""
+
+    READ = 1
+    CHANGE = 2
+
+
+class PageRoute(NamedTuple):
+    """A page: its path, its handler, its method, and what it needs."""
+
+    path: str
+    page: Page
+    method: str = "GET"
+    needs: Needs = Needs.READ
+
+
+ROUTES = (
+    PageRoute("/", group_pages.overview),
+    PageRoute("/streams", stream_pages.streams),
+    PageRoute("/stream", stream_pages.stream),
+    PageRoute("/entry", stream_pages.entry),
+    PageRoute("/add", stream_pages.add),
+    PageRoute("/export", stream_pages.export),
+    PageRoute("/group", group_pages.group),
+    PageRoute("/dead", dead_letter_pages.dead_letter_streams),
+    PageRoute("/dead/stream", dead_letter_pages.dead_letters),
+    PageRoute("/dead/letter", dead_letter_pages.dead_letter),
+    PageRoute("/where", dead_letter_pages.where),
+    PageRoute("/queries", query_logs.queries),
+    PageRoute("/doctor", change_pages.doctor),
+    PageRoute("/plan", change_pages.plan, "POST"),
+    PageRoute("/changes", change_pages.changes),
+    PageRoute("/changes", change_pages.make, "POST", Needs.CHANGE),
+    PageRoute("/changes/{number}", change_pages.change),
+    PageRoute("/events", events),
+    PageRoute("/open", open_link),
+    PageRoute("/static/{name}", static),
+)
+
+
+def routes(site: Site) -> list[Route]:
+    """Return the routes of Starlette."""
+    return [Route(entry.path, _endpoint(site, entry), methods=[entry.method]) for entry in ROUTES]
+
+
+def _endpoint(site: Site, entry: PageRoute) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        visitor: Visitor = request.scope["visitor"]
+        if entry.needs is Needs.CHANGE and not visitor.can_write:
+            raise NotPermittedError(visitor.why_not)
+        return await entry.page(site, request)
+
+    return endpoint
+
 
 # The status of an answer for each kind of error; any other: 400.
 _STATUS: tuple[tuple[type[RStreamError], int], ...] = (

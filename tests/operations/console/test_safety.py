@@ -238,6 +238,6 @@ def _failing(*arguments: str, at: tuple[str, ...] = ("--port", "0")) -> str:
 
 def test_the_extra_is_named_if_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    for name in [name for name in sys.modules if name.startswith("spark_streams.operations.console.server")]:
+    for name in [name for name in sys.modules if name.startswith("spark_streams.operations.console.web_server")]:
         monkeypatch.delitem(sys.modules, name)
     assert "pip install 'spark-streams[console]'" in _failing()

@@ -19,11 +19,9 @@ from spark_streams.connector.schemas.shown import FieldDecoders
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.operations.console.access import Access
 from spark_streams.operations.console.allow_list import AllowList
-from spark_streams.operations.console.audit import Audit
-from spark_streams.operations.console.bounds import HEAD_BYTES
-from spark_streams.operations.console.changes import Changes
+from spark_streams.operations.console.changes import Audit, Changes
+from spark_streams.operations.console.incoming import HEAD_BYTES, BrowserConnection
 from spark_streams.operations.console.live import Live
-from spark_streams.operations.console.request.connections import Connection
 from spark_streams.operations.console.site import Site
 from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
 from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
@@ -58,7 +56,7 @@ def site_of(
     return Site(address, live, changes, access or Access(), logs, url, decoders, shown)
 
 
-class _Server(uvicorn.Server):
+class _ConsoleServer(uvicorn.Server):
     """Ends with exit code 0 on SIGINT and SIGTERM. begun: called when the server listens."""
 
     def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
@@ -122,7 +120,7 @@ def serve(app: ASGIApp, listener: socket.socket, begun: Callable[[], None]) -> N
     """Serve the application until a signal. begun: called when the console listens."""
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http=BrowserConnection,
         ws="none",
         loop="asyncio",
         backlog=_BACKLOG,
@@ -136,7 +134,7 @@ def serve(app: ASGIApp, listener: socket.socket, begun: Callable[[], None]) -> N
     file = listener.getsockname() if listener.family == socket.AF_UNIX else None
     with listener:
         try:
-            _Server(config, begun).run([listener])
+            _ConsoleServer(config, begun).run([listener])
         finally:
             if file is not None:
                 os.unlink(file)

@@ -1,20 +1,21 @@
-"""Streams: the list, one stream with its entries and consumers, and one entry with all fields."""
+"""Streams: the list, one stream with its entries and consumers, one entry with all fields, and entries as a file."""
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from spark_streams.base.id_times import age_ms
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.base.printable import name_text as name_as_text
 from spark_streams.base.times import duration, moment
 from spark_streams.connector.deadletter.envelope import text
-from spark_streams.connector.errors import OptionError, StreamMissingError, StreamStateError
+from spark_streams.connector.errors import OptionError, StreamMissingError, StreamStateError, UnsupportedError
 from spark_streams.connector.keys import shards_key
 from spark_streams.connector.lag.margin import UNKNOWN, Margin, order
 from spark_streams.connector.shards.names import may_be_in_shards
@@ -22,17 +23,16 @@ from spark_streams.connector.shards.settling import fetch_shard_sets
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
 from spark_streams.operations.console.allow_list import AllowList
-from spark_streams.operations.console.bounds import EDITABLE_FIELDS, NEW_FIELDS
-from spark_streams.operations.console.cells import SHORT, Cell, Decoded, cell, is_editable
-from spark_streams.operations.console.entry_search import EntryPage, FieldFilter, read_entries
-from spark_streams.operations.console.form_fields import fields_of
-from spark_streams.operations.console.json_filter import JsonFilter
+from spark_streams.operations.console.cells import SHORT, Cell, DecodedCell, cell, fields_of, is_editable
+from spark_streams.operations.console.entry_search import PAGE, FieldFilter, FoundEntries, JsonFilter, read_entries
+from spark_streams.operations.console.group_pages import PendingEntry, fetch_pending
+from spark_streams.operations.console.incoming import EDITABLE_FIELDS, NEW_FIELDS, Parameters
 from spark_streams.operations.console.live import View
-from spark_streams.operations.console.pages.pending import PendingEntry, fetch_pending
-from spark_streams.operations.console.request.parameters import Parameters
 from spark_streams.operations.console.site import Pages, Site, key_of
 from spark_streams.operations.groups.group_snapshot import fetch_time
 from spark_streams.operations.monitor.last_entries import Seen, existing
+from spark_streams.operations.transfer.entries import Entry
+from spark_streams.operations.transfer.json_lines import write_lines
 
 _FIELDS = 8  # of an entry in a list
 _ALL_FIELDS = 500  # of an entry on its own page
@@ -88,7 +88,7 @@ class _StreamRead:
 
     names: Sequence[str | bytes]
     states: Sequence[StreamState]
-    page: EntryPage
+    page: FoundEntries
     now_ms: int
     pending: Sequence[PendingEntry]
 
@@ -149,7 +149,7 @@ async def entry(site: Site, request: Request) -> Response:
     name, wanted = parameters.get("name"), parameters.get("id")
     view = await site.view()
 
-    def read(server: Server) -> tuple[Seen, list[Decoded | None], int]:
+    def read(server: Server) -> tuple[Seen, list[DecodedCell | None], int]:
         whole = fetch_entry(server, name, wanted, view, AllowList())
         return site.allowed.entry(whole), site.decoded(whole.pairs[:_ALL_FIELDS]), fetch_time(server, 0)
 
@@ -186,7 +186,7 @@ async def add(site: Site, request: Request) -> Response:
     name, again = parameters.get("name"), parameters.get("again")
     view, allowed = await site.view(), site.allowed
 
-    def read(server: Server) -> tuple[Sequence[Seen], list[Decoded | None]]:
+    def read(server: Server) -> tuple[Sequence[Seen], list[DecodedCell | None]]:
         if again:
             whole = fetch_entry(server, name, again, view, AllowList())
             return [allowed.entry(whole)], site.decoded(whole.pairs[:EDITABLE_FIELDS])
@@ -265,3 +265,40 @@ def _position(wanted: str, now_ms: int) -> StreamId:
             f"{plain[:100]!r} is neither an entry ID nor a time; examples: 1795163834542-0, 2026-11-20T08:00, 1h"
         ) from None
     return StreamId(max(0, at_ms), U64_MAX)
+
+
+_ROUNDS = 3  # searches of a request, each bounded: the page has found its entries in one
+
+
+async def export(site: Site, request: Request) -> Response:
+    """Return the entries of a search from the ID `at` back to the ID `to`, the oldest first."""
+    parameters = Parameters.of_query(request)
+    name, allowed = parameters.get("name"), site.allowed
+    fields = filter_of(parameters, allowed)
+    newest, oldest = entry_id(parameters.get("at")), entry_id(parameters.get("to"))
+    view = await site.view()
+
+    def read(server: Server) -> Sequence[Seen]:
+        shards, end, entries = shards_of(server, name, view), newest, list[Seen]()
+        for _ in range(_ROUNDS):
+            page = read_entries(server, shards, allowed, end, oldest, fields, PAGE + 1 - len(entries))
+            entries += page.entries
+            if len(entries) > PAGE and entries[PAGE].id > oldest:
+                break
+            if len(entries) > PAGE or page.next is None or page.next < oldest:
+                return entries[:PAGE]  # the page did not show an entry of another shard with the same ID
+            end = page.next
+        raise UnsupportedError(f"the console exports what one page shows, up to {PAGE} entries; use rstream export")
+
+    entries = await site.read(read)
+    file_name = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100]
+    headers = {"content-disposition": f'attachment; filename="{file_name}.jsonl"'}
+    return StreamingResponse(_lines(entries), media_type="application/x-ndjson", headers=headers)
+
+
+def _lines(entries: Sequence[Seen]) -> Iterator[bytes]:
+    """Yield a line for each entry, the oldest first."""
+    for entry in reversed(entries):
+        line = io.BytesIO()
+        write_lines(line, [Entry(entry.id, [word for pair in entry.pairs for word in pair])])
+        yield line.getvalue()
