@@ -20,20 +20,17 @@ from spark_streams.connector.operator_commands import ONLY
 
 @dataclass(frozen=True)
 class ConsoleAction:
-    """title: of the page and its button; command: words after `rstream`; options: names of its options, each with its
-    value; flags: options without a value; is_destructive: whether entries or a group are lost; patterns: parameters
-    whose value the command takes as a pattern: a name of the server is escaped there; positional: parameters without
-    an option; dry, real: option of the dry run, and of the change."""
+    """A change as a command of `rstream`."""
 
-    title: str
-    command: tuple[str, ...]
-    options: tuple[str, ...]
-    flags: tuple[str, ...] = ()
-    is_destructive: bool = False
-    patterns: tuple[str, ...] = ()
-    positional: tuple[str, ...] = ("names",)
-    dry: str = ""
-    real: str = "--yes"
+    title: str  # of the page and its button
+    command: tuple[str, ...]  # words after `rstream`
+    options: tuple[str, ...]  # names of its options, each with its value
+    flags: tuple[str, ...] = ()  # options without a value
+    is_destructive: bool = False  # whether entries or a group are lost
+    patterns: tuple[str, ...] = ()  # parameters that the command takes as patterns: a name is escaped there
+    positional: tuple[str, ...] = ("names",)  # parameters without an option
+    dry: str = ""  # option of the dry run
+    real: str = "--yes"  # option of the change
 
     def arguments(self, parameters: Mapping[str, Sequence[str]], is_dry: bool) -> list[str]:
         """Return the words after `rstream`. parameters: values by the name of the option; `names`: streams; `fields`:
@@ -136,14 +133,9 @@ def with_options(arguments: Sequence[str], *options: str) -> list[str]:
     return [*arguments[:place], *options, *arguments[place:]]
 
 
-# Names of values of `rstream … --json`. Empty: the value is not shown.
+# Names of values of `rstream … --json`, and those that are not shown.
+_UNSHOWN = ("dry_run", "bound", "bounds", "stopped", "stream", "seconds", "letters_per_second", "added", "last")
 _LABELS = {
-    "dry_run": "",
-    "bound": "",
-    "bounds": "",
-    "stopped": "",
-    "stream": "",
-    "seconds": "",
     "total": "entries in the stream",
     "looked_at": "entries examined",
     "moved": "sent back",
@@ -154,20 +146,13 @@ _LABELS = {
     "homeless": "stay: they name no target stream",
     "refused": "stay: target not allowed",
     "vanished": "deleted by another client meanwhile",
-    "letters_per_second": "",
     "letters": "dead letters",
     "fields": "Fields that change",
     "entry": "The new entry",
-    "added": "",
-    "last": "",
     "destinations": "Where they go",
     "by": "By reason",
     "streams": "Streams",
     "then": "Afterwards",
-    "first": "The first entries",
-    "sent": "",
-    "already": "already in the stream",
-    "entries_per_second": "",
     "kept": "Groups that stay",
     "in_use": "groups in use",
     "position_before": "from",
@@ -189,12 +174,12 @@ class SummaryTable(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """sentence: what changes; facts: (name, value); tables; notes: lists of sentences, by title."""
+    """What a command has printed, for people."""
 
-    sentence: str
-    facts: list[tuple[str, Json]]
+    sentence: str  # what changes
+    facts: list[tuple[str, Json]]  # (name, value)
     tables: list[SummaryTable]
-    notes: list[tuple[str, list[str]]]
+    notes: list[tuple[str, list[str]]]  # (title, sentences)
 
 
 def summarize(command: str, output: Json, is_done: bool) -> Summary:
@@ -205,7 +190,7 @@ def summarize(command: str, output: Json, is_done: bool) -> Summary:
     facts, tables, notes = [], [], []
     for name, value in values.items():
         label = _LABELS.get(name, name.replace("_", " "))
-        if not label or value in (None, 0, "", [], {}, False):
+        if name in _UNSHOWN or value in (None, 0, "", [], {}, False):
             continue
         if isinstance(value, list) and isinstance(value[0], dict):
             tables.append(_table(label, value))

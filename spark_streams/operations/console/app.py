@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from enum import Enum
 from functools import lru_cache
 from importlib import resources
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from spark_streams.connector.errors import (
     NotPermittedError,
@@ -29,9 +28,9 @@ from spark_streams.connector.errors import (
     UnsupportedError,
 )
 from spark_streams.operations.console import change_pages, dead_letter_pages, group_pages, query_logs, stream_pages
-from spark_streams.operations.console.access import LOCAL, RequestGuard, Visitor, cookie_header
 from spark_streams.operations.console.incoming import Parameters
 from spark_streams.operations.console.site import Site
+from spark_streams.operations.console.visitors import LOCAL, RequestGuard, Visitor, cookie_header
 
 
 async def events(site: Site, request: Request) -> Response:
@@ -39,30 +38,16 @@ async def events(site: Site, request: Request) -> Response:
     if site.open_pages.locked():
         text = "Too many pages are open. Close some of them.\n"
         return PlainTextResponse(text, 429, {"retry-after": "60"})
-    await site.open_pages.acquire()
-    return _Watched(site.open_pages.release, _events(site), media_type="text/event-stream")
-
-
-class _Watched(StreamingResponse):
-    """end: called when the browser has gone."""
-
-    def __init__(self, end: Callable[[], None], content: AsyncIterator[str], media_type: str) -> None:
-        super().__init__(content, media_type=media_type)
-        self._end = end
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._end()
+    return StreamingResponse(_events(site), media_type="text/event-stream")
 
 
 async def _events(site: Site) -> AsyncIterator[str]:
     """Yield an event for each snapshot, and a comment if there is none for some time."""
     seen = None
-    async for number in site.live.numbers():
-        yield ": no news\n\n" if number == seen else f"event: snapshot\ndata: {number}\n\n"
-        seen = number
+    async with site.open_pages:
+        async for number in site.live.numbers():
+            yield ": no news\n\n" if number == seen else f"event: snapshot\ndata: {number}\n\n"
+            seen = number
 
 
 _TYPES = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -96,23 +81,13 @@ async def open_link(site: Site, request: Request) -> Response:
     return response
 
 
-Page = Callable[[Site, Request], Awaitable[Response]]
-
-
-class Needs(Enum):
-    """What a visitor needs to reach a page."""
-
-    READ = 1
-    CHANGE = 2
-
-
 class PageRoute(NamedTuple):
-    """A page: its path, its handler, its method, and what it needs."""
+    """A page."""
 
     path: str
-    page: Page
+    page: Callable[[Site, Request], Awaitable[Response]]  # its handler
     method: str = "GET"
-    needs: Needs = Needs.READ
+    makes_changes: bool = False  # whether a visitor needs the right to make changes
 
 
 ROUTES = (
@@ -131,7 +106,7 @@ ROUTES = (
     PageRoute("/doctor", change_pages.doctor),
     PageRoute("/plan", change_pages.plan, "POST"),
     PageRoute("/changes", change_pages.changes),
-    PageRoute("/changes", change_pages.make, "POST", Needs.CHANGE),
+    PageRoute("/changes", change_pages.make, "POST", makes_changes=True),
     PageRoute("/changes/{number}", change_pages.change),
     PageRoute("/events", events),
     PageRoute("/open", open_link),
@@ -139,15 +114,10 @@ ROUTES = (
 )
 
 
-def routes(site: Site) -> list[Route]:
-    """Return the routes of Starlette."""
-    return [Route(entry.path, _endpoint(site, entry), methods=[entry.method]) for entry in ROUTES]
-
-
 def _endpoint(site: Site, entry: PageRoute) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         visitor: Visitor = request.scope["visitor"]
-        if entry.needs is Needs.CHANGE and not visitor.can_write:
+        if entry.makes_changes and not visitor.can_write:
             raise NotPermittedError(visitor.why_not)
         return await entry.page(site, request)
 
@@ -190,9 +160,9 @@ def create_app(site: Site, hosts: Collection[str]) -> ASGIApp:
         named = StreamStateError("the console has no such page") if is_missing else UnsupportedError(error.detail)
         return await site.page(request, "error.html", error.status_code, title="This did not work", error=named)
 
-    pages = Starlette(
-        routes=routes(site), exception_handlers={RStreamError: error_page, HTTPException: refused}, lifespan=lifespan
-    )
+    routes = [Route(entry.path, _endpoint(site, entry), methods=[entry.method]) for entry in ROUTES]
+    handlers = {RStreamError: error_page, HTTPException: refused}
+    pages = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     pages.router.redirect_slashes = False  # the address would be made of the header Host
     # Around Starlette, so that its own answer to an unexpected error has the headers, too.
     return RequestGuard(pages, site.access, hosts)

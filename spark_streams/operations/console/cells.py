@@ -64,13 +64,13 @@ Pairs = Sequence[tuple[str, str]]  # (name, value); bytes that are not UTF-8 are
 
 @dataclass(frozen=True)
 class Field:
-    """A field of an entry in a form. number: its place; text: for a form, None if a form cannot change it."""
+    """A field of an entry in a form."""
 
-    number: int
+    number: int  # its place in the entry
     name: Cell
     value: Cell
     raw_name: str
-    text: str | None
+    text: str | None  # the value for a form, None if a form cannot change it
 
     @property
     def rows(self) -> int:

@@ -11,7 +11,6 @@ from starlette.responses import RedirectResponse, Response
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.deadletter.envelope import text
 from spark_streams.connector.errors import NotPermittedError, OptionError, StreamStateError, UnsupportedError
-from spark_streams.operations.console.access import Visitor
 from spark_streams.operations.console.actions import (
     ACTIONS,
     ConsoleAction,
@@ -28,6 +27,7 @@ from spark_streams.operations.console.dead_letter_pages import fetch_letter
 from spark_streams.operations.console.incoming import FORM_BYTES, Parameters
 from spark_streams.operations.console.site import Site
 from spark_streams.operations.console.stream_pages import fetch_entry
+from spark_streams.operations.console.visitors import Visitor
 
 _LETTER = "letter"  # the parameter with the ID of a dead letter whose fields a form has changed
 

@@ -49,20 +49,19 @@ class CommandOutcome:
 
 @dataclass
 class Change:
-    """A change that runs or has run. progress: (done, total, note) of a command that reports it; total is 0
-    if it is not known."""
+    """A change that runs or has run."""
 
-    number: int
+    number: int  # since the console was started
     user: str
-    arguments: Sequence[str]
+    arguments: Sequence[str]  # words after `rstream`
     began: datetime
-    progress: tuple[int, int, str] | None = None
-    outcome: CommandOutcome | None = None
+    progress: tuple[int, int, str] | None = None  # (done, total, note) of a command that reports it; total 0: unknown
+    outcome: CommandOutcome | None = None  # None: it runs
     _process: asyncio.subprocess.Process | None = field(default=None, repr=False)
 
 
 # Of a command's JSON output.
-_COUNTS = ("added", "sent", "entries", "moved", "parked", "deleted", "read_again", "skipped", "pending")
+_COUNTS = ("added", "entries", "moved", "parked", "deleted", "read_again", "skipped", "pending")
 
 
 def open_audit(path: Path) -> Callable[[str], None]:

@@ -48,14 +48,13 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart. unit: `entries`, `per second` or `ms`; left_out: number of lines beyond LINES, none of them higher;
-    one_scale: all lines share a scale, because readers compare them."""
+    """A chart."""
 
     title: str
-    unit: str
+    unit: str  # `entries`, `per second` or `ms`
     lines: Sequence[ChartLine]
-    left_out: int = 0
-    one_scale: bool = False
+    left_out: int = 0  # number of lines beyond LINES, none of them higher
+    one_scale: bool = False  # all lines share a scale, because readers compare them
 
 
 class Dot(NamedTuple):
@@ -67,13 +66,13 @@ class Dot(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A line. path: for the element `path`; last: its last value, for the legend."""
+    """The positions of a line."""
 
     name: str
     colour: int
-    path: str
+    path: str  # for the element `path`
     dots: Sequence[Dot]
-    last: str
+    last: str  # its last value, for the legend
 
 
 class Panel(NamedTuple):
@@ -97,7 +96,7 @@ def charts_of(*drawn: tuple[str, str, Mapping[str, Iterable[Point]]], one_scale:
     charts = []
     colours: dict[str, int] = {}
     for title, unit, points in drawn:
-        lines = [ChartLine(name, sorted(points[name], key=_time)) for name in points]
+        lines = [ChartLine(name, sorted(points[name], key=lambda point: point[0])) for name in points]
         lines.sort(key=lambda line: -line.peak)
         names = [line.name for line in lines[:LINES]]
         free = sorted({*range(LINES)} - {colours[name] for name in names if name in colours})
@@ -177,10 +176,6 @@ def time_ticks(began: int, ended: int) -> list[tuple[int, str]]:
     return [
         (at_ms, _clock(at_ms, seconds=step < 60_000, day=step >= 43_200_000)) for at_ms in range(first, ended + 1, step)
     ]
-
-
-def _time(point: Point) -> int:
-    return point[0]
 
 
 def _some_are_flat(lines: Sequence[ChartLine]) -> bool:

@@ -94,12 +94,12 @@ class ShownLetter:
     """A dead letter in a list."""
 
     id: str
-    age_ms: int | None
+    age_ms: int | None  # None: its ID is no time
     reason: Cell
     message: Cell
-    stream: Cell
-    fields: list[tuple[Cell, Cell]]
-    more: int
+    stream: Cell  # of the entry
+    fields: list[tuple[Cell, Cell]]  # the first ones
+    more: int  # number of the others
 
 
 async def dead_letters(site: Site, request: Request) -> Response:
@@ -129,14 +129,6 @@ async def dead_letters(site: Site, request: Request) -> Response:
     )
 
 
-@dataclass(frozen=True)
-class EntryName:
-    """An entry or a dead letter that another one names; empty if it names none."""
-
-    stream: str
-    id: str
-
-
 async def dead_letter(site: Site, request: Request) -> Response:
     """Return the page of one dead letter: its fields, why it failed, and its history."""
     parameters = Parameters.of_query(request)
@@ -162,15 +154,15 @@ async def dead_letter(site: Site, request: Request) -> Response:
         fields=fields_of(letter.pairs, site.allowed),
         decoded=decoded,
         more=max(0, len(letter.pairs) - EDITABLE_FIELDS),
-        origin=_entry_name(letter.envelope.get("stream", ""), letter.envelope.get("id", "")),
-        previous=_entry_name(previous_stream, previous_id),
+        origin=_named(letter.envelope.get("stream", ""), letter.envelope.get("id", "")),
+        previous=_named(previous_stream, previous_id),
         command=site.command(["dead", "show", name, wanted]),
     )
 
 
-def _entry_name(stream: str, entry: str) -> EntryName:
-    """Return the name, or an empty one for a name that no page takes."""
-    return EntryName(stream, entry) if is_short(stream, entry) else EntryName("", "")
+def _named(stream: str, entry: str) -> tuple[str, str] | None:
+    """Return stream and ID of another entry; None if a page does not take them."""
+    return (stream, entry) if stream and entry and is_short(stream, entry) else None
 
 
 def fetch_letter(address: Address, stream: str, wanted: str, allowed: AllowList) -> DeadLetter:
@@ -224,5 +216,4 @@ def _shown_line(line: Json, allowed: AllowList) -> tuple[Json, tuple[str, str] |
     if line["event"] == "dead":
         place, colon, why = line["text"].partition(": ")
         line = {**line, "text": f"{place}{colon}{allowed.text(why)}"}
-    stream, entry = line.get("stream") or line.get("of_stream"), line.get("id") or line.get("of_id")
-    return line, (stream, entry) if stream and entry and is_short(stream, entry) else None
+    return line, _named(line.get("stream") or line.get("of_stream") or "", line.get("id") or line.get("of_id") or "")

@@ -189,16 +189,14 @@ class FieldFilter:
 
 @dataclass(frozen=True)
 class FoundEntries:
-    """Entries, the newest first. searched: how many were read; next: the ID at which the next page begins, None if the
-    stream has no more; too_long: values that were too long for a comparison of JSON; too_slow: entries whose
-    comparison was given up; no_json: values that were compared, and are no JSON."""
+    """The entries of a page, the newest first."""
 
     entries: tuple[Seen, ...]
-    searched: int
-    next: StreamId | None
-    too_long: int = 0
-    too_slow: int = 0
-    no_json: int = 0
+    searched: int  # how many were read
+    next: StreamId | None  # at which the next page begins, None if the stream has no more
+    too_long: int = 0  # values that were too long for a comparison of JSON
+    too_slow: int = 0  # entries whose comparison was given up
+    no_json: int = 0  # values that were compared, and are no JSON
 
 
 def read_entries(

@@ -10,18 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.base.ids import StreamId
-from spark_streams.base.printable import name_text
 from spark_streams.base.units import count, counted, duration
 from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.lag.survey import GroupLag
-from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.released import FATAL
-from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key
-from spark_streams.operations.console.incoming import NAME_BYTES, Parameters
+from spark_streams.operations.console.incoming import Parameters
 from spark_streams.operations.console.live import View
 from spark_streams.operations.console.site import Pages, Site, key_of
-from spark_streams.operations.console.stream_pages import shards_of
+from spark_streams.operations.console.stream_pages import PendingEntry, fetch_pending, shards_of
 from spark_streams.operations.groups.group_snapshot import GroupSnapshot, fetch_group
 from spark_streams.operations.monitor.rates import UNKNOWN
 
@@ -91,55 +87,17 @@ def _noun(singular: str, number: int) -> str:
     return singular if number == 1 else f"{singular}s"
 
 
-@dataclass(frozen=True)
-class PendingEntry:
-    """consumer: None if a consumer released the entry (XNACK); idle_ms: since its delivery; deliveries: how often it
-    was delivered, None: it was released as fatal."""
-
-    group: str
-    id: str
-    consumer: str | None
-    idle_ms: int | None
-    deliveries: int | None
-
-
-def fetch_pending(
-    server: Server, streams: Sequence[str | bytes], groups: Sequence[str], limit: int, begin: str = "-"
-) -> list[PendingEntry]:
-    """Return the oldest pending entries of each group, `limit` of each stream. begin: the first ID. Raises
-    NotPermittedError, ServerError."""
-    commands = [("XPENDING", stream, group, begin, "+", limit) for stream in streams for group in groups]
-    pending: list[PendingEntry] = []
-    for command, reply in zip(commands, server.pipeline(commands), strict=True):
-        if is_no_group(reply) or is_no_such_key(reply):
-            continue  # deleted since
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
-        for entry, consumer, idle, deliveries in reply:
-            is_released = idle < 0
-            pending.append(
-                PendingEntry(
-                    command[2],
-                    name_text(entry),
-                    None if is_released else name_text(consumer)[:NAME_BYTES],
-                    None if is_released else idle,
-                    None if deliveries == FATAL else deliveries,
-                )
-            )
-    return sorted(pending, key=lambda entry: (-(entry.idle_ms or 0), entry.id))
-
-
 _PENDING = 20  # entries on the page
 
 
 @dataclass(frozen=True)
 class QueryOfGroup:
-    """A query that has committed entries of the group. holder: the process that runs it, None if none does."""
+    """A query that has committed entries of the group."""
 
     stream: str
-    query: str
-    up_to: str
-    holder: str | None
+    query: str  # its name
+    up_to: str  # the ID up to which it has committed, empty if it runs its first batch
+    holder: str | None  # the process that runs it, None if none does
 
 
 @dataclass(frozen=True)
@@ -155,7 +113,13 @@ class _GroupRead:
 
     @property
     def queries(self) -> list[QueryOfGroup]:
-        return _queries(self.snapshots)
+        return [
+            QueryOfGroup(
+                one.stream, query, str(one.marks[query].id if query in one.marks else ""), one.holders.get(query)
+            )
+            for one in self.snapshots
+            for query in sorted({*one.marks, *one.holders})
+        ]
 
 
 async def group(site: Site, request: Request) -> Response:
@@ -192,16 +156,3 @@ async def group(site: Site, request: Request) -> Response:
         began=began,
         ended=ended,
     )
-
-
-def _queries(snapshots: Sequence[GroupSnapshot]) -> list[QueryOfGroup]:
-    return [
-        QueryOfGroup(
-            snapshot.stream,
-            query,
-            str(snapshot.marks[query].id) if query in snapshot.marks else "",
-            snapshot.holders.get(query),
-        )
-        for snapshot in snapshots
-        for query in sorted({*snapshot.marks, *snapshot.holders})
-    ]

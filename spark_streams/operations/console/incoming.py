@@ -60,59 +60,26 @@ class Bound(NamedTuple):
     times: int = 1
 
 
-_NAME = Bound(NAME_BYTES)
-_PATTERNS = Bound(_TEXT, 20)
 # The parameters of all pages and forms. A name that ends with a dot is followed by a number.
 PARAMETERS = {
-    # What a page shows.
-    "name": _NAME,
-    "stream": Bound(NAME_BYTES, 20),  # of a group, or a filter of dead letters
-    "group": _NAME,
-    "find": Bound(_TEXT),
-    "own": Bound(_SHORT),
-    "page": Bound(_SHORT),
-    "at": Bound(_SHORT),
-    "after": Bound(_SHORT),
-    "value": Bound(_TEXT),
-    "where": Bound(_TEXT),
-    # A filter of dead letters.
-    "reason": _PATTERNS,
-    "stage": _PATTERNS,
-    "error": _PATTERNS,
-    "field": _PATTERNS,
-    "older": Bound(_SHORT),
-    "newer": Bound(_SHORT),
-    "first-id": Bound(_SHORT),
-    "last-id": Bound(_SHORT),
+    **dict.fromkeys(("name", "group", "from", "to", "consumer", "parking"), Bound(NAME_BYTES)),
+    **dict.fromkeys(("stream", "names", "allow"), Bound(NAME_BYTES, 20)),
+    **dict.fromkeys(("find", "value", "where", "token"), Bound(_TEXT)),
+    # Filters of dead letters, and the page of a list.
+    **dict.fromkeys(("reason", "stage", "error", "field"), Bound(_TEXT, 20)),
+    **dict.fromkeys(("older", "newer", "first-id", "last-id", "own", "page", "at", "after"), Bound(_SHORT)),
     "id": Bound(_SHORT, 100),
-    # A change.
-    "action": Bound(_SHORT),
-    "names": Bound(NAME_BYTES, 20),
+    # A change, and the one that a dry run has shown.
+    **dict.fromkeys(("action", "letter", "again", "idle", "limit", "rate", "max-redrives"), Bound(_SHORT)),
+    **dict.fromkeys(("all", "even-active", "released"), Bound(_SHORT)),
+    **dict.fromkeys(("set", "unset"), Bound(COMMAND_BYTES, EDITABLE_FIELDS)),
     "back": Bound(8 << 10),
-    "letter": Bound(_SHORT),
-    "again": Bound(_SHORT),
-    "from": _NAME,
-    "to": _NAME,
-    "consumer": _NAME,
-    "idle": Bound(_SHORT),
-    "limit": Bound(_SHORT),
-    "rate": Bound(_SHORT),
-    "max-redrives": Bound(_SHORT),
-    "allow": Bound(NAME_BYTES, 20),
-    "parking": _NAME,
-    "set": Bound(COMMAND_BYTES, EDITABLE_FIELDS),
-    "unset": Bound(COMMAND_BYTES, EDITABLE_FIELDS),
-    "all": Bound(_SHORT),
-    "even-active": Bound(_SHORT),
-    "released": Bound(_SHORT),
+    "arguments": Bound(6 * COMMAND_BYTES),
     # Fields of an entry.
     "new.name": Bound(_TEXT, NEW_FIELDS),
     "new.value": Bound(_VALUE, NEW_FIELDS),
     "value.": Bound(_VALUE),
     "remove.": Bound(_SHORT),
-    # The change that a dry run has shown.
-    "arguments": Bound(6 * COMMAND_BYTES),
-    "token": Bound(_TEXT),  # also of the link
 }
 
 

@@ -11,8 +11,9 @@ import contextlib
 import functools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.deadletter.envelope import raw
@@ -27,6 +28,8 @@ from spark_streams.operations.monitor.exporter.dead_letters import Reason
 from spark_streams.operations.monitor.exporter.snapshot import Snapshot
 from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
 from spark_streams.operations.monitor.held import Held, unused
+
+P = TypeVar("P", StreamSummary, GroupLag, Held)  # what a shard has
 
 
 def is_short(*names: str) -> bool:
@@ -62,26 +65,22 @@ def stream_of(name: str) -> str:
 def merge_shards(survey: Survey) -> Survey:
     """Return the survey with the shards of each stream as one stream. The position of a group on several shards is
     empty."""
-    streams: dict[str, StreamSummary] = {}
-    for stream in survey.streams:
-        name = stream_of(stream.stream)
-        earlier = streams.get(name)
-        streams[name] = replace(stream, stream=name) if earlier is None else _joined(earlier, stream)
-    groups: dict[tuple[str, str], GroupLag] = {}
-    for group in survey.groups:
-        key = stream_of(group.stream), group.group
-        earlier_group = groups.get(key)
-        groups[key] = replace(group, stream=key[0]) if earlier_group is None else _joined_group(earlier_group, group)
-    return Survey(survey.at_ms, tuple(streams.values()), tuple(groups.values()))
+    streams = _merged(survey.streams, lambda _: "", _joined)
+    return Survey(survey.at_ms, tuple(streams), tuple(_merged(survey.groups, lambda one: one.group, _joined_group)))
 
 
 def merge_held(holders: Iterable[Held]) -> list[Held]:
     """Return the groups that hold entries back, with the shards of each stream as one stream."""
-    merged: dict[tuple[str, str], Held] = {}
-    for held in holders:
-        key = stream_of(held.stream), held.group
+    return _merged(holders, lambda held: held.group, _joined_held)
+
+
+def _merged(parts: Iterable[P], group_of: Callable[[P], str], join: Callable[[P, P], P]) -> list[P]:
+    """Return one part for each stream and group. join: of two shards."""
+    merged: dict[tuple[str, str], P] = {}
+    for part in parts:
+        key = stream_of(part.stream), group_of(part)
         earlier = merged.get(key)
-        merged[key] = replace(held, stream=key[0]) if earlier is None else _joined_held(earlier, held)
+        merged[key] = replace(part, stream=key[0]) if earlier is None else join(earlier, part)
     return list(merged.values())
 
 
@@ -156,31 +155,28 @@ def _largest(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
+SNAPSHOT_SECONDS = 60.0  # that a snapshot may take
 _LOOKED_AT = 15.0  # seconds after a request during which snapshots go on
 _SHARE = 4  # a snapshot begins this many durations of the last one after its end, at least
 
 
 @dataclass(frozen=True)
 class View:
-    """What is known of the server. number: of the attempt; survey: the last snapshot, shards as one stream, at_ms=0 if
-    there is none yet; stream_bytes: memory by stream; reasons, uncounted: of dead letters; failure: why the last
-    attempt failed, since failing_since_ms; rights: that the user lacks; left_out: streams beyond the maximum;
-    too_long: streams, groups and consumers whose names are too long; held: unused groups that hold entries back, and
-    margins: of all groups, by stream and group."""
+    """What is known of the server."""
 
-    number: int = 0
-    survey: Survey = field(default_factory=lambda: Survey(0, (), ()))
-    stream_bytes: Mapping[str, int] = field(default_factory=dict)
-    reasons: tuple[Reason, ...] = ()
-    uncounted: Mapping[str, int] = field(default_factory=dict)
-    waiting: tuple[WaitingEntries, ...] = ()
-    failure: RStreamError | None = None
+    number: int = 0  # of the attempt
+    survey: Survey = field(default_factory=lambda: Survey(0, (), ()))  # shards as one stream; at_ms=0: none yet
+    stream_bytes: Mapping[str, int] = field(default_factory=dict)  # memory by stream
+    reasons: tuple[Reason, ...] = ()  # of dead letters
+    uncounted: Mapping[str, int] = field(default_factory=dict)  # dead letters without a reason yet, by stream
+    waiting: tuple[WaitingEntries, ...] = ()  # for a retry
+    failure: RStreamError | None = None  # why the last attempt failed
     failing_since_ms: int = 0
-    rights: tuple[str, ...] = ()
-    left_out: int = 0
-    too_long: int = 0
-    held: Mapping[tuple[str, str], Held] = field(default_factory=dict)
-    margins: Mapping[tuple[str, str], Margin] = field(default_factory=dict)
+    rights: tuple[str, ...] = ()  # that the console's user of the server lacks
+    left_out: int = 0  # streams beyond the maximum
+    too_long: int = 0  # streams, groups and consumers whose names are too long
+    held: Mapping[tuple[str, str], Held] = field(default_factory=dict)  # by unused groups: (stream, group)
+    margins: Mapping[tuple[str, str], Margin] = field(default_factory=dict)  # of all groups: (stream, group)
     history: LagHistory = field(default_factory=LagHistory)
 
 

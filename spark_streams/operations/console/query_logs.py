@@ -27,23 +27,22 @@ from spark_streams.operations.monitor.rates import Key
 class Failure(NamedTuple):
     """A run of a query that ended with an error."""
 
-    time: str
-    error: str
+    time: str  # of its line
+    error: str  # condition or class
     message: str
-    query: str
+    query: str  # its name
 
 
 @dataclass
 class LoggedQuery:
-    """One query over the time of its logs. by_run: the last counts of each run and group: a line has those of its run
-    so far."""
+    """One query over the time of its logs."""
 
     name: str
     batches: int = 0
     rows: int = 0
-    longest_ms: int = 0
+    longest_ms: int = 0  # of a batch
     failures: list[Failure] = field(default_factory=list)
-    by_run: dict[tuple[str, Key], Counts] = field(default_factory=dict)
+    by_run: dict[tuple[str, Key], Counts] = field(default_factory=dict)  # a line has the counts of its run so far
 
     @property
     def counts(self) -> Counts:

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from spark_streams.base.numbers import parse_number
-from spark_streams.base.printable import printable_lines
+from spark_streams.base.printable import is_utf8, printable_lines
 from spark_streams.base.times import from_milliseconds, moment
 from spark_streams.base.units import count, counted, duration, rate, size
 from spark_streams.base.version import __version__
@@ -34,7 +34,6 @@ from spark_streams.connector.schemas.shown import FieldDecoders
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.operations.console.access import Access
 from spark_streams.operations.console.actions import with_options
 from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.cells import DecodedCell, cell
@@ -43,6 +42,7 @@ from spark_streams.operations.console.charts import drawing, sparkline
 from spark_streams.operations.console.entry_search import LONGEST
 from spark_streams.operations.console.incoming import EVENTS, LONG_TEXT, NAME_BYTES, fixed, link
 from spark_streams.operations.console.live import Live, View
+from spark_streams.operations.console.visitors import Access
 
 MAX_ROWS = 200  # of a table; the number of further rows is shown
 
@@ -108,11 +108,7 @@ PER_PAGE = 100  # rows of a table
 
 def key_of(name: str) -> str | bytes:
     """Return a name for the server: as bytes if it is not UTF-8."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return raw(name)
-    return name
+    return name if is_utf8(name) else raw(name)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from spark_streams.base.id_times import age_ms
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
-from spark_streams.base.printable import name_text as name_as_text
+from spark_streams.base.printable import name_text
 from spark_streams.base.times import duration, moment
 from spark_streams.connector.deadletter.envelope import text
 from spark_streams.connector.errors import OptionError, StreamMissingError, StreamStateError, UnsupportedError
@@ -20,13 +20,15 @@ from spark_streams.connector.keys import shards_key
 from spark_streams.connector.lag.margin import UNKNOWN, Margin, order
 from spark_streams.connector.shards.names import may_be_in_shards
 from spark_streams.connector.shards.settling import fetch_shard_sets
+from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.replies.released import FATAL
+from spark_streams.connector.wire.replies.reply_errors import is_no_group, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
 from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.cells import SHORT, Cell, DecodedCell, cell, fields_of, is_editable
 from spark_streams.operations.console.entry_search import PAGE, FieldFilter, FoundEntries, JsonFilter, read_entries
-from spark_streams.operations.console.group_pages import PendingEntry, fetch_pending
-from spark_streams.operations.console.incoming import EDITABLE_FIELDS, NEW_FIELDS, Parameters
+from spark_streams.operations.console.incoming import EDITABLE_FIELDS, NAME_BYTES, NEW_FIELDS, Parameters
 from spark_streams.operations.console.live import View
 from spark_streams.operations.console.site import Pages, Site, key_of
 from spark_streams.operations.groups.group_snapshot import fetch_time
@@ -73,36 +75,61 @@ async def streams(site: Site, request: Request) -> Response:
 
 
 @dataclass(frozen=True)
+class PendingEntry:
+    """An entry that was delivered to a group, and is not acknowledged."""
+
+    group: str
+    id: str
+    consumer: str | None  # None: a consumer has released it (XNACK)
+    idle_ms: int | None  # since its delivery, None: it was released
+    deliveries: int | None  # how often it was delivered, None: it was released as fatal
+
+
+def fetch_pending(
+    server: Server, streams: Sequence[str | bytes], groups: Sequence[str], limit: int, begin: str = "-"
+) -> list[PendingEntry]:
+    """Return the oldest pending entries of each group, `limit` of each stream. begin: the first ID. Raises
+    NotPermittedError, ServerError."""
+    commands = [("XPENDING", stream, group, begin, "+", limit) for stream in streams for group in groups]
+    pending: list[PendingEntry] = []
+    for command, reply in zip(commands, server.pipeline(commands), strict=True):
+        if is_no_group(reply) or is_no_such_key(reply):
+            continue  # deleted since
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
+        for entry, consumer, idle, deliveries in reply:
+            is_released = idle < 0
+            pending.append(
+                PendingEntry(
+                    command[2],
+                    name_text(entry),
+                    None if is_released else name_text(consumer)[:NAME_BYTES],
+                    None if is_released else idle,
+                    None if deliveries == FATAL else deliveries,
+                )
+            )
+    return sorted(pending, key=lambda entry: (-(entry.idle_ms or 0), entry.id))
+
+
+@dataclass(frozen=True)
 class ShownEntry:
-    """An entry in a list. fields: the first ones; more: number of the others."""
+    """An entry in a list."""
 
     id: str
-    age_ms: int | None
-    fields: list[tuple[Cell, Cell]]
-    more: int
+    age_ms: int | None  # None: its ID is no time
+    fields: list[tuple[Cell, Cell]]  # the first ones
+    more: int  # number of the others
 
 
 @dataclass(frozen=True)
 class _StreamRead:
-    """What the page of a stream reads from the server. names: its shards."""
+    """What the page of a stream reads from the server."""
 
-    names: Sequence[str | bytes]
+    names: Sequence[str | bytes]  # of its shards
     states: Sequence[StreamState]
     page: FoundEntries
-    now_ms: int
-    pending: Sequence[PendingEntry]
-
-    @property
-    def length(self) -> int:
-        return sum(state.length for state in self.states)
-
-    @property
-    def last(self) -> StreamId:
-        return max(state.last for state in self.states)
-
-    @property
-    def entries(self) -> list[ShownEntry]:
-        return [_shown(entry, self.now_ms) for entry in self.page.entries]
+    entries: Sequence[ShownEntry]  # of the page
+    pending: Sequence[PendingEntry]  # the oldest ones
 
 
 async def stream(site: Site, request: Request) -> Response:
@@ -120,9 +147,10 @@ async def stream(site: Site, request: Request) -> Response:
             raise StreamMissingError(f"no stream {name!r} at {server.address}; the page Streams lists them")
         now = fetch_time(server, view.survey.at_ms)
         end = _position(parameters.get("at"), now)
-        entries = read_entries(server, list(states), allowed, end, MIN_ID, field)
+        page = read_entries(server, list(states), allowed, end, MIN_ID, field)
+        entries = [_shown(entry, now) for entry in page.entries]
         pending = fetch_pending(server, list(states), [group.group for group in groups if group.pending], _PENDING)
-        return _StreamRead(list(states), list(states.values()), entries, now, pending[: 2 * _PENDING])
+        return _StreamRead(list(states), list(states.values()), page, entries, pending[: 2 * _PENDING])
 
     return await site.page(
         request,
@@ -160,7 +188,7 @@ async def entry(site: Site, request: Request) -> Response:
         title=f"Entry {wanted} of {name}",
         name=name,
         entry=details,
-        shard=name_as_text(details.stream),
+        shard=name_text(details.stream),
         age_ms=age_ms(details.id, now_ms),
         fields=[
             (cell(field, SHORT), cell(value), one)

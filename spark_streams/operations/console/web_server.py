@@ -8,52 +8,16 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.connector.schemas.shown import FieldDecoders
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.operations.console.access import Access
-from spark_streams.operations.console.allow_list import AllowList
-from spark_streams.operations.console.changes import Audit, Changes
 from spark_streams.operations.console.incoming import HEAD_BYTES, BrowserConnection
-from spark_streams.operations.console.live import Live
-from spark_streams.operations.console.site import Site
-from spark_streams.operations.monitor.exporter.snapshot_cache import SnapshotCache
-from spark_streams.operations.monitor.exporter.stream_filter import StreamFilter
 
-_SNAPSHOT_SECONDS = 60.0  # that a snapshot may take
 _BACKLOG = 64  # connections that are accepted at once
 _END_SECONDS = 2  # after which open connections are cut at the end
-
-
-def site_of(
-    address: Address,
-    environment: Mapping[str, str],
-    audit: Callable[[str], None],
-    tell: Callable[[str], None],
-    *,
-    streams: Sequence[str] = (),
-    max_streams: int = 10_000,
-    interval: float = 2.0,
-    access: Access | None = None,
-    logs: tuple[Path, ...] = (),
-    url: str = "",
-    decoders: FieldDecoders | None = None,
-    allowed: AllowList | None = None,
-) -> Site:
-    """Return the console of a server. environment: of the commands that it runs; audit: receives the lines of each
-    change; tell: a line for each problem; the others are as the options of `rstream console`."""
-    # A snapshot is never reused: Live asks for the next one when its time has come.
-    snapshots = SnapshotCache(address, StreamFilter(streams, max_streams), 0, _SNAPSHOT_SECONDS, tell)
-    live = Live(snapshots, interval)
-    shown = allowed or AllowList()
-    changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, Audit(audit, shown), live.refresh)
-    return Site(address, live, changes, access or Access(), logs, url, decoders, shown)
 
 
 class _ConsoleServer(uvicorn.Server):

@@ -10,8 +10,8 @@ from starlette.requests import Request
 
 from spark_streams.connector.errors import NotPermittedError
 from spark_streams.operations.console import app
-from spark_streams.operations.console.access import Visitor
-from spark_streams.operations.console.app import ROUTES, Needs
+from spark_streams.operations.console.app import ROUTES
+from spark_streams.operations.console.visitors import Visitor
 from tests.operations.console.process import Console, running_console
 from tools.servers.server import Server
 
@@ -63,7 +63,7 @@ def test_no_path_leads_past_the_proxy(guarded: Console) -> None:
 
 
 def test_one_route_makes_changes() -> None:
-    assert [entry.path for entry in ROUTES if entry.needs is Needs.CHANGE] == ["/changes"]
+    assert [entry.path for entry in ROUTES if entry.makes_changes] == ["/changes"]
     assert {entry.path for entry in ROUTES if entry.method == "POST"} == {"/plan", "/changes"}
 
 
@@ -81,7 +81,7 @@ def test_each_handler_fails_without_a_visitor_who_may() -> None:
             asyncio.run(endpoint(Request(scope)))
         assert reached == []
         reader = Request(scope | {"visitor": Visitor("ann", "she only reads")})
-        if entry.needs is Needs.CHANGE:
+        if entry.makes_changes:
             with pytest.raises(NotPermittedError, match="she only reads"):
                 asyncio.run(endpoint(reader))
             assert reached == []
