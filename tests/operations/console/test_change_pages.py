@@ -107,7 +107,7 @@ def test_without_write_an_entry_is_only_checked(server: Server, client: redis.Re
         browser = console.browser()
         planned = browser.post("/plan", filled(browser.get("/add?name=s").text, ("n", "2"))).text
         assert "Would add this entry" in planned
-        assert "This console is read-only" in planned
+        assert "this console is read-only" in planned
         assert 'action="/changes"' not in planned
     assert client.xlen("s") == 1
 
