@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -70,13 +71,11 @@ def listen_at(path: str) -> socket.socket:
 
 def _is_left(path: str) -> bool:
     """Whether this is a socket at which nobody listens."""
-    with socket.socket(socket.AF_UNIX) as probe:
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(FileNotFoundError):
         try:
             probe.connect(path)
         except ConnectionRefusedError:
             return stat.S_ISSOCK(os.stat(path).st_mode)
-        except FileNotFoundError:
-            return False
     return False
 
 
@@ -101,4 +100,4 @@ def serve(app: ASGIApp, listener: socket.socket, begun: Callable[[], None]) -> N
             _ConsoleServer(config, begun).run([listener])
         finally:
             if file is not None:
-                os.unlink(file)
+                Path(file).unlink(missing_ok=True)
