@@ -17,8 +17,8 @@ from spark_streams.connector.watch.log_lines import progress_line, read_lines, t
 from spark_streams.connector.watch.notebook import query_table
 from spark_streams.connector.watch.progress import Progress, WatchedQuery, read_progress
 from spark_streams.connector.watch.query_metrics import QueryCollector, tables
-from spark_streams.operations.console.charts.query_logs import QueryLogs
-from spark_streams.operations.console.rendering import environment
+from spark_streams.operations.console.query_logs import QueryLogs
+from spark_streams.operations.console.site import environment
 from tools.reference import log_counters, metrics_of
 
 LATE = RunCounter("late", "entries", "Entries that came late.", "late entries", "rstream_late_entries")

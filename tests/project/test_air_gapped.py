@@ -50,5 +50,5 @@ def test_the_recipe_of_the_page_installs_without_an_index(tmp_path: Path) -> Non
     ended = run(f"rstream/bin/{command}", apart, without)
     assert ended.returncode == 0, ended.stderr
     assert "starlette" in ended.stdout
-    ended = run("rstream/bin/python -c 'import spark_streams.operations.console.server'", apart, without)
+    ended = run("rstream/bin/python -c 'import spark_streams.operations.console.web_server'", apart, without)
     assert ended.returncode == 0, ended.stderr

@@ -60,7 +60,7 @@ def test_the_modules_that_open_a_connection_are_known() -> None:
         "engine/launch/engine_process.py",  # the engine's socket file
         "engine/server/listeners.py",  # whether another engine has that file
         "engine/server/connection_set.py",  # a method of the engine
-        "operations/console/server.py",  # whether another console has the file of --socket
+        "operations/console/web_server.py",  # whether another console has the file of --socket
     }
 
 

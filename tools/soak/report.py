@@ -17,8 +17,8 @@ import pyarrow.dataset as ds
 import redis
 from rich.table import Table
 
-from spark_streams.operations.console.charts.charts import Chart, charts_of
-from spark_streams.operations.console.rendering import environment
+from spark_streams.operations.console.charts import Chart, charts_of
+from spark_streams.operations.console.site import environment
 from tools.soak.job_process import ARCHIVE, DEAD, ETL, STREAM, JobProcess
 
 # -- what is measured each minute --------------------------------------------------------------------------------------

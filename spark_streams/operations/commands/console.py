@@ -151,11 +151,14 @@ def console(
     if socket_path and _is_set("port", "host"):
         raise click.UsageError("--socket is in the place of --host and --port; leave them out")
     try:
-        from spark_streams.operations.console.access import Access, TrustedProxy, is_loopback
         from spark_streams.operations.console.allow_list import AllowList
         from spark_streams.operations.console.app import create_app
-        from spark_streams.operations.console.audit import open_audit
-        from spark_streams.operations.console.server import listen, listen_at, serve, site_of
+        from spark_streams.operations.console.changes import Audit, Changes, open_audit
+        from spark_streams.operations.console.live import SNAPSHOT_SECONDS, Live
+        from spark_streams.operations.console.site import Site
+        from spark_streams.operations.console.visitors import Access, TrustedProxy, is_loopback
+        from spark_streams.operations.console.web_server import listen, listen_at, serve
+        from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
     except ImportError as error:
         raise ConfigError(
             f"rstream console needs the extra console ({error.name} is missing): {command_for('console')}"
@@ -167,20 +170,15 @@ def console(
         )
     address = address_of(url)
     access = Access(write, None if user_header is None else TrustedProxy(user_header, *(write_group or ())))
-    site = site_of(
-        address,
-        {**os.environ, **login_environment(url)},
-        partial(say, err=True) if audit is None else open_audit(Path(audit)),
-        lambda line: say(line, err=True),
-        streams=names,
-        max_streams=max_streams,
-        interval=interval_ms / 1000,
-        access=access,
-        logs=tuple(Path(log) for log in logs),
-        url="" if url == "embedded:" else str(address),
-        decoders=decoders,
-        allowed=AllowList(shown),
-    )
+    allowed, tell = AllowList(shown), partial(say, err=True)
+    # A snapshot is never reused: Live asks for the next one when its time has come.
+    snapshots = SnapshotCache(address, StreamFilter(names, max_streams), 0, SNAPSHOT_SECONDS, tell)
+    live = Live(snapshots, interval_ms / 1000)
+    environment = {**os.environ, **login_environment(url), "RSTREAM_PROGRESS": "json"}
+    log = Audit(tell if audit is None else open_audit(Path(audit)), allowed)
+    changes = Changes(environment, log, live.refresh)
+    shown_url = "" if url == "embedded:" else str(address)
+    site = Site(address, live, changes, access, tuple(map(Path, logs)), shown_url, decoders, allowed)
     app = create_app(site, {host.strip("[]"), "localhost", "127.0.0.1", "::1", *allowed_hosts})
     listener = listen(host, port) if socket_path is None else listen_at(socket_path)
     name = f"[{host.strip('[]')}]" if ":" in host else host

@@ -1,36 +1,36 @@
-"""Changes that the console can make. Each is a command of `rstream`, so the console does what the command line does.
+"""Changes that the console can make, and what a person reads of them. Pure.
 
-A page shows the command; its dry run is shown before it can be run. Pure.
+Each is a command of `rstream`, so the console does what the command line does. A page shows the command; its dry run is
+shown before it can be run. What the command prints in JSON becomes one sentence, facts and tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from spark_streams.base.pattern import escape
+from spark_streams.base.units import counted
 from spark_streams.base.untyped import Json
 from spark_streams.connector.operator_commands import ONLY
 
 
 @dataclass(frozen=True)
-class Action:
-    """title: of the page and its button; command: words after `rstream`; options: names of its options, each with its
-    value; flags: options without a value; is_destructive: whether entries or a group are lost; patterns: parameters
-    whose value the command takes as a pattern: a name of the server is escaped there; positional: parameters without
-    an option; dry, real: option of the dry run, and of the change."""
+class ConsoleAction:
+    """A change as a command of `rstream`."""
 
-    title: str
-    command: tuple[str, ...]
-    options: tuple[str, ...]
-    flags: tuple[str, ...] = ()
-    is_destructive: bool = False
-    patterns: tuple[str, ...] = ()
-    positional: tuple[str, ...] = ("names",)
-    dry: str = ""
-    real: str = "--yes"
+    title: str  # of the page and its button
+    command: tuple[str, ...]  # words after `rstream`
+    options: tuple[str, ...]  # names of its options, each with its value
+    flags: tuple[str, ...] = ()  # options without a value
+    is_destructive: bool = False  # whether entries or a group are lost
+    patterns: tuple[str, ...] = ()  # parameters that the command takes as patterns: a name is escaped there
+    positional: tuple[str, ...] = ("names",)  # parameters without an option
+    dry: str = ""  # option of the dry run
+    real: str = "--yes"  # option of the change
 
     def arguments(self, parameters: Mapping[str, Sequence[str]], is_dry: bool) -> list[str]:
         """Return the words after `rstream`. parameters: values by the name of the option; `names`: streams; `fields`:
@@ -87,30 +87,30 @@ _LETTERS = (
     *("older", "newer", "first-id", "last-id", "limit"),
 )
 ACTIONS = {
-    "seek": Action("Set the position", ("groups", "seek"), ("group", "to"), ("even-active",), patterns=_NAMES),
-    "replay": Action("Read again", ("replay",), ("group", "from", "to", "consumer"), patterns=_NAMES),
-    "claim": Action(
+    "seek": ConsoleAction("Set the position", ("groups", "seek"), ("group", "to"), ("even-active",), patterns=_NAMES),
+    "replay": ConsoleAction("Read again", ("replay",), ("group", "from", "to", "consumer"), patterns=_NAMES),
+    "claim": ConsoleAction(
         "Hand over",
         ("groups", "claim"),
         ("group", "from", "to", "idle", "id", "limit"),
         ("released", "even-active"),
         patterns=_NAMES,
     ),
-    "ack": Action(
+    "ack": ConsoleAction(
         "Acknowledge",
         ("groups", "ack"),
         ("group", "consumer", "idle", "id", "limit"),
         ("all", "even-active"),
         patterns=_NAMES,
     ),
-    "prune": Action(
+    "prune": ConsoleAction(
         "Delete abandoned groups",
         ("groups", "prune"),
         ("idle", "group"),
         is_destructive=True,
         patterns=(*_NAMES, "group"),
     ),
-    "add": Action(
+    "add": ConsoleAction(
         "Add an entry",
         ("add",),
         ("id", "again", "unset"),
@@ -118,12 +118,12 @@ ACTIONS = {
         dry="--check",
         real="",
     ),
-    "redrive": Action(
+    "redrive": ConsoleAction(
         "Send back",
         ("dead", "redrive"),
         (*_LETTERS, "set", "unset", "to", "allow", "rate", "max-redrives", "parking"),
     ),
-    "purge": Action("Delete dead letters", ("dead", "purge"), _LETTERS, is_destructive=True),
+    "purge": ConsoleAction("Delete dead letters", ("dead", "purge"), _LETTERS, is_destructive=True),
 }
 
 
@@ -131,3 +131,135 @@ def with_options(arguments: Sequence[str], *options: str) -> list[str]:
     """Return the arguments with these options, before a `--` that ends options."""
     place = arguments.index("--") if "--" in arguments else len(arguments)
     return [*arguments[:place], *options, *arguments[place:]]
+
+
+# Names of values of `rstream … --json`, and those that are not shown.
+_UNSHOWN = ("dry_run", "bound", "bounds", "stopped", "stream", "seconds", "letters_per_second", "added", "last")
+_LABELS = {
+    "total": "entries in the stream",
+    "looked_at": "entries examined",
+    "moved": "sent back",
+    "parked": "parked",
+    "moved_before": "sent back before",
+    "goes_on": "continues an earlier run",
+    "left": "stay: left out",
+    "homeless": "stay: they name no target stream",
+    "refused": "stay: target not allowed",
+    "vanished": "deleted by another client meanwhile",
+    "letters": "dead letters",
+    "fields": "Fields that change",
+    "entry": "The new entry",
+    "destinations": "Where they go",
+    "by": "By reason",
+    "streams": "Streams",
+    "then": "Afterwards",
+    "kept": "Groups that stay",
+    "in_use": "groups in use",
+    "position_before": "from",
+    "position": "to",
+    "used_memory": "memory, bytes",
+    "uptime_seconds": "uptime, seconds",
+    "clock_ahead_ms": "clock ahead, ms",
+    "gone": "deleted entries",
+    "above": "stay with their consumer",
+}
+
+
+class SummaryTable(NamedTuple):
+    """A list of objects. heads: names of the columns, `#` before a column of numbers; rows: values."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[Json]]
+
+
+class Summary(NamedTuple):
+    """What a command has printed, for people."""
+
+    sentence: str  # what changes
+    facts: list[tuple[str, Json]]  # (name, value)
+    tables: list[SummaryTable]
+    notes: list[tuple[str, list[str]]]  # (title, sentences)
+
+
+def summarize(command: str, output: Json, is_done: bool) -> Summary:
+    """Return the summary of a command's output. command: words after `rstream`, such as `groups seek`; is_done: whether
+    it was made, and not only planned. Values that are zero or empty are left out."""
+    values = output if isinstance(output, dict) else {}
+    sentence_of = _SENTENCES.get(command)
+    facts, tables, notes = [], [], []
+    for name, value in values.items():
+        label = _LABELS.get(name, name.replace("_", " "))
+        if name in _UNSHOWN or value in (None, 0, "", [], {}, False):
+            continue
+        if isinstance(value, list) and isinstance(value[0], dict):
+            tables.append(_table(label, value))
+        elif isinstance(value, list):
+            title = "Why it would be refused now" if name == "refused" else label
+            notes.append((title, [str(item) for item in value]))
+        elif not isinstance(value, dict):
+            facts.append((label, value))
+    sentence = "" if sentence_of is None or not values else sentence_of(values, is_done)
+    return Summary(sentence, facts, tables, notes)
+
+
+def _table(title: str, rows: list[dict[str, Json]]) -> SummaryTable:
+    names = [name for name in rows[0] if any(row.get(name) not in (None, "", [], {}) for row in rows)]
+    heads = []
+    for name in names:
+        is_number = all(isinstance(row.get(name), int | None) for row in rows)
+        label = _LABELS.get(name) or name.replace("_", " ")
+        heads.append(f"#{label}" if is_number else label)
+    return SummaryTable(title, heads, [[row.get(name) for name in names] for row in rows])
+
+
+def _sum(values: Mapping[str, Json], name: str) -> int:
+    rows: Iterable[Json] = values.get("streams") or ()
+    return sum(row.get(name) or 0 for row in rows)
+
+
+def _redrive(values: Mapping[str, Json], is_done: bool) -> str:
+    moved = counted(values.get("moved", 0), "dead letter")
+    return f"{'Sent' if is_done else 'Would send'} back {moved} of {values.get('stream')}."
+
+
+def _add(values: Mapping[str, Json], is_done: bool) -> str:
+    return f"Added entry {values.get('last')} to {values.get('stream')}." if is_done else "Would add this entry."
+
+
+def _purge(values: Mapping[str, Json], is_done: bool) -> str:
+    deleted = counted(values.get("deleted", 0), "dead letter")
+    return f"{'Deleted' if is_done else 'Would delete'} {deleted} of {values.get('stream')} permanently."
+
+
+def _entries(planned: str, done: str) -> Callable[[Mapping[str, Json], bool], str]:
+    """Return a function that makes the sentence. planned, done: its beginning."""
+
+    def sentence(values: Mapping[str, Json], is_done: bool) -> str:
+        return f"{done if is_done else planned} {counted(_sum(values, 'entries'), 'entry', 'entries')}."
+
+    return sentence
+
+
+def _seek(values: Mapping[str, Json], is_done: bool) -> str:
+    read_again = counted(_sum(values, "read_again"), "entry", "entries")
+    verb = "will" if is_done else "would"
+    return f"The group {verb} read {read_again} again, and skip {_sum(values, 'skipped'):,}."
+
+
+def _prune(values: Mapping[str, Json], is_done: bool) -> str:
+    groups = counted(len(values.get("streams") or ()), "group")
+    pending = counted(_sum(values, "pending"), "pending entry", "pending entries")
+    return f"{'Deleted' if is_done else 'Would delete'} {groups}, with {pending}."
+
+
+_SENTENCES: dict[str, Callable[[Mapping[str, Json], bool], str]] = {
+    "groups seek": _seek,
+    "replay": _entries("Would let the query read again", "Lets the query read again"),
+    "groups claim": _entries("Would hand over", "Handed over"),
+    "groups ack": _entries("Would acknowledge", "Acknowledged"),
+    "groups prune": _prune,
+    "add": _add,
+    "dead redrive": _redrive,
+    "dead purge": _purge,
+}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from spark_streams.base.given_text import assignment, parse_assignment
 from spark_streams.base.units import counted
@@ -22,8 +23,10 @@ from spark_streams.base.untyped import Json
 from spark_streams.connector.deadletter.envelope import PREFIX, raw, text
 from spark_streams.connector.deadletter.transform import DeadLetter
 from spark_streams.connector.errors import NotPermittedError
-from spark_streams.operations.console.change import Change, Outcome
 from spark_streams.operations.monitor.last_entries import Seen
+
+if TYPE_CHECKING:
+    from spark_streams.operations.console.changes import Change, CommandOutcome
 
 _QUOTING = ("reason", "error", "message")  # of an envelope, and of what a command prints: they may quote any value
 _READING = (("add",), ("dead", "redrive"), ("dead", "purge"))  # commands that read entries
@@ -95,7 +98,7 @@ class AllowList:
             for word, pair in zip(arguments, pairs, strict=True)
         ]
 
-    def outcome(self, arguments: Sequence[str], outcome: Outcome) -> Outcome:
+    def outcome(self, arguments: Sequence[str], outcome: CommandOutcome) -> CommandOutcome:
         """Return what a command with these arguments has printed as it is shown."""
         if self.names is None or not _reads_entries(arguments):
             return outcome

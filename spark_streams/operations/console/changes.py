@@ -2,6 +2,9 @@
 
 The command runs in a process of its own with the console's settings: a page does exactly what the command line does,
 and a command that fails or hangs does not stop the console. The number of processes is bounded.
+
+The audit log has two lines of JSON for each change, at its begin and end. The file can be read by its owner only. A
+change whose first line cannot be written does not begin.
 """
 
 from __future__ import annotations
@@ -9,20 +12,119 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
+import stat
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from spark_streams.base.extras import python_command, python_environment
+from spark_streams.base.printable import json_text
 from spark_streams.base.untyped import Json
 from spark_streams.connector.deadletter.envelope import raw
 from spark_streams.connector.errors import ConfigError, OptionError, RStreamError, TakenError
 from spark_streams.operations.console.actions import with_options
-from spark_streams.operations.console.audit import Audit
-from spark_streams.operations.console.bounds import CHANGES, COMMAND_BYTES, DRY_RUNS
-from spark_streams.operations.console.change import Change, Outcome
+from spark_streams.operations.console.allow_list import AllowList
+from spark_streams.operations.console.incoming import CHANGES, COMMAND_BYTES, DRY_RUNS
+
+
+@dataclass(frozen=True)
+class CommandOutcome:
+    """The end of a command. output: its JSON document, None if it printed none; error: what it printed to standard
+    error; code: its exit code."""
+
+    code: int
+    output: Json
+    error: str
+
+    @property
+    def refused(self) -> list[str]:
+        """Why the change would be refused now."""
+        reasons = self.output.get("refused") if isinstance(self.output, dict) else None
+        return reasons if isinstance(reasons, list) else []
+
+
+@dataclass
+class Change:
+    """A change that runs or has run."""
+
+    number: int  # since the console was started
+    user: str
+    arguments: Sequence[str]  # words after `rstream`
+    began: datetime
+    progress: tuple[int, int, str] | None = None  # (done, total, note) of a command that reports it; total 0: unknown
+    outcome: CommandOutcome | None = None  # None: it runs
+    _process: asyncio.subprocess.Process | None = field(default=None, repr=False)
+
+
+# Of a command's JSON output.
+_COUNTS = ("added", "entries", "moved", "parked", "deleted", "read_again", "skipped", "pending")
+
+
+def open_audit(path: Path) -> Callable[[str], None]:
+    """Return a function that appends a line to the file. Raises ConfigError."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.fchmod(descriptor, 0o600)
+    except OSError as error:
+        raise ConfigError(f"the audit log {path} cannot be written: {error.strerror}") from error
+
+    def append(line: str) -> None:
+        data = f"{line}\n".encode("utf-8", "backslashreplace")
+        if os.write(descriptor, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return append
+
+
+class Audit:
+    """write: receives each line; allowed: values that a line may have. Each method raises ConfigError if the line
+    cannot be written."""
+
+    def __init__(self, write: Callable[[str], None], allowed: AllowList) -> None:
+        self._write, self._allowed = write, allowed
+
+    def begin(self, change: Change) -> None:
+        """Write the first line of a change: when, who, what."""
+        self._add({"event": "change begins", **_named(self._allowed.change(change))})
+
+    def end(self, change: Change) -> None:
+        """Write the last line of a change: its exit code, and how many entries it has changed."""
+        change = self._allowed.change(change)
+        outcome = change.outcome
+        line = {"event": "change ends", **_named(change), "exit_code": None if outcome is None else outcome.code}
+        if outcome is not None and isinstance(outcome.output, dict):
+            line |= _counts(outcome.output)
+        if outcome is not None and outcome.code:
+            line["error"] = outcome.error[:500]
+        self._add(line)
+
+    def _add(self, line: dict[str, Json]) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        try:
+            self._write(json_text({"at": now, **line}))
+        except OSError as error:
+            raise ConfigError(f"the audit log cannot be written: {error.strerror}; make room for it") from error
+
+
+def _named(change: Change) -> dict[str, Json]:
+    return {"change": change.number, "user": change.user, "command": ["rstream", *change.arguments]}
+
+
+def _counts(output: dict[str, Json]) -> dict[str, int]:
+    """Return the numbers of a command's output: its own, or the sums of its streams."""
+    rows = [output, *[row for row in output.get("streams", ()) if isinstance(row, dict)]]
+    counts: dict[str, int] = {}
+    for row in rows:
+        for name in _COUNTS:
+            if isinstance(row.get(name), int):
+                counts[name] = counts.get(name, 0) + row[name]
+    return counts
+
 
 KEPT = 100  # changes
 _RSTREAM = "from spark_streams.cli import main; main(prog_name='rstream')"
@@ -41,7 +143,7 @@ class Changes:
         self._dry_runs = 0
         self._number = 0
 
-    async def dry_run(self, arguments: Sequence[str]) -> Outcome:
+    async def dry_run(self, arguments: Sequence[str]) -> CommandOutcome:
         """Run a command that changes nothing, and return how it ended. The process ends if this is cancelled. Raises
         TakenError if as many dry runs as possible are running, OptionError if the command is too long."""
         if self._dry_runs >= DRY_RUNS:
@@ -53,7 +155,7 @@ class Changes:
                 async with asyncio.timeout(_SECONDS):
                     output, error = await process.communicate()
             except TimeoutError:
-                return Outcome(1, None, f"no answer within {_SECONDS:g} s")
+                return CommandOutcome(1, None, f"no answer within {_SECONDS:g} s")
             finally:
                 if process.returncode is None:
                     process.kill()
@@ -117,7 +219,7 @@ class Changes:
             output, error = await asyncio.gather(process.stdout.read(), self._read_progress(change, process.stderr))
             change.outcome = _outcome(await process.wait(), output, error)
         except (OSError, ValueError, RStreamError) as error:  # it could not be started, or printed an endless line
-            change.outcome = Outcome(1, None, f"the command could not be run: {error}")
+            change.outcome = CommandOutcome(1, None, f"the command could not be run: {error}")
         finally:
             self._write_end(change)
         await self._tell()
@@ -126,7 +228,7 @@ class Changes:
         try:
             self._audit.end(change)
         except ConfigError as error:
-            outcome = change.outcome or Outcome(1, None, "")
+            outcome = change.outcome or CommandOutcome(1, None, "")
             change.outcome = replace(outcome, error=f"{outcome.error} {error.message}".strip())
 
     async def _read_progress(self, change: Change, stream: asyncio.StreamReader) -> str:
@@ -174,7 +276,7 @@ def _progress(line: str) -> tuple[int, int, str] | None:
     return value["done"], total if isinstance(total, int) else 0, str(value.get("note", ""))
 
 
-def _outcome(code: int | None, output: bytes, error: str) -> Outcome:
+def _outcome(code: int | None, output: bytes, error: str) -> CommandOutcome:
     try:
         document: Json = json.loads(output) if output.strip() else None
     except ValueError:
@@ -183,4 +285,4 @@ def _outcome(code: int | None, output: bytes, error: str) -> Outcome:
     text = error.strip()
     if text.startswith("Usage: "):  # what Click prints before an error
         text = text.partition("\nError: ")[2] or text
-    return Outcome(1 if code is None else code, document, text.removeprefix("Error: "))
+    return CommandOutcome(1 if code is None else code, document, text.removeprefix("Error: "))

@@ -1,4 +1,8 @@
-"""Reads the server for all browsers together, while a browser looks. Nobody looks: no command is sent."""
+"""Reads the server for all browsers together, while a browser looks. Nobody looks: no command is sent.
+
+Pages show the shards of a stream as one stream: lengths, lags and pending entries are added. Other clients choose
+names, so those that are longer than the pages' maximum are counted, and not shown.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +11,170 @@ import contextlib
 import functools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+from spark_streams.base.ids import StreamId
 from spark_streams.connector.admin.groups import WaitingEntries
+from spark_streams.connector.deadletter.envelope import raw
 from spark_streams.connector.errors import RStreamError
-from spark_streams.connector.lag.margin import Margin
-from spark_streams.connector.lag.survey import Survey
-from spark_streams.operations.console.charts.history import LagHistory
-from spark_streams.operations.console.merged_shards import merge_held, merge_margins, merge_shards, stream_of
-from spark_streams.operations.console.short_names import is_short, with_short_names
+from spark_streams.connector.lag.margin import Margin, order
+from spark_streams.connector.lag.survey import ConsumerLag, GroupLag, StreamSummary, Survey
+from spark_streams.connector.shards.names import Shard
+from spark_streams.operations.console.charts import LagHistory
+from spark_streams.operations.console.incoming import NAME_BYTES
 from spark_streams.operations.monitor.held import Held, unused
 from spark_streams.operations.monitor.snapshots import Reason, Snapshot, SnapshotCache
 
+P = TypeVar("P", StreamSummary, GroupLag, Held)  # what a shard has
+
+
+def is_short(*names: str) -> bool:
+    """Whether a page shows these names, and takes them as parameters."""
+    return all(len(name) <= NAME_BYTES and len(raw(name)) <= NAME_BYTES for name in names)
+
+
+def with_short_names(survey: Survey) -> tuple[Survey, int]:
+    """Return (the survey without streams, groups and consumers that have longer names, the number of them)."""
+    streams = tuple(stream for stream in survey.streams if is_short(stream.stream))
+    groups = tuple(group for group in survey.groups if is_short(group.stream, group.group))
+    shown = tuple(map(_with_short_consumers, groups))
+    left_out = len(survey.streams) - len(streams) + len(survey.groups) - len(groups) + _consumers(groups)
+    return Survey(survey.at_ms, streams, shown), left_out - _consumers(shown)
+
+
+def _with_short_consumers(group: GroupLag) -> GroupLag:
+    if all(is_short(consumer.consumer) for consumer in group.consumers):
+        return group
+    return replace(group, consumers=tuple(c for c in group.consumers if is_short(c.consumer)))
+
+
+def _consumers(groups: tuple[GroupLag, ...]) -> int:
+    return sum(len(group.consumers) for group in groups)
+
+
+def stream_of(name: str) -> str:
+    """Return the stream that this is, or of which it is a shard."""
+    shard = Shard.parse(name) if name.endswith("}") else None
+    return name if shard is None else shard.stream
+
+
+def merge_shards(survey: Survey) -> Survey:
+    """Return the survey with the shards of each stream as one stream. The position of a group on several shards is
+    empty."""
+    streams = _merged(survey.streams, lambda _: "", _joined)
+    return Survey(survey.at_ms, tuple(streams), tuple(_merged(survey.groups, lambda one: one.group, _joined_group)))
+
+
+def merge_held(holders: Iterable[Held]) -> list[Held]:
+    """Return the groups that hold entries back, with the shards of each stream as one stream."""
+    return _merged(holders, lambda held: held.group, _joined_held)
+
+
+def _merged(parts: Iterable[P], group_of: Callable[[P], str], join: Callable[[P, P], P]) -> list[P]:
+    """Return one part for each stream and group. join: of two shards."""
+    merged: dict[tuple[str, str], P] = {}
+    for part in parts:
+        key = stream_of(part.stream), group_of(part)
+        earlier = merged.get(key)
+        merged[key] = replace(part, stream=key[0]) if earlier is None else join(earlier, part)
+    return list(merged.values())
+
+
+def _joined_held(first: Held, second: Held) -> Held:
+    return replace(
+        first,
+        entries=None if first.entries is None or second.entries is None else first.entries + second.entries,
+        bytes=None if first.bytes is None or second.bytes is None else first.bytes + second.bytes,
+        idle_ms=min((idle for idle in (first.idle_ms, second.idle_ms) if idle is not None), default=None),
+        position="",
+    )
+
+
+def merge_margins(margins: Mapping[tuple[str, str], Margin]) -> dict[tuple[str, str], Margin]:
+    """Return the margin of each group; of a stream with shards: that of the shard whose margin ends first."""
+    by_group: dict[tuple[str, str], list[Margin]] = {}
+    for (stream, group), margin in margins.items():
+        by_group.setdefault((stream_of(stream), group), []).append(margin)
+    return {key: min(of_group, key=order) for key, of_group in by_group.items()}
+
+
+def _joined(first: StreamSummary, second: StreamSummary) -> StreamSummary:
+    added = None if first.added is None or second.added is None else first.added + second.added
+    return replace(
+        first,
+        length=first.length + second.length,
+        added=added,
+        last=max(first.last, second.last, key=StreamId.parse),
+        first=min(filter(None, (first.first, second.first)), key=StreamId.parse, default=""),
+        has_dead_letters=first.has_dead_letters or second.has_dead_letters,
+        end_bytes=first.end_bytes + second.end_bytes,
+        entry_bytes=max(first.entry_bytes, second.entry_bytes),
+    )
+
+
+def _joined_group(first: GroupLag, second: GroupLag) -> GroupLag:
+    delivered = None if first.delivered is None or second.delivered is None else first.delivered + second.delivered
+    ages = (first.lag_ms, second.lag_ms)
+    return replace(
+        first,
+        lag=first.lag + second.lag,
+        at_least=first.at_least or second.at_least,
+        lag_ms=None if None in ages else max(age for age in ages if age is not None),
+        pending=first.pending + second.pending,
+        oldest_idle_ms=_largest((first.oldest_idle_ms, second.oldest_idle_ms)),
+        last_delivered="",
+        delivered=delivered,
+        consumers=_joined_consumers([*first.consumers, *second.consumers]),
+        released=first.released + second.released,
+        oldest_pending=None,
+    )
+
+
+def _joined_consumers(consumers: Sequence[ConsumerLag]) -> tuple[ConsumerLag, ...]:
+    joined: dict[str, ConsumerLag] = {}
+    for consumer in consumers:
+        earlier = joined.get(consumer.consumer)
+        joined[consumer.consumer] = (
+            consumer
+            if earlier is None
+            else ConsumerLag(
+                consumer.consumer,
+                earlier.pending + consumer.pending,
+                min(earlier.idle_ms, consumer.idle_ms),
+                _largest((earlier.oldest_idle_ms, consumer.oldest_idle_ms)),
+            )
+        )
+    return tuple(joined.values())
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+SNAPSHOT_SECONDS = 60.0  # that a snapshot may take
 _LOOKED_AT = 15.0  # seconds after a request during which snapshots go on
 _SHARE = 4  # a snapshot begins this many durations of the last one after its end, at least
 
 
 @dataclass(frozen=True)
 class View:
-    """What is known of the server. number: of the attempt; survey: the last snapshot, shards as one stream, at_ms=0 if
-    there is none yet; stream_bytes: memory by stream; reasons, uncounted: of dead letters; failure: why the last
-    attempt failed, since failing_since_ms; rights: that the user lacks; left_out: streams beyond the maximum;
-    too_long: streams, groups and consumers whose names are too long; held: unused groups that hold entries back, and
-    margins: of all groups, by stream and group."""
+    """What is known of the server."""
 
-    number: int = 0
-    survey: Survey = field(default_factory=lambda: Survey(0, (), ()))
-    stream_bytes: Mapping[str, int] = field(default_factory=dict)
-    reasons: tuple[Reason, ...] = ()
-    uncounted: Mapping[str, int] = field(default_factory=dict)
-    waiting: tuple[WaitingEntries, ...] = ()
-    failure: RStreamError | None = None
+    number: int = 0  # of the attempt
+    survey: Survey = field(default_factory=lambda: Survey(0, (), ()))  # shards as one stream; at_ms=0: none yet
+    stream_bytes: Mapping[str, int] = field(default_factory=dict)  # memory by stream
+    reasons: tuple[Reason, ...] = ()  # of dead letters
+    uncounted: Mapping[str, int] = field(default_factory=dict)  # dead letters without a reason yet, by stream
+    waiting: tuple[WaitingEntries, ...] = ()  # for a retry
+    failure: RStreamError | None = None  # why the last attempt failed
     failing_since_ms: int = 0
-    rights: tuple[str, ...] = ()
-    left_out: int = 0
-    too_long: int = 0
-    held: Mapping[tuple[str, str], Held] = field(default_factory=dict)
-    margins: Mapping[tuple[str, str], Margin] = field(default_factory=dict)
+    rights: tuple[str, ...] = ()  # that the console's user of the server lacks
+    left_out: int = 0  # streams beyond the maximum
+    too_long: int = 0  # streams, groups and consumers whose names are too long
+    held: Mapping[tuple[str, str], Held] = field(default_factory=dict)  # by unused groups: (stream, group)
+    margins: Mapping[tuple[str, str], Margin] = field(default_factory=dict)  # of all groups: (stream, group)
     history: LagHistory = field(default_factory=LagHistory)
 
 

@@ -1,39 +1,106 @@
-"""What all pages of the console share: the server, the templates, and the parts of a request."""
+"""What all pages of the console share: the server, the templates, and the parts of a request.
+
+Other clients choose the names of streams and the reasons of dead letters, so templates escape every value.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import glob
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jinja2 import Environment
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from spark_streams.base.numbers import parse_number
-from spark_streams.base.printable import printable_lines
+from spark_streams.base.printable import is_utf8, printable_lines
+from spark_streams.base.times import from_milliseconds, moment
+from spark_streams.base.units import count, counted, duration, rate, size
 from spark_streams.base.version import __version__
 from spark_streams.connector.admin.streams import Shown
+from spark_streams.connector.counters import with_heading
 from spark_streams.connector.deadletter.envelope import raw, text
+from spark_streams.connector.lag.margin import Margin
 from spark_streams.connector.operator_commands import shell_line
 from spark_streams.connector.schemas.decode_process import FieldDecoders
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.operations.console.access import Access
 from spark_streams.operations.console.actions import with_options
 from spark_streams.operations.console.allow_list import AllowList
-from spark_streams.operations.console.bounds import EVENTS
-from spark_streams.operations.console.cells import Decoded, cell
-from spark_streams.operations.console.change import Outcome
-from spark_streams.operations.console.changes import Changes
+from spark_streams.operations.console.cells import DecodedCell, cell
+from spark_streams.operations.console.changes import Changes, CommandOutcome
+from spark_streams.operations.console.charts import drawing, sparkline
+from spark_streams.operations.console.entry_search import LONGEST
+from spark_streams.operations.console.incoming import EVENTS, LONG_TEXT, NAME_BYTES, fixed, link
 from spark_streams.operations.console.live import Live, View
-from spark_streams.operations.console.rendering import environment
+from spark_streams.operations.console.visitors import Access
+
+MAX_ROWS = 200  # of a table; the number of further rows is shown
+
+
+def environment() -> Environment:
+    """Return the environment of the templates."""
+    templates = Environment(
+        loader=PackageLoader("spark_streams.operations.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters.update(
+        count=count, duration=duration, idle=_idle, rate=rate, counted=counted, bytes=size, clock=_clock, since=_since
+    )
+    templates.filters["margin"] = _margin
+    templates.globals.update(
+        MAX_ROWS=MAX_ROWS,
+        NAME_BYTES=NAME_BYTES,
+        LONG_TEXT=LONG_TEXT,
+        LONGEST=LONGEST,
+        link=link,
+        fixed=fixed,
+        counters=with_heading,
+        counter_heads=_counter_heads,
+        drawing=drawing,
+        sparkline=sparkline,
+    )
+    return templates
+
+
+def _counter_heads() -> list[str]:
+    return [f"#{counter.heading}" for counter in with_heading()]
+
+
+def _idle(ms: int | None) -> str:
+    return "–" if ms is None else duration(ms)
+
+
+def _margin(margin: Margin | None) -> str:
+    return "unknown" if margin is None or margin.seconds is None else str(margin)
+
+
+def _clock(at: float | str) -> str:
+    """Return a time, of which the script knows the local one; a text that is no time is returned as it is."""
+    try:
+        time_of = from_milliseconds(moment(at) if isinstance(at, str) else round(at))
+    except (ValueError, OverflowError):
+        return str(at)
+    utc = time_of.strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{}Z">{}</time>').format(utc.replace(" ", "T"), utc)
+
+
+def _since(at_ms: float) -> str:
+    return duration(max(0, time.time() * 1000 - at_ms))
+
 
 T = TypeVar("T")
 PER_PAGE = 100  # rows of a table
@@ -41,11 +108,7 @@ PER_PAGE = 100  # rows of a table
 
 def key_of(name: str) -> str | bytes:
     """Return a name for the server: as bytes if it is not UTF-8."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return raw(name)
-    return name
+    return name if is_utf8(name) else raw(name)
 
 
 @dataclass(frozen=True)
@@ -103,20 +166,20 @@ class Site:
 
         return await asyncio.to_thread(call)
 
-    def decoded(self, pairs: Sequence[tuple[bytes, bytes]]) -> list[Decoded | None]:
+    def decoded(self, pairs: Sequence[tuple[bytes, bytes]]) -> list[DecodedCell | None]:
         """Return the decoded values of fields, None for each field that is not decoded, or whose values are hidden. A
         registry may be asked, so this is for `read`."""
         if self.decoders is None:
             return [None] * len(pairs)
 
-        def shown(name: bytes, one: Shown | None) -> Decoded | None:
+        def shown(name: bytes, one: Shown | None) -> DecodedCell | None:
             if one is None or not self.allowed.shows(text(name)):
                 return None
-            return Decoded(cell(raw(text(one.text))), one.reason.removeprefix("not decoded: "))  # as the page says
+            return DecodedCell(cell(raw(text(one.text))), one.reason.removeprefix("not decoded: "))  # as the page says
 
         return [shown(name, one) for (name, _), one in zip(pairs, self.decoders.page(pairs), strict=True)]
 
-    async def dry_run(self, request: Request, arguments: Sequence[str]) -> Outcome:
+    async def dry_run(self, request: Request, arguments: Sequence[str]) -> CommandOutcome:
         """Return how a command ends that changes nothing. It ends if the browser goes."""
         outcome = await self.while_there(request, self.changes.dry_run(arguments))
         return self.allowed.outcome(arguments, outcome)

@@ -25,9 +25,9 @@ from spark_streams.connector.errors import NotPermittedError
 from spark_streams.connector.keys import retry_stream
 from spark_streams.operations.console.actions import ACTIONS
 from spark_streams.operations.console.allow_list import AllowList, hidden
-from spark_streams.operations.console.change import Change, Outcome
-from spark_streams.operations.console.request.parameters import link
-from spark_streams.operations.console.routes import ENTRIES
+from spark_streams.operations.console.app import ROUTES
+from spark_streams.operations.console.changes import Change, CommandOutcome
+from spark_streams.operations.console.incoming import link
 from spark_streams.operations.monitor.last_entries import Seen
 from tests.connector.schemas.avro_values import encoded, record
 from tests.operations.console.browser import Browser, form_to, replaced, wait_for_change
@@ -94,7 +94,7 @@ def test_a_change_and_its_outcome() -> None:
         "entry": [{"field": "card", "value": "4111"}, {"field": "order", "value": '{"card": 41…'}],
         "new": "what a later version may print", "deeper": {"still": ["4111"]},
     }  # fmt: skip
-    change = Change(1, "ann", words, datetime.now(UTC), outcome=Outcome(1, output, "card is '4111'"))
+    change = Change(1, "ann", words, datetime.now(UTC), outcome=CommandOutcome(1, output, "card is '4111'"))
     shown = SHOWN.change(change)
     assert shown.arguments == [
         *("dead", "redrive", "events", "--set", "card=hidden (4 bytes)", "--set=hidden (4 bytes)", "--set", "n=1"),
@@ -114,7 +114,9 @@ def test_a_change_and_its_outcome() -> None:
 def test_what_commands_of_groups_say_is_shown() -> None:
     """They read no entry. A new action has its place in one of the two."""
     reading = {
-        name for name, one in ACTIONS.items() if SHOWN.outcome(one.command, Outcome(1, None, "why")).error != "why"
+        name
+        for name, one in ACTIONS.items()
+        if SHOWN.outcome(one.command, CommandOutcome(1, None, "why")).error != "why"
     }
     assert reading == {"add", "redrive", "purge"}
     assert ACTIONS.keys() - reading == {"seek", "replay", "claim", "ack", "prune"}
@@ -261,7 +263,7 @@ def walk(browser: Browser, shop: dict[str, str]) -> _Walk:
 
 def routes_of(walk: _Walk) -> set[str]:
     """Return the routes that the walk has not reached."""
-    patterns = {entry.path: re.sub(r"\{\w+\}", "[^/]+", entry.path) for entry in ENTRIES}
+    patterns = {entry.path: re.sub(r"\{\w+\}", "[^/]+", entry.path) for entry in ROUTES}
     paths = {urlsplit(name.split(" ")[0]).path for name in walk.answers}
     return {path for path, pattern in patterns.items() if not any(re.fullmatch(pattern, one) for one in paths)}
 

@@ -14,10 +14,19 @@ from spark_streams.connector.errors import OptionError
 from spark_streams.connector.shards.names import MAX_NAME, possible_names
 from spark_streams.connector.shards.shards_snapshot import _PORTION, _portions
 from spark_streams.operations.console.actions import ACTIONS
-from spark_streams.operations.console.bounds import COMMAND_BYTES, FIELDS, FORM_BYTES, NAME_BYTES, PARAMETERS, is_known
 from spark_streams.operations.console.changes import require_short
-from spark_streams.operations.console.pages.dead_letters import FILTERS, RANGES
-from spark_streams.operations.console.request.parameters import Parameters, _unquoted, fixed
+from spark_streams.operations.console.dead_letter_pages import FILTERS, RANGES
+from spark_streams.operations.console.incoming import (
+    COMMAND_BYTES,
+    FIELDS,
+    FORM_BYTES,
+    NAME_BYTES,
+    PARAMETERS,
+    Parameters,
+    _unquoted,
+    fixed,
+    is_known,
+)
 from tests.operations.console.browser import form_to, replaced, wait_for_change
 from tests.operations.console.process import ROOT, running_console
 from tools.servers.server import Server

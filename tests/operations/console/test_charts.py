@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from spark_streams.operations.console.charts.charts import (
+from spark_streams.operations.console.charts import (
     LINES,
     Chart,
-    Line,
+    ChartLine,
     charts_of,
     drawing,
     lag_charts,
@@ -18,7 +18,7 @@ from spark_streams.operations.console.charts.charts import (
     time_ticks,
     value_ticks,
 )
-from spark_streams.operations.console.rendering import environment
+from spark_streams.operations.console.site import environment
 
 LINES_OF_CHART = '{% from "charts.html" import lines %}<div>{{ lines(chart, drawing(chart, began, ended)) }}</div>'
 
@@ -58,7 +58,7 @@ def test_points_of_several_logs_are_drawn_in_order_of_time() -> None:
 
 def test_a_chart_is_well_formed_and_breaks_where_nothing_is_known() -> None:
     points = ((0, 1.0), (1000, None), (2000, 3.0), (3000, 2.0))
-    root = drawn(Chart("Lag <of> it", "entries", (Line("a & b", points),), 3), 0, 3000)
+    root = drawn(Chart("Lag <of> it", "entries", (ChartLine("a & b", points),), 3), 0, 3000)
     [path] = root.iter("path")
     assert path.attrib["d"] == "M0.00 66.67 M66.67 0.00 L100.00 33.33"
     assert [(dot.attrib["cx"], dot.attrib["cy"]) for dot in root.iter("circle")] == [
@@ -66,15 +66,15 @@ def test_a_chart_is_well_formed_and_breaks_where_nothing_is_known() -> None:
     ]  # fmt: skip
     assert [text_of(title) for title in root.iter("title")][1] == "a & b: 3 at 00:00:02 UTC"
     assert "and 3 more, none of them higher" in text_of(root)
-    assert text_of(drawn(Chart("Lag", "entries", (Line("a", ((0, None),)),)), 0, 1)) == "no data"
+    assert text_of(drawn(Chart("Lag", "entries", (ChartLine("a", ((0, None),)),)), 0, 1)) == "no data"
 
 
 @pytest.mark.parametrize("unit", ["entries", "ms"])
 def test_one_old_group_does_not_flatten_the_others(unit: str) -> None:
     """Each has a scale of its own then, over the same time axis, which is drawn once."""
-    old = Line("old of s", tuple((at * 1000, 5_000_000.0 + 100 * at) for at in range(60)), 0)
-    live = Line("live of s", tuple((at * 1000, float(at % 20 * 100)) for at in range(60)), 1)
-    idle = Line("idle of s", tuple((at * 1000, 0.0) for at in range(60)), 2)
+    old = ChartLine("old of s", tuple((at * 1000, 5_000_000.0 + 100 * at) for at in range(60)), 0)
+    live = ChartLine("live of s", tuple((at * 1000, float(at % 20 * 100)) for at in range(60)), 1)
+    idle = ChartLine("idle of s", tuple((at * 1000, 0.0) for at in range(60)), 2)
     chart = Chart("Lag", unit, (old, live, idle), 4)
     panels = drawing(chart, 0, 59_000).panels
     assert [[line.name for line in panel.lines] for panel in panels] == [["old of s"], ["live of s"], ["idle of s"]]
@@ -92,8 +92,8 @@ def test_one_old_group_does_not_flatten_the_others(unit: str) -> None:
 
 
 def test_lines_of_like_size_share_a_scale_and_so_do_those_that_are_held_against_each_other() -> None:
-    small, large = (Line(name, ((0, peak), (1000, peak))) for name, peak in (("a", 10.0), ("b", 150.0)))
-    huge = Line("c", ((0, 1e6), (1000, 1e6)))
+    small, large = (ChartLine(name, ((0, peak), (1000, peak))) for name, peak in (("a", 10.0), ("b", 150.0)))
+    huge = ChartLine("c", ((0, 1e6), (1000, 1e6)))
     for chart in (Chart("Lag", "entries", (large, small)), Chart("Throughput", "per second", (huge, small), 0, True)):
         [panel] = drawing(chart, 0, 1000).panels
         assert len(panel.values) <= 6

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.operations.console.request.parameters import link
+from spark_streams.operations.console.incoming import link
 from tests.connector.schemas.avro_values import FIRST, encoded, record
 from tests.connector.schemas.test_decode_process import add_dead_letter
 from tests.operations.console.process import running_console

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from spark_streams.cli import main
-from spark_streams.operations.console.request.parameters import link
+from spark_streams.operations.console.incoming import link
 from tests.operations.console.browser import Answer, Browser
 from tests.operations.console.normal import write_normal
 from tests.operations.console.process import running_console

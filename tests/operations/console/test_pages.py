@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from spark_streams.connector.shards.names import shards_of
-from spark_streams.operations.console.request.parameters import link
+from spark_streams.operations.console.incoming import link
 from tests.connector.deadletter.making import fill
 from tests.holding import hold
 from tests.operations.console.browser import Browser, form_to, replaced, wait_for_change

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spark_streams.connector.counters import BAD, DEAD, LOST
-from spark_streams.operations.console.charts.query_logs import QueryLogs
+from spark_streams.operations.console.query_logs import QueryLogs
 
 
 def line(at: str, event: str = "progress", **more: Any) -> dict[str, Any]:

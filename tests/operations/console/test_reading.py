@@ -17,10 +17,9 @@ from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.console import entry_search
 from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.cells import Cell, cell, is_editable
-from spark_streams.operations.console.charts.history import POINTS, LagHistory
+from spark_streams.operations.console.charts import POINTS, LagHistory
 from spark_streams.operations.console.entry_search import FieldFilter, read_entries
-from spark_streams.operations.console.live import Live
-from spark_streams.operations.console.merged_shards import merge_shards, stream_of
+from spark_streams.operations.console.live import Live, merge_shards, stream_of
 from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
 from tests.seeds import TIMES
 from tools.machine_time import machine_seconds

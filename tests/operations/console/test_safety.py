@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.operations.console.access import LOCAL, Keys, host_of, is_loopback
+from spark_streams.operations.console.visitors import LOCAL, ConsoleKeys, host_of, is_loopback
 from tests.operations.console.browser import Browser, form_to, wait_for_change
 from tests.operations.console.process import running_console
 from tools.servers.server import Server
@@ -187,12 +187,12 @@ def test_passwords_are_neither_on_a_page_nor_on_a_command_line(filled_redis: Ser
 
 def test_tokens_of_changes_end() -> None:
     now = 1000.0
-    keys = Keys(lambda: now)
+    keys = ConsoleKeys(lambda: now)
     token = keys.plan_token(LOCAL, ["groups", "seek"])
     assert not keys.use_plan(token, LOCAL, ["groups", "delete"])
     assert not keys.use_plan(token, "ann", ["groups", "seek"])
     assert not keys.use_plan(token, LOCAL, ["groupsseek"])
-    assert not Keys(lambda: now).use_plan(token, LOCAL, ["groups", "seek"]), "of another process"
+    assert not ConsoleKeys(lambda: now).use_plan(token, LOCAL, ["groups", "seek"]), "of another process"
     assert keys.use_plan(token, LOCAL, ["groups", "seek"])
     assert not keys.use_plan(token, LOCAL, ["groups", "seek"]), "a token makes one change"
     token = keys.plan_token(LOCAL, ["groups", "seek"])
@@ -238,6 +238,6 @@ def _failing(*arguments: str, at: tuple[str, ...] = ("--port", "0")) -> str:
 
 def test_the_extra_is_named_if_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    for name in [name for name in sys.modules if name.startswith("spark_streams.operations.console.server")]:
+    for name in [name for name in sys.modules if name.startswith("spark_streams.operations.console.web_server")]:
         monkeypatch.delitem(sys.modules, name)
     assert "pip install 'spark-streams[console]'" in _failing()

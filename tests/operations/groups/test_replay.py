@@ -10,7 +10,7 @@ import redis
 from spark_streams.connector.admin import groups as guard
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadMaxRows
-from spark_streams.operations.console.request.parameters import link
+from spark_streams.operations.console.incoming import link
 from tests.operations.console.browser import form_to, replaced, wait_for_change
 from tests.operations.console.process import running_console
 from tests.operations.groups.conftest import Rstream, RstreamJson

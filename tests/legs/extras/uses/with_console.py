@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -10,8 +9,7 @@ import urllib.request
 from pathlib import Path
 
 rstream = Path(sys.executable).with_name("rstream")
-words = os.environ.get("RSTREAM_CONSOLE", "").split()
-process = subprocess.Popen([rstream, "console", "--port", "0", *words], stderr=subprocess.PIPE, text=True)
+process = subprocess.Popen([rstream, "console", "--port", "0"], stderr=subprocess.PIPE, text=True)
 assert process.stderr is not None
 try:
     address = re.search("http://[0-9.:]+/", process.stderr.readline())

@@ -7,11 +7,9 @@ import json
 import pytest
 
 from spark_streams.connector.operator_commands import shell_line
-from spark_streams.operations.console.actions import ACTIONS
+from spark_streams.operations.console.actions import ACTIONS, summarize
 from spark_streams.operations.console.allow_list import AllowList
-from spark_streams.operations.console.audit import Audit
-from spark_streams.operations.console.change import Change, Outcome
-from spark_streams.operations.console.summary import summarize
+from spark_streams.operations.console.changes import Audit, Change, CommandOutcome
 
 
 @pytest.mark.parametrize(
@@ -93,7 +91,7 @@ def test_an_audit_line_has_one_line_for_any_name() -> None:
     audit = Audit(lines.append, AllowList())
     change = Change(1, "a\n\udcff;ř", ["groups", "seek", "a\nb\x1b", "--yes"], datetime.now(UTC))
     audit.begin(change)
-    change.outcome = Outcome(0, {"streams": [{"entries": 2}, {"entries": 3}]}, "")
+    change.outcome = CommandOutcome(0, {"streams": [{"entries": 2}, {"entries": 3}]}, "")
     audit.end(change)
     assert not any("\n" in line for line in lines)
     named = {"change": 1, "user": "a\n\udcff;ř", "command": ["rstream", "groups", "seek", "a\nb\x1b", "--yes"]}

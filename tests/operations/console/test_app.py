@@ -9,9 +9,9 @@ import pytest
 from starlette.requests import Request
 
 from spark_streams.connector.errors import NotPermittedError
-from spark_streams.operations.console import routes
-from spark_streams.operations.console.access import Visitor
-from spark_streams.operations.console.routes import ENTRIES, Needs
+from spark_streams.operations.console import app
+from spark_streams.operations.console.app import ROUTES
+from spark_streams.operations.console.visitors import Visitor
 from tests.operations.console.process import Console, running_console
 from tools.servers.server import Server
 
@@ -63,25 +63,25 @@ def test_no_path_leads_past_the_proxy(guarded: Console) -> None:
 
 
 def test_one_route_makes_changes() -> None:
-    assert [entry.path for entry in ENTRIES if entry.needs is Needs.CHANGE] == ["/changes"]
-    assert {entry.path for entry in ENTRIES if entry.method == "POST"} == {"/plan", "/changes"}
+    assert [entry.path for entry in ROUTES if entry.makes_changes] == ["/changes"]
+    assert {entry.path for entry in ROUTES if entry.method == "POST"} == {"/plan", "/changes"}
 
 
 def test_each_handler_fails_without_a_visitor_who_may() -> None:
     """(Without the guard, and so for any of its mistakes.)"""
-    for entry in ENTRIES:
+    for entry in ROUTES:
         reached: list[object] = []
 
         async def page(*arguments: object, reached: list[object] = reached) -> Any:
             reached.append(arguments)
 
-        endpoint = routes._endpoint(None, entry._replace(page=page))  # type: ignore[arg-type]
+        endpoint = app._endpoint(None, entry._replace(page=page))  # type: ignore[arg-type]
         scope: dict[str, Any] = {"type": "http", "method": entry.method, "path": "/", "headers": []}
         with pytest.raises(KeyError, match="visitor"):
             asyncio.run(endpoint(Request(scope)))
         assert reached == []
         reader = Request(scope | {"visitor": Visitor("ann", "she only reads")})
-        if entry.needs is Needs.CHANGE:
+        if entry.makes_changes:
             with pytest.raises(NotPermittedError, match="she only reads"):
                 asyncio.run(endpoint(reader))
             assert reached == []

@@ -10,13 +10,15 @@ its own panel and scale, one above the other over the same time axis.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spark_streams.base.times import from_milliseconds
 from spark_streams.base.units import duration, short
-from spark_streams.operations.monitor.rates import Key
+from spark_streams.connector.lag.survey import Survey
+from spark_streams.operations.monitor.rates import Key, Rates, rates_between, total
 
 LINES = 6  # of a chart, the highest ones; the legend names the number of the others
 _FLAT = 20  # a line that is this many times smaller than the largest looks flat
@@ -30,7 +32,7 @@ GroupPoint = tuple[int, int | None, int | None]  # the same with a group's lag, 
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One line of a chart. points: in order of time, None for a gap; colour: 0 … LINES−1, the same for a name in all
     charts that are drawn together."""
 
@@ -46,14 +48,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart. unit: `entries`, `per second` or `ms`; left_out: number of lines beyond LINES, none of them higher;
-    one_scale: all lines share a scale, because readers compare them."""
+    """A chart."""
 
     title: str
-    unit: str
-    lines: Sequence[Line]
-    left_out: int = 0
-    one_scale: bool = False
+    unit: str  # `entries`, `per second` or `ms`
+    lines: Sequence[ChartLine]
+    left_out: int = 0  # number of lines beyond LINES, none of them higher
+    one_scale: bool = False  # all lines share a scale, because readers compare them
 
 
 class Dot(NamedTuple):
@@ -65,13 +66,13 @@ class Dot(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A line. path: for the element `path`; last: its last value, for the legend."""
+    """The positions of a line."""
 
     name: str
     colour: int
-    path: str
+    path: str  # for the element `path`
     dots: Sequence[Dot]
-    last: str
+    last: str  # its last value, for the legend
 
 
 class Panel(NamedTuple):
@@ -95,7 +96,8 @@ def charts_of(*drawn: tuple[str, str, Mapping[str, Iterable[Point]]], one_scale:
     charts = []
     colours: dict[str, int] = {}
     for title, unit, points in drawn:
-        lines = sorted((Line(name, sorted(points[name], key=_time)) for name in points), key=lambda line: -line.peak)
+        lines = [ChartLine(name, sorted(points[name], key=lambda point: point[0])) for name in points]
+        lines.sort(key=lambda line: -line.peak)
         names = [line.name for line in lines[:LINES]]
         free = sorted({*range(LINES)} - {colours[name] for name in names if name in colours})
         colours |= dict(zip(sorted(name for name in names if name not in colours), free, strict=False))
@@ -176,22 +178,18 @@ def time_ticks(began: int, ended: int) -> list[tuple[int, str]]:
     ]
 
 
-def _time(point: Point) -> int:
-    return point[0]
-
-
-def _some_are_flat(lines: Sequence[Line]) -> bool:
+def _some_are_flat(lines: Sequence[ChartLine]) -> bool:
     peaks = [line.peak for line in lines if line.peak > 0]
     return bool(peaks) and min(peaks) * _FLAT < max(peaks)
 
 
-def _panel(lines: Sequence[Line], unit: str, x: Callable[[int], float], steps: int) -> Panel:
+def _panel(lines: Sequence[ChartLine], unit: str, x: Callable[[int], float], steps: int) -> Panel:
     ticks = value_ticks(max(line.peak for line in lines), unit, steps)
     top = ticks[-1]
     return Panel([(_y(tick, top), _axis(tick, unit)) for tick in ticks], [_drawn(line, unit, x, top) for line in lines])
 
 
-def _drawn(line: Line, unit: str, x: Callable[[int], float], top: float) -> Drawn:
+def _drawn(line: ChartLine, unit: str, x: Callable[[int], float], top: float) -> Drawn:
     places = [(at_ms, value, x(at_ms)) for at_ms, value in thinned(line.points, _POINTS)]
     known = [(at_ms, value, place) for at_ms, value, place in places if value is not None]
     return Drawn(
@@ -236,3 +234,57 @@ def _axis(value: float, unit: str) -> str:
 def _clock(at_ms: int, seconds: bool, day: bool = False) -> str:
     moment = from_milliseconds(at_ms)
     return moment.strftime("%b %d" if day else "%H:%M:%S" if seconds else "%H:%M")
+
+
+POINTS = 120  # of a group
+_RATE_MS = 8_000  # rates are computed over about this time
+_MAX_GROUPS = 20_000  # whose lags are kept
+
+
+class LagHistory:
+    """The lag, and its age, of each group in the last snapshots; and the throughput of all groups together."""
+
+    def __init__(self) -> None:
+        self._lags: dict[Key, deque[GroupPoint]] = {}
+        self._surveys: deque[Survey] = deque()
+        self.rates: dict[Key, Rates] = {}
+        self._totals: deque[tuple[int, Rates]] = deque(maxlen=POINTS)
+
+    def add(self, survey: Survey) -> None:
+        """Add a later snapshot. A snapshot of the same moment changes nothing."""
+        if self._surveys and survey.at_ms <= self._surveys[-1].at_ms:
+            return
+        present = {(group.stream, group.group): group for group in survey.groups[:_MAX_GROUPS]}
+        for key in self._lags.keys() - present.keys():
+            del self._lags[key]
+        for key, group in present.items():
+            self._lags.setdefault(key, deque(maxlen=POINTS)).append((survey.at_ms, group.lag, group.lag_ms))
+        self._surveys.append(survey)
+        while len(self._surveys) > 2 and survey.at_ms - self._surveys[1].at_ms >= _RATE_MS:
+            self._surveys.popleft()
+        if len(self._surveys) > 1:
+            self.rates = rates_between(self._surveys[0], survey)
+            self._totals.append((survey.at_ms, total(self.rates)))
+
+    def lags(self, key: Key) -> list[float | None]:
+        """Return the lags of a group, the oldest first."""
+        return [lag for _, lag, _ in self._lags.get(key, ())]
+
+    def charts(self, keys: Iterable[Key]) -> list[Chart]:
+        """Return charts of the lag of these groups, and of its age."""
+        return lag_charts({key: self._lags[key] for key in keys if key in self._lags})
+
+    def throughput(self) -> list[Chart]:
+        """Return a chart of the throughput of all groups together."""
+        lines = {
+            "added": [(at_ms, rates.added) for at_ms, rates in self._totals],
+            "delivered": [(at_ms, rates.delivered) for at_ms, rates in self._totals],
+            "acknowledged": [(at_ms, rates.acknowledged) for at_ms, rates in self._totals],
+        }
+        return charts_of(("Throughput of all groups together", "per second", lines), one_scale=True)
+
+    @property
+    def period(self) -> tuple[int, int]:
+        """(first, last) moment of the charts, in milliseconds since the epoch."""
+        moments = [lags[0][0] for lags in self._lags.values()] or [self._surveys[-1].at_ms]
+        return min(moments), self._surveys[-1].at_ms

@@ -13,9 +13,8 @@ from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.console import entry_search
 from spark_streams.operations.console.allow_list import AllowList
-from spark_streams.operations.console.entry_search import FieldFilter, read_entries
-from spark_streams.operations.console.json_filter import JsonFilter
-from spark_streams.operations.console.request.parameters import link
+from spark_streams.operations.console.entry_search import FieldFilter, JsonFilter, read_entries
+from spark_streams.operations.console.incoming import link
 from tests.operations.console.process import running_console
 from tests.operations.console.test_pages import client, entry_ids
 from tools.servers.server import Server

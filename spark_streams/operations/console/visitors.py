@@ -27,7 +27,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_streams.base.numbers import parse_number
-from spark_streams.operations.console.bounds import HEAD_BYTES, USER_CHARACTERS
+from spark_streams.operations.console.incoming import HEAD_BYTES, USER_CHARACTERS
 
 COOKIE = "rstream_console"  # before the port: a host has one set of cookies for all its ports
 COOKIE_SECONDS = 30 * 24 * 3600
@@ -100,7 +100,7 @@ def _same(first: str, second: str) -> bool:
     return hmac.compare_digest(first.encode("utf-8", "replace"), second.encode("utf-8", "replace"))
 
 
-class Keys:
+class ConsoleKeys:
     """The one-time link, the cookie that it sets, and tokens of planned changes. now: seconds since the epoch."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
@@ -144,7 +144,7 @@ class Access:
 
     is_writable: bool = False
     proxy: TrustedProxy | None = None
-    keys: Keys = field(default_factory=Keys)
+    keys: ConsoleKeys = field(default_factory=ConsoleKeys)
 
     def visitor(self, request: Request) -> Visitor | Response:
         """Return who sends the request, or its refusal."""

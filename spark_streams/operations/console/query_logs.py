@@ -1,39 +1,48 @@
-"""What the logs of queries say (monitor.watch.log_lines), for the page Queries. Pure."""
+"""What the logs of queries say (spark_streams.watch), and the page Queries."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from spark_streams.base import times
 from spark_streams.base.untyped import Json
 from spark_streams.connector.counters import Counts
-from spark_streams.operations.console.charts.charts import Chart, GroupPoint, Point, charts_of, lag_charts
+from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.watch.log_lines import read_lines
+from spark_streams.operations.console.allow_list import AllowList
+from spark_streams.operations.console.charts import Chart, GroupPoint, Point, charts_of, lag_charts
+from spark_streams.operations.console.site import Site
 from spark_streams.operations.monitor.rates import Key
 
 
 class Failure(NamedTuple):
     """A run of a query that ended with an error."""
 
-    time: str
-    error: str
+    time: str  # of its line
+    error: str  # condition or class
     message: str
-    query: str
+    query: str  # its name
 
 
 @dataclass
 class LoggedQuery:
-    """One query over the time of its logs. by_run: the last counts of each run and group: a line has those of its run
-    so far."""
+    """One query over the time of its logs."""
 
     name: str
     batches: int = 0
     rows: int = 0
-    longest_ms: int = 0
+    longest_ms: int = 0  # of a batch
     failures: list[Failure] = field(default_factory=list)
-    by_run: dict[tuple[str, Key], Counts] = field(default_factory=dict)
+    by_run: dict[tuple[str, Key], Counts] = field(default_factory=dict)  # a line has the counts of its run so far
 
     @property
     def counts(self) -> Counts:
@@ -88,3 +97,38 @@ class QueryLogs:
                 ("Rows per second, batch by batch", "per second", self._speeds), ("Batch time", "ms", self._took)
             ),
         ]
+
+
+_BYTES = 16 << 20  # of the end of a log
+
+
+async def queries(site: Site, request: Request) -> Response:
+    """Return the page."""
+    logged, problems = await asyncio.to_thread(_read, site.logs, site.allowed)
+    return await site.page(
+        request,
+        "queries.html",
+        title="Queries",
+        logged=logged,
+        problems=problems,
+        logs=[str(path) for path in site.logs],
+    )
+
+
+def _read(logs: Sequence[Path], allowed: AllowList) -> tuple[QueryLogs, list[str]]:
+    """Return what the ends of all logs say, and why logs cannot be read."""
+    logged, problems = QueryLogs(), []
+    for path in logs:
+        try:
+            with path.open(encoding="utf-8", errors="replace") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _BYTES))
+                for line in read_lines(file):
+                    line["message"] = allowed.text(str(line.get("message", "")))
+                    if "error" in line:
+                        line["error"] = allowed.condition(str(line["error"]))
+                    logged.add(line)
+        except OSError as error:
+            problems.append(f"the log {path} cannot be read: {error.strerror}")
+        except ConfigError as error:
+            problems.append(f"{path}: {error.message}")
+    return logged, problems

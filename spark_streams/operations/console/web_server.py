@@ -8,56 +8,20 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.connector.schemas.decode_process import FieldDecoders
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.operations.console.access import Access
-from spark_streams.operations.console.allow_list import AllowList
-from spark_streams.operations.console.audit import Audit
-from spark_streams.operations.console.bounds import HEAD_BYTES
-from spark_streams.operations.console.changes import Changes
-from spark_streams.operations.console.live import Live
-from spark_streams.operations.console.request.connections import Connection
-from spark_streams.operations.console.site import Site
-from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
+from spark_streams.operations.console.incoming import HEAD_BYTES, BrowserConnection
 
-_SNAPSHOT_SECONDS = 60.0  # that a snapshot may take
 _BACKLOG = 64  # connections that are accepted at once
 _END_SECONDS = 2  # after which open connections are cut at the end
 
 
-def site_of(
-    address: Address,
-    environment: Mapping[str, str],
-    audit: Callable[[str], None],
-    tell: Callable[[str], None],
-    *,
-    streams: Sequence[str] = (),
-    max_streams: int = 10_000,
-    interval: float = 2.0,
-    access: Access | None = None,
-    logs: tuple[Path, ...] = (),
-    url: str = "",
-    decoders: FieldDecoders | None = None,
-    allowed: AllowList | None = None,
-) -> Site:
-    """Return the console of a server. environment: of the commands that it runs; audit: receives the lines of each
-    change; tell: a line for each problem; the others are as the options of `rstream console`."""
-    # A snapshot is never reused: Live asks for the next one when its time has come.
-    snapshots = SnapshotCache(address, StreamFilter(streams, max_streams), 0, _SNAPSHOT_SECONDS, tell)
-    live = Live(snapshots, interval)
-    shown = allowed or AllowList()
-    changes = Changes({**environment, "RSTREAM_PROGRESS": "json"}, Audit(audit, shown), live.refresh)
-    return Site(address, live, changes, access or Access(), logs, url, decoders, shown)
-
-
-class _Server(uvicorn.Server):
+class _ConsoleServer(uvicorn.Server):
     """Ends with exit code 0 on SIGINT and SIGTERM. begun: called when the server listens."""
 
     def __init__(self, config: uvicorn.Config, begun: Callable[[], None]) -> None:
@@ -107,13 +71,11 @@ def listen_at(path: str) -> socket.socket:
 
 def _is_left(path: str) -> bool:
     """Whether this is a socket at which nobody listens."""
-    with socket.socket(socket.AF_UNIX) as probe:
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(FileNotFoundError):
         try:
             probe.connect(path)
         except ConnectionRefusedError:
             return stat.S_ISSOCK(os.stat(path).st_mode)
-        except FileNotFoundError:
-            return False
     return False
 
 
@@ -121,7 +83,7 @@ def serve(app: ASGIApp, listener: socket.socket, begun: Callable[[], None]) -> N
     """Serve the application until a signal. begun: called when the console listens."""
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http=BrowserConnection,
         ws="none",
         loop="asyncio",
         backlog=_BACKLOG,
@@ -135,7 +97,7 @@ def serve(app: ASGIApp, listener: socket.socket, begun: Callable[[], None]) -> N
     file = listener.getsockname() if listener.family == socket.AF_UNIX else None
     with listener:
         try:
-            _Server(config, begun).run([listener])
+            _ConsoleServer(config, begun).run([listener])
         finally:
             if file is not None:
-                os.unlink(file)
+                Path(file).unlink(missing_ok=True)

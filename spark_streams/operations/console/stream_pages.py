@@ -1,36 +1,37 @@
-"""Streams: the list, one stream with its entries and consumers, and one entry with all fields."""
+"""Streams: the list, one stream with its entries and consumers, one entry with all fields, and entries as a file."""
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId, age_ms
-from spark_streams.base.printable import name_text as name_as_text
+from spark_streams.base.printable import name_text
 from spark_streams.base.times import duration, moment
 from spark_streams.connector.admin.groups import fetch_time
 from spark_streams.connector.admin.streams import fetch_shard_sets, may_be_in_shards
 from spark_streams.connector.deadletter.envelope import text
-from spark_streams.connector.errors import OptionError, StreamMissingError, StreamStateError
+from spark_streams.connector.errors import OptionError, StreamMissingError, StreamStateError, UnsupportedError
 from spark_streams.connector.keys import shards_key
 from spark_streams.connector.lag.margin import UNKNOWN, Margin, order
+from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
+from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
+from spark_streams.connector.wire.replies.xinfo import FATAL, StreamState, stream_states
 from spark_streams.operations.console.allow_list import AllowList
-from spark_streams.operations.console.bounds import EDITABLE_FIELDS, NEW_FIELDS
-from spark_streams.operations.console.cells import SHORT, Cell, Decoded, cell, is_editable
-from spark_streams.operations.console.entry_search import EntryPage, FieldFilter, read_entries
-from spark_streams.operations.console.form_fields import fields_of
-from spark_streams.operations.console.json_filter import JsonFilter
+from spark_streams.operations.console.cells import SHORT, Cell, DecodedCell, cell, fields_of, is_editable
+from spark_streams.operations.console.entry_search import PAGE, FieldFilter, FoundEntries, JsonFilter, read_entries
+from spark_streams.operations.console.incoming import EDITABLE_FIELDS, NAME_BYTES, NEW_FIELDS, Parameters
 from spark_streams.operations.console.live import View
-from spark_streams.operations.console.pages.pending import PendingEntry, fetch_pending
-from spark_streams.operations.console.request.parameters import Parameters
 from spark_streams.operations.console.site import Pages, Site, key_of
 from spark_streams.operations.monitor.last_entries import Seen, existing
+from spark_streams.operations.transfer.entry_files import write_lines
+from spark_streams.operations.transfer.transferred import TransferEntry
 
 _FIELDS = 8  # of an entry in a list
 _ALL_FIELDS = 500  # of an entry on its own page
@@ -71,36 +72,61 @@ async def streams(site: Site, request: Request) -> Response:
 
 
 @dataclass(frozen=True)
+class PendingEntry:
+    """An entry that was delivered to a group, and is not acknowledged."""
+
+    group: str
+    id: str
+    consumer: str | None  # None: a consumer has released it (XNACK)
+    idle_ms: int | None  # since its delivery, None: it was released
+    deliveries: int | None  # how often it was delivered, None: it was released as fatal
+
+
+def fetch_pending(
+    server: Server, streams: Sequence[str | bytes], groups: Sequence[str], limit: int, begin: str = "-"
+) -> list[PendingEntry]:
+    """Return the oldest pending entries of each group, `limit` of each stream. begin: the first ID. Raises
+    NotPermittedError, ServerError."""
+    commands = [("XPENDING", stream, group, begin, "+", limit) for stream in streams for group in groups]
+    pending: list[PendingEntry] = []
+    for command, reply in zip(commands, server.pipeline(commands), strict=True):
+        if is_no_group(reply) or is_no_such_key(reply):
+            continue  # deleted since
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
+        for entry, consumer, idle, deliveries in reply:
+            is_released = idle < 0
+            pending.append(
+                PendingEntry(
+                    command[2],
+                    name_text(entry),
+                    None if is_released else name_text(consumer)[:NAME_BYTES],
+                    None if is_released else idle,
+                    None if deliveries == FATAL else deliveries,
+                )
+            )
+    return sorted(pending, key=lambda entry: (-(entry.idle_ms or 0), entry.id))
+
+
+@dataclass(frozen=True)
 class ShownEntry:
-    """An entry in a list. fields: the first ones; more: number of the others."""
+    """An entry in a list."""
 
     id: str
-    age_ms: int | None
-    fields: list[tuple[Cell, Cell]]
-    more: int
+    age_ms: int | None  # None: its ID is no time
+    fields: list[tuple[Cell, Cell]]  # the first ones
+    more: int  # number of the others
 
 
 @dataclass(frozen=True)
 class _StreamRead:
-    """What the page of a stream reads from the server. names: its shards."""
+    """What the page of a stream reads from the server."""
 
-    names: Sequence[str | bytes]
+    names: Sequence[str | bytes]  # of its shards
     states: Sequence[StreamState]
-    page: EntryPage
-    now_ms: int
-    pending: Sequence[PendingEntry]
-
-    @property
-    def length(self) -> int:
-        return sum(state.length for state in self.states)
-
-    @property
-    def last(self) -> StreamId:
-        return max(state.last for state in self.states)
-
-    @property
-    def entries(self) -> list[ShownEntry]:
-        return [_shown(entry, self.now_ms) for entry in self.page.entries]
+    page: FoundEntries
+    entries: Sequence[ShownEntry]  # of the page
+    pending: Sequence[PendingEntry]  # the oldest ones
 
 
 async def stream(site: Site, request: Request) -> Response:
@@ -118,9 +144,10 @@ async def stream(site: Site, request: Request) -> Response:
             raise StreamMissingError(f"no stream {name!r} at {server.address}; the page Streams lists them")
         now = fetch_time(server, view.survey.at_ms)
         end = _position(parameters.get("at"), now)
-        entries = read_entries(server, list(states), allowed, end, MIN_ID, field)
+        page = read_entries(server, list(states), allowed, end, MIN_ID, field)
+        entries = [_shown(entry, now) for entry in page.entries]
         pending = fetch_pending(server, list(states), [group.group for group in groups if group.pending], _PENDING)
-        return _StreamRead(list(states), list(states.values()), entries, now, pending[: 2 * _PENDING])
+        return _StreamRead(list(states), list(states.values()), page, entries, pending[: 2 * _PENDING])
 
     return await site.page(
         request,
@@ -147,7 +174,7 @@ async def entry(site: Site, request: Request) -> Response:
     name, wanted = parameters.get("name"), parameters.get("id")
     view = await site.view()
 
-    def read(server: Server) -> tuple[Seen, list[Decoded | None], int]:
+    def read(server: Server) -> tuple[Seen, list[DecodedCell | None], int]:
         whole = fetch_entry(server, name, wanted, view, AllowList())
         return site.allowed.entry(whole), site.decoded(whole.pairs[:_ALL_FIELDS]), fetch_time(server, 0)
 
@@ -158,7 +185,7 @@ async def entry(site: Site, request: Request) -> Response:
         title=f"Entry {wanted} of {name}",
         name=name,
         entry=details,
-        shard=name_as_text(details.stream),
+        shard=name_text(details.stream),
         age_ms=age_ms(details.id, now_ms),
         fields=[
             (cell(field, SHORT), cell(value), one)
@@ -184,7 +211,7 @@ async def add(site: Site, request: Request) -> Response:
     name, again = parameters.get("name"), parameters.get("again")
     view, allowed = await site.view(), site.allowed
 
-    def read(server: Server) -> tuple[Sequence[Seen], list[Decoded | None]]:
+    def read(server: Server) -> tuple[Sequence[Seen], list[DecodedCell | None]]:
         if again:
             whole = fetch_entry(server, name, again, view, AllowList())
             return [allowed.entry(whole)], site.decoded(whole.pairs[:EDITABLE_FIELDS])
@@ -263,3 +290,40 @@ def _position(wanted: str, now_ms: int) -> StreamId:
             f"{plain[:100]!r} is neither an entry ID nor a time; examples: 1795163834542-0, 2026-11-20T08:00, 1h"
         ) from None
     return StreamId(max(0, at_ms), U64_MAX)
+
+
+_ROUNDS = 3  # searches of a request, each bounded: the page has found its entries in one
+
+
+async def export(site: Site, request: Request) -> Response:
+    """Return the entries of a search from the ID `at` back to the ID `to`, the oldest first."""
+    parameters = Parameters.of_query(request)
+    name, allowed = parameters.get("name"), site.allowed
+    fields = filter_of(parameters, allowed)
+    newest, oldest = entry_id(parameters.get("at")), entry_id(parameters.get("to"))
+    view = await site.view()
+
+    def read(server: Server) -> Sequence[Seen]:
+        shards, end, entries = shards_of(server, name, view), newest, list[Seen]()
+        for _ in range(_ROUNDS):
+            page = read_entries(server, shards, allowed, end, oldest, fields, PAGE + 1 - len(entries))
+            entries += page.entries
+            if len(entries) > PAGE and entries[PAGE].id > oldest:
+                break
+            if len(entries) > PAGE or page.next is None or page.next < oldest:
+                return entries[:PAGE]  # the page did not show an entry of another shard with the same ID
+            end = page.next
+        raise UnsupportedError(f"the console exports what one page shows, up to {PAGE} entries; use rstream export")
+
+    entries = await site.read(read)
+    file_name = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100]
+    headers = {"content-disposition": f'attachment; filename="{file_name}.jsonl"'}
+    return StreamingResponse(_lines(entries), media_type="application/x-ndjson", headers=headers)
+
+
+def _lines(entries: Sequence[Seen]) -> Iterator[bytes]:
+    """Yield a line for each entry, the oldest first."""
+    for entry in reversed(entries):
+        line = io.BytesIO()
+        write_lines(line, [TransferEntry(entry.id, [word for pair in entry.pairs for word in pair])])
+        yield line.getvalue()

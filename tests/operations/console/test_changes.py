@@ -68,8 +68,8 @@ def test_a_killed_console_leaves_the_begin_of_its_change(engine_server: Server, 
     audit = tmp_path / "audit"
     code = (
         "import os, sys\nfrom datetime import UTC, datetime\nfrom pathlib import Path\n"
-        "from spark_streams.operations.console.audit import Audit, open_audit\n"
-        "from spark_streams.operations.console.change import Change\n"
+        "from spark_streams.operations.console.changes import Audit, open_audit\n"
+        "from spark_streams.operations.console.changes import Change\n"
         "from spark_streams.operations.console.allow_list import AllowList\n"
         "change = Change(1, 'ann', ['dead', 'purge'], datetime.now(UTC))\n"
         "Audit(open_audit(Path(sys.argv[1])), AllowList()).begin(change)\n"

@@ -1,4 +1,4 @@
-"""Dead letters: the streams that hold them, one stream with filters, and one dead letter with its history."""
+"""Dead letters: the streams that hold them, one stream with filters, one dead letter with its history, and journeys."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.base.ids import StreamId, age_ms
+from spark_streams.base.untyped import Json
 from spark_streams.connector.admin.dead_letters import (
     Criteria,
     DeadLetter,
@@ -24,13 +25,13 @@ from spark_streams.connector.keys import read_retry_stream
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.session import Session
+from spark_streams.operations.console.actions import with_options
 from spark_streams.operations.console.allow_list import AllowList
-from spark_streams.operations.console.bounds import EDITABLE_FIELDS
-from spark_streams.operations.console.cells import SHORT, Cell, Decoded, cell
-from spark_streams.operations.console.form_fields import fields_of
-from spark_streams.operations.console.request.parameters import Parameters
-from spark_streams.operations.console.short_names import is_short
+from spark_streams.operations.console.cells import SHORT, Cell, DecodedCell, cell, fields_of
+from spark_streams.operations.console.incoming import EDITABLE_FIELDS, Parameters
+from spark_streams.operations.console.live import is_short
 from spark_streams.operations.console.site import Site, key_of
+from spark_streams.operations.console.stream_pages import entry_id
 
 PAGE = 25  # dead letters
 _SECONDS = 2.0  # that a search takes at most
@@ -98,12 +99,12 @@ class ShownLetter:
     """A dead letter in a list."""
 
     id: str
-    age_ms: int | None
+    age_ms: int | None  # None: its ID is no time
     reason: Cell
     message: Cell
-    stream: Cell
-    fields: list[tuple[Cell, Cell]]
-    more: int
+    stream: Cell  # of the entry
+    fields: list[tuple[Cell, Cell]]  # the first ones
+    more: int  # number of the others
 
 
 async def dead_letters(site: Site, request: Request) -> Response:
@@ -133,21 +134,13 @@ async def dead_letters(site: Site, request: Request) -> Response:
     )
 
 
-@dataclass(frozen=True)
-class EntryName:
-    """An entry or a dead letter that another one names; empty if it names none."""
-
-    stream: str
-    id: str
-
-
 async def dead_letter(site: Site, request: Request) -> Response:
     """Return the page of one dead letter: its fields, why it failed, and its history."""
     parameters = Parameters.of_query(request)
     name, wanted = parameters.get("name"), parameters.get("id")
     view = await site.view()
 
-    def read(server: Server) -> tuple[DeadLetter, list[Decoded | None]]:
+    def read(server: Server) -> tuple[DeadLetter, list[DecodedCell | None]]:
         whole = fetch_letter(site.address, name, wanted, AllowList())
         pairs = [(raw(field), raw(value)) for field, value in whole.pairs[:EDITABLE_FIELDS]]
         return site.allowed.letter(whole), site.decoded(pairs)
@@ -166,15 +159,15 @@ async def dead_letter(site: Site, request: Request) -> Response:
         fields=fields_of(letter.pairs, site.allowed),
         decoded=decoded,
         more=max(0, len(letter.pairs) - EDITABLE_FIELDS),
-        origin=_entry_name(letter.envelope.get("stream", ""), letter.envelope.get("id", "")),
-        previous=_entry_name(previous_stream, previous_id),
+        origin=_named(letter.envelope.get("stream", ""), letter.envelope.get("id", "")),
+        previous=_named(previous_stream, previous_id),
         command=site.command(["dead", "show", name, wanted]),
     )
 
 
-def _entry_name(stream: str, entry: str) -> EntryName:
-    """Return the name, or an empty one for a name that no page takes."""
-    return EntryName(stream, entry) if is_short(stream, entry) else EntryName("", "")
+def _named(stream: str, entry: str) -> tuple[str, str] | None:
+    """Return stream and ID of another entry; None if a page does not take them."""
+    return (stream, entry) if stream and entry and is_short(stream, entry) else None
 
 
 def fetch_letter(address: Address, stream: str, wanted: str, allowed: AllowList) -> DeadLetter:
@@ -197,3 +190,35 @@ def _shown(letter: DeadLetter, now_ms: int) -> ShownLetter:
         [(cell(raw(name), SHORT // 2), cell(raw(value), SHORT // 2)) for name, value in letter.pairs[:_FIELDS]],
         max(0, len(letter.pairs) - _FIELDS),
     )
+
+
+_ENTRIES = "10000"  # of each stream that one page reads or counts
+
+
+async def where(site: Site, request: Request) -> Response:
+    """Return the page."""
+    parameters = Parameters.of_query(request)
+    name, wanted = parameters.get("name"), str(entry_id(parameters.get("id")))
+    words = ["where", "--", name, wanted] if name.startswith("-") else ["where", name, wanted]
+    outcome = await site.dry_run(request, with_options(words, "--limit", _ENTRIES))
+    told = outcome.output if isinstance(outcome.output, list) else None
+    return await site.page(
+        request,
+        "where.html",
+        title=f"Journey of {wanted}",
+        name=name,
+        journeys=[
+            (one["stream"], one["id"], [_shown_line(line, site.allowed) for line in one["lines"]]) for one in told or ()
+        ],
+        error=outcome.error if told is None else "",
+        command=site.command(words),
+    )
+
+
+def _shown_line(line: Json, allowed: AllowList) -> tuple[Json, tuple[str, str] | None]:
+    """Return a line without hidden values, and stream and ID of another entry that it names, if a page takes them. Only
+    the line of a dead letter quotes an entry: the reason and the message."""
+    if line["event"] == "dead":
+        place, colon, why = line["text"].partition(": ")
+        line = {**line, "text": f"{place}{colon}{allowed.text(why)}"}
+    return line, _named(line.get("stream") or line.get("of_stream") or "", line.get("id") or line.get("of_id") or "")

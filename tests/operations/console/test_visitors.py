@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.operations.console.access import COOKIE, Keys
+from spark_streams.operations.console.visitors import COOKIE, ConsoleKeys
 from tests.operations.console.browser import Browser, form_to, wait_for_change
 from tests.operations.console.process import Console, running_console
 from tests.operations.console.test_safety import position, with_group
@@ -135,7 +135,7 @@ def test_a_request_without_one_name_is_refused(filled: Server) -> None:
         ):  # fmt: skip
             status, text = raw(console, *headers)
             assert (status, "more than once" in text) == (400, True)
-        keys = Keys()
+        keys = ConsoleKeys()
         assert raw(console, f"Cookie: {COOKIE}_{console.port}={keys.cookie}")[0] == 401
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from spark_streams.cli import main
 from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.connect import connect
-from spark_streams.operations.console.request.parameters import link
+from spark_streams.operations.console.incoming import link
 from tests.operations.console.browser import Browser, form_to, replaced, wait_for_change
 from tests.operations.console.process import running_console
 from tests.operations.console.test_pages import client
@@ -107,7 +107,7 @@ def test_without_write_an_entry_is_only_checked(server: Server, client: redis.Re
         browser = console.browser()
         planned = browser.post("/plan", filled(browser.get("/add?name=s").text, ("n", "2"))).text
         assert "Would add this entry" in planned
-        assert "This console is read-only" in planned
+        assert "this console is read-only" in planned
         assert 'action="/changes"' not in planned
     assert client.xlen("s") == 1
 

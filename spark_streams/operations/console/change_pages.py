@@ -1,4 +1,4 @@
-"""Planned changes with their dry run, changes that run, and the last ones."""
+"""Planned changes with their dry run, changes that run, the last ones, and the findings of `rstream doctor`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from starlette.responses import RedirectResponse, Response
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.deadletter.envelope import text
 from spark_streams.connector.errors import NotPermittedError, OptionError, StreamStateError, UnsupportedError
-from spark_streams.operations.console.access import Visitor
-from spark_streams.operations.console.actions import ACTIONS, Action, bounds_of, is_empty, with_options, without
-from spark_streams.operations.console.bounds import FORM_BYTES
-from spark_streams.operations.console.change import Change
-from spark_streams.operations.console.changes import require_short
-from spark_streams.operations.console.form_fields import Pairs, changes_of
-from spark_streams.operations.console.pages.dead_letters import fetch_letter
-from spark_streams.operations.console.pages.streams import fetch_entry
-from spark_streams.operations.console.request.parameters import Parameters
+from spark_streams.operations.console.actions import (
+    ACTIONS,
+    ConsoleAction,
+    Summary,
+    bounds_of,
+    is_empty,
+    summarize,
+    with_options,
+    without,
+)
+from spark_streams.operations.console.cells import Pairs, changes_of
+from spark_streams.operations.console.changes import Change, require_short
+from spark_streams.operations.console.dead_letter_pages import fetch_letter
+from spark_streams.operations.console.incoming import FORM_BYTES, Parameters
 from spark_streams.operations.console.site import Site
-from spark_streams.operations.console.summary import Summary, summarize
+from spark_streams.operations.console.stream_pages import fetch_entry
+from spark_streams.operations.console.visitors import Visitor
 
 _LETTER = "letter"  # the parameter with the ID of a dead letter whose fields a form has changed
 
@@ -43,7 +49,9 @@ async def plan(site: Site, request: Request) -> Response:
     return await _plan(site, request, action, options, parameters.get("back"))
 
 
-async def _plan(site: Site, request: Request, action: Action, options: dict[str, Sequence[str]], back: str) -> Response:
+async def _plan(
+    site: Site, request: Request, action: ConsoleAction, options: dict[str, Sequence[str]], back: str
+) -> Response:
     dry = _arguments(action, options, True)
     outcome = await site.dry_run(request, dry)
     bounds = bounds_of(outcome.output)
@@ -137,20 +145,35 @@ def _subject(options: dict[str, Sequence[str]]) -> str:
     return f"{groups} of {names}" if groups else names
 
 
-def _action(name: str) -> Action:
+def _action(name: str) -> ConsoleAction:
     action = ACTIONS.get(name)
     if action is None:
         raise UnsupportedError(f"the console has no action {name[:50]!r}; the actions are {', '.join(ACTIONS)}")
     return action
 
 
-def _options(action: Action, parameters: Parameters) -> dict[str, Sequence[str]]:
+def _options(action: ConsoleAction, parameters: Parameters) -> dict[str, Sequence[str]]:
     """Return the parameters of the action; a form may have others."""
     return {name: parameters.all(name) for name in ("names", *action.options, *action.flags)}
 
 
-def _arguments(action: Action, options: dict[str, Sequence[str]], is_dry: bool) -> list[str]:
+def _arguments(action: ConsoleAction, options: dict[str, Sequence[str]], is_dry: bool) -> list[str]:
     arguments = action.arguments(options, is_dry)
     if any("\0" in word for word in arguments):
         raise OptionError("a name or value with a NUL byte cannot be part of a command")
     return arguments
+
+
+async def doctor(site: Site, request: Request) -> Response:
+    """Return the page."""
+    outcome = await site.dry_run(request, ["doctor"])
+    document = outcome.output if isinstance(outcome.output, dict) else {}
+    return await site.page(
+        request,
+        "doctor.html",
+        title="Doctor",
+        findings=document.get("findings", []),
+        server=summarize("doctor", document.get("server") or document.get("cluster"), is_done=True),
+        error="" if document else outcome.error,
+        command=site.command(["doctor"]),
+    )

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.operations.console import bounds
-from spark_streams.operations.console.bounds import CONNECTIONS, DRY_RUNS, EVENTS
-from spark_streams.operations.console.request import connections
+from spark_streams.operations.console import incoming
+from spark_streams.operations.console.incoming import CONNECTIONS, DRY_RUNS, EVENTS
 from tests.operations.console.process import Console, running_console
 from tools.servers.server import Server
 from tools.waiting import until
@@ -34,7 +33,7 @@ UNFINISHED = {
 
 def of_short_requests(seconds: float = SHORT) -> str:
     """Python that makes the console close unfinished requests after so many seconds."""
-    return f"from spark_streams.operations.console import bounds; bounds.REQUEST_SECONDS = {seconds}; "
+    return f"from spark_streams.operations.console import incoming; incoming.REQUEST_SECONDS = {seconds}; "
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +58,7 @@ def flood(stack: contextlib.ExitStack, console: Console, data: bytes) -> None:
 
 
 def test_the_times_of_connections_are_long_enough_for_people() -> None:
-    assert (bounds.REQUEST_SECONDS, bounds.RESPONSE_SECONDS) == (20.0, 60.0)
-    assert (connections.REQUEST_SECONDS, connections.RESPONSE_SECONDS) == (20.0, 60.0)
+    assert (incoming.REQUEST_SECONDS, incoming.RESPONSE_SECONDS) == (20.0, 60.0)
 
 
 @pytest.mark.parametrize("data", UNFINISHED.values(), ids=UNFINISHED)
@@ -181,7 +179,7 @@ def test_a_page_that_nobody_reads_is_dropped(
     """(In this process, with a shorter time.)"""
     import asyncio
 
-    monkeypatch.setattr(connections, "RESPONSE_SECONDS", 1.0)
+    monkeypatch.setattr(incoming, "RESPONSE_SECONDS", 1.0)
 
     async def answer(scope: object, receive: object, send: Callable[[dict[str, object]], object]) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[misc]
@@ -190,7 +188,7 @@ def test_a_page_that_nobody_reads_is_dropped(
     async def run() -> float:
         import uvicorn
 
-        config = uvicorn.Config(answer, http=connections.Connection, lifespan="off", log_level="error")  # type: ignore[arg-type]
+        config = uvicorn.Config(answer, http=incoming.BrowserConnection, lifespan="off", log_level="error")  # type: ignore[arg-type]
         server = uvicorn.Server(config)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             task = asyncio.create_task(server.serve([listener]))

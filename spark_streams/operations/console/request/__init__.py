@@ -1,1 +1,0 @@
-"""How a request comes in: its connection, its guard, and its parameters."""
