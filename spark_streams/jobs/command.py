@@ -26,8 +26,7 @@ from spark_streams.connector.running.spark_log_filter import disable_python_logg
 from spark_streams.connector.spark.presence import has_java
 from spark_streams.connector.wire.address.server_url import redacted
 from spark_streams.jobs.arguments import JobArguments, job_options
-from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError
-from spark_streams.jobs.part import JobPart
+from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError, JobPart
 from spark_streams.jobs.settings.job_config import Shape, load
 from spark_streams.jobs.settings.spark_start import SHAPE as SPARK
 from spark_streams.jobs.settings.spark_start import exec_spark_submit, find_spark_submit

@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
-from spark_streams.connector.errors import TableError
 from spark_streams.connector.micro_batch import application
 from spark_streams.connector.running.error_summary import one_line
 from spark_streams.jobs.output.ownership import query_id
@@ -52,15 +51,6 @@ def write_in_one_task(rows: DataFrame, write: Callable[[Pages], Pages]) -> None:
     numbered = rows.toDF(*[f"c{number}" for number in range(len(names))])
     # Not repartition: its shuffle writes all rows to a disk first. The job `etl` has them in its cache.
     numbered.coalesce(1).mapInArrow(write_named, "written BOOLEAN").collect()
-
-
-def check_partitions(shown: str, theirs: Sequence[str], ours: Sequence[str]) -> None:
-    """Raise TableError if a table has other partitions than the job writes. shown: the table in the message."""
-    if list(theirs) != list(ours):
-        raise TableError(
-            f"{shown} is partitioned by {', '.join(theirs) or 'nothing'}, but the job writes it by "
-            f"{', '.join(ours) or 'nothing'}: set partition_by to the table's, or name another table"
-        )
 
 
 _log = logging.getLogger("spark_streams.jobs")

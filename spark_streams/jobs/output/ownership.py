@@ -36,7 +36,7 @@ from spark_streams.base.untyped import JavaObject, Json
 from spark_streams.connector.errors import ConfigError, TableError
 from spark_streams.connector.micro_batch import application, partition_name
 from spark_streams.jobs.job import Job
-from spark_streams.jobs.output.table_columns import FILES, SELF_DESCRIBING
+from spark_streams.jobs.output.table_columns import FILES, SELF_DESCRIBING, check_partitions
 from spark_streams.jobs.settings.job_config import Config
 
 
@@ -67,8 +67,8 @@ def read_text(spark: SparkSession, path: str, name: str) -> str | None:
         stream.close()
 
 
-def write_text(spark: SparkSession, path: str, name: str, text: str, *, replace: bool) -> bool:
-    """Write a file as a whole: no crash cuts it short. Return whether it was written.
+def write_text(spark: SparkSession, path: str, name: str, text: str, *, replace: bool) -> None:
+    """Write a file as a whole: no crash cuts it short.
 
     replace: whether a file that exists is replaced. Otherwise only one of several writers writes it.
     """
@@ -80,10 +80,8 @@ def write_text(spark: SparkSession, path: str, name: str, text: str, *, replace:
         stream.write(text.encode())
         stream.close()
     except Py4JJavaError as error:
-        if not replace and "FileAlreadyExistsException" in str(error.java_exception.getClass().getName()):
-            return False
-        raise
-    return True
+        if replace or "FileAlreadyExistsException" not in str(error.java_exception.getClass().getName()):
+            raise
 
 
 def names_in(spark: SparkSession, path: str) -> Sequence[str]:
@@ -252,10 +250,7 @@ def read_columns(spark: SparkSession, path: str, kind: str, keys: Collection[str
         )
     found = record.keys if record is not None and record.keys is not None else _layout(spark, path, kind)
     if kind in FILES and found is not None and [key.lower() for key in found] != [key.lower() for key in keys]:
-        raise TableError(
-            f"table {path} is partitioned by {', '.join(found) or 'nothing'}, but the job writes it by "
-            f"{', '.join(keys) or 'nothing'}: set partition_by to the table's, or name another table"
-        )
+        check_partitions(f"table {path}", found, [*keys])
     if record is not None:
         return record.columns
     return None if found is None else _columns_of_files(spark, path, kind, keys)

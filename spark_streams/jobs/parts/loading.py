@@ -29,10 +29,9 @@ from spark_streams.connector.sink.ledger.batch_commit import rows_written
 from spark_streams.connector.spark.arrow_schema import arrow_schema
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.jobs.job import Job, JobError
+from spark_streams.jobs.job import Facts, Job, JobError, JobPart
 from spark_streams.jobs.job_columns import FOREIGN, JobColumns
 from spark_streams.jobs.output.table_columns import SELF_DESCRIBING
-from spark_streams.jobs.part import Facts, JobPart
 from spark_streams.jobs.parts.query import RunProgress, run_batches, trigger_of
 from spark_streams.jobs.settings.job_config import FREE
 
@@ -68,7 +67,7 @@ class FileLog(NamedTuple):
         return cls(json.loads(contents["metadata"])["id"], last, files)
 
     def require_unchanged(self, listed: Mapping[str, int]) -> None:
-        """Raise JobError if a file was changed after its rows were loaded. listed: return value of `list_files`."""
+        """Raise JobError if a file was changed after its rows were loaded. listed: the files as they are now."""
         changed = sorted(file for file, time in self.files.items() if listed.get(file, time) != time)
         if changed:
             other_files = f" (and {len(changed) - 1:,} other files)" if len(changed) > 1 else ""
@@ -81,19 +80,6 @@ class FileLog(NamedTuple):
                 f"then: {loaded_at}). A file is read once, so rows that were added later are not loaded. Write rows "
                 "that are not in the stream yet into a new file, and move the changed file out of input.path"
             )
-
-
-def list_files(spark: SparkSession, path: str, options: Mapping[str, str]) -> dict[str, int]:
-    """Return modification times by path, in milliseconds since the epoch. Raises AnalysisException."""
-    files = spark.read.format("binaryFile").options(**options).load(path)
-    rows = files.select("path", F.unix_millis("modificationTime").alias("time")).collect()
-    return {normalize_path(row["path"]): row["time"] for row in rows}
-
-
-def rows_by_file(rows: DataFrame) -> dict[str, int]:
-    """Return the number of rows by path."""
-    counts = rows.groupBy("_metadata.file_path").count().collect()
-    return {normalize_path(unquote(row["file_path"])): row["count"] for row in counts}
 
 
 def normalize_path(path: str) -> str:
@@ -126,9 +112,6 @@ _ONE_FILE = {"maxFilesPerTrigger": "1", "maxFileAge": "36500d"}
 class Files(JobPart):
     """Files to load.
 
-    Args:
-        job: The job, with its configuration.
-
     Attributes:
         times: Modification times of the files by path, in milliseconds since the epoch, after `read`.
         rows: Numbers of their rows by path, after `read`.
@@ -147,10 +130,6 @@ class Files(JobPart):
         self._options = job.plain_options("input.options")
         self.times: Mapping[str, int] = {}
         self.rows: Mapping[str, int] = {}
-        self._check_input()
-
-    def _check_input(self) -> None:
-        job = self._job
         if "://" not in self._path and not glob.glob(self._path):
             raise ConfigError(f"input.path {self._path!r} does not exist (seen from {Path.cwd()})")
         if job.get("input.schema") and job.get("schema"):
@@ -172,7 +151,8 @@ class Files(JobPart):
         rows = self._all_rows(spark)
         _check_columns(rows)
         self.times = self.list(spark)
-        self.rows = rows_by_file(rows)
+        counts = rows.groupBy("_metadata.file_path").count().collect()
+        self.rows = {normalize_path(unquote(row["file_path"])): row["count"] for row in counts}
         path = self._path
         if len(self.times) == 1 and _GLOB.isdisjoint(path) and next(iter(self.times)).endswith(f"/{Path(path).name}"):
             path = f"{path[:-1]}[{path[-1]}]"  # Spark's file source reads a folder or a pattern, not a single file
@@ -187,8 +167,10 @@ class Files(JobPart):
         return reader.schema(rows.schema).load(path)
 
     def list(self, spark: SparkSession) -> Mapping[str, int]:
-        """Return the modification times of the files as they are now, by path."""
-        return list_files(spark, self._path, self._options)
+        """Return the modification times of the files as they are now, by path, in milliseconds since the epoch."""
+        files = spark.read.format("binaryFile").options(**self._options).load(self._path)
+        rows = files.select("path", F.unix_millis("modificationTime").alias("time")).collect()
+        return {normalize_path(row["path"]): row["time"] for row in rows}
 
     def plan(self) -> Facts:
         files = "file" if len(self.times) == 1 else "files"
@@ -219,7 +201,6 @@ class Load(JobPart):
     """Load of files into one stream. A load that was killed or stopped continues where it ended.
 
     Args:
-        job: The job, with its configuration.
         files: The files.
 
     Raises:

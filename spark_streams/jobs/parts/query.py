@@ -42,8 +42,7 @@ from spark_streams.connector.wire.replies.absent_streams import (
     nothing_matches,
 )
 from spark_streams.connector.wire.replies.scan import bounded, matching_streams
-from spark_streams.jobs.job import Job, access_of
-from spark_streams.jobs.part import Facts, JobPart, WrittenPart
+from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart, access_of
 from spark_streams.jobs.parts.source_and_sink import Source
 
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
@@ -165,7 +164,6 @@ class Query(JobPart):
     """Streaming query of a job. It is made before Spark is started.
 
     Args:
-        job: The job, with its configuration.
         source: What the query reads.
         written: The parts to which it writes.
 
