@@ -120,7 +120,7 @@ class CatalogTable(OwnableTable):
         return StructType([field for field in self._spark.table(self._place).schema if field.name != "batch"])
 
     def owner(self) -> Owner | None:
-        return owner_of_table(self._spark, self._place) if self._spark.catalog.tableExists(self._place) else None
+        return owner_of_table(self._spark, self._place)
 
     def prepare(self, fit: TableFit, owner: Owner | None) -> None:
         """Create the table, or add columns to it; and record its owner."""
@@ -138,7 +138,13 @@ class CatalogTable(OwnableTable):
 
         Only the first batch of a run can have been started by an earlier run.
         """
-        self._drop(self._spark, batch_name(self._spark, number))
+        spark, batch = self._spark, _literal(batch_name(self._spark, number))
+        partitions = spark.sql(f"SHOW PARTITIONS {self._place} PARTITION (batch = {batch})").collect()
+        for partition in (row["partition"] for row in partitions):
+            pairs = [pair.partition("=") for pair in partition.split("/")]
+            # Some catalogs need all values of a partition.
+            values = ", ".join(f"{quoted(unquote(key))} = {_literal(unquote(value))}" for key, _, value in pairs)
+            spark.sql(f"ALTER TABLE {self._place} DROP IF EXISTS PARTITION ({values})")
 
     def write(self, rows: DataFrame, number: int) -> None:
         session = rows.sparkSession
@@ -149,17 +155,11 @@ class CatalogTable(OwnableTable):
         with session_settings(session, {_OVERWRITE: "dynamic"}):
             named.select(*columns).write.mode("overwrite").insertInto(self._place)
 
-    def _drop(self, session: SparkSession, batch: str) -> None:
-        """Drop the partitions of a batch. Some catalogs need all values of a partition, so all are named."""
-        partitions = session.sql(f"SHOW PARTITIONS {self._place} PARTITION (batch = {_literal(batch)})").collect()
-        for partition in (row["partition"] for row in partitions):
-            pairs = [pair.partition("=") for pair in partition.split("/")]
-            values = ", ".join(f"{quoted(unquote(key))} = {_literal(unquote(value))}" for key, _, value in pairs)
-            session.sql(f"ALTER TABLE {self._place} DROP IF EXISTS PARTITION ({values})")
-
 
 def owner_of_table(spark: SparkSession, name: str) -> Owner | None:
-    """Return the owner that a table of the catalog records, None without one."""
+    """Return the owner that a table of the catalog records, None without one, or without the table."""
+    if not spark.catalog.tableExists(name):
+        return None
     rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
     return Owner.from_json(next((row["value"] for row in rows if row["key"] == PROPERTY), None))
 
@@ -204,7 +204,7 @@ class AppendedTable(OwnableTable):
         if not self._has_owner:
             return None
         if self._name is not None:
-            return owner_of_table(self._spark, self._name) if self._spark.catalog.tableExists(self._name) else None
+            return owner_of_table(self._spark, self._name)
         record = None if self._path is None else read_record(self._spark, self._path)
         return None if record is None else record.owner
 

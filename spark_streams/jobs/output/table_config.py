@@ -205,7 +205,14 @@ class TableConfig:
 
         Raises TableError if they do not fit, ConfigError for a type that the format does not keep.
         """
-        fit = self._fit(spark, rows)
+        table = self._table(spark, None).columns()
+        if table is None:
+            fit = new_table(rows)
+        else:
+            partitions = {key.lower() for key in self.partition_by} - {field.name.lower() for field in table}
+            # The folders of a table of files do not tell the types of its partitions.
+            table = StructType([*table.fields, *(field for field in rows if field.name.lower() in partitions)])
+            fit = compare(rows, table, f"table {self.place}", merge=self.schema == MERGE, remedy=self._remedy())
         check_column_types(self.where, self.kind, rows, fit.columns)
         zone = str(spark.conf.get("spark.sql.session.timeZone"))
         check_partition_types(self.where, self.kind, self.partition_by, fit.columns, zone)
@@ -225,22 +232,6 @@ class TableConfig:
             name: column(name).isNull() | has_null_folder(column(name)) if name in folders else column(name).isNull()
             for name in fit.required
         }
-
-    def _fit(self, spark: SparkSession, rows: StructType) -> TableFit:
-        table = self._table(spark, None).columns()
-        if table is None:
-            return new_table(rows)
-        partitions = {key.lower() for key in self.partition_by}
-        column_names = {field.name.lower() for field in table}
-        # The folders of a table of files do not tell the types of its partitions.
-        keys = [field for field in rows if field.name.lower() in partitions - column_names]
-        return compare(
-            rows,
-            StructType([*table.fields, *keys]),
-            f"table {self.place}",
-            merge=self.schema == MERGE,
-            remedy=self._remedy(),
-        )
 
     def _remedy(self) -> str:
         target = self.name or (f"delta.`{self.place}`" if self.kind in (DELTA, DELTALAKE) else None)
