@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from spark_streams.engine.resp.replies import CommandError, Reply, error
+from spark_streams.engine.resp.wire_replies import CommandError, Reply, error
 
 if TYPE_CHECKING:
     from spark_streams.engine.resp.request_parser import Request

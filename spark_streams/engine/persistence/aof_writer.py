@@ -168,7 +168,7 @@ class AofWriter:
         return self._syncing is not None
 
     @property
-    def settled(self) -> bool:
+    def flushed(self) -> bool:
         """Whether all changes are on disk."""
         return self._syncing is None and not self._dirty and not self._waiting
 
@@ -248,7 +248,7 @@ class AofWriter:
             self._sync_file(self.file)
 
     def sync_soon(self) -> None:
-        """Start to flush all changes to disk; `settled` is true afterwards. Raises PersistenceError."""
+        """Start to flush all changes to disk; `flushed` is true afterwards. Raises PersistenceError."""
         self.commit_all()
         if self._syncing is None and self.file is not None and self._dirty:
             self._sync_in_background(self.file)

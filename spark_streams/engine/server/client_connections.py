@@ -21,8 +21,8 @@ import time
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import Reply, encode, error
 from spark_streams.engine.resp.request_parser import BEFORE_AUTH, Request, RequestParser, TooLongError
+from spark_streams.engine.resp.wire_replies import Reply, encode, error
 from spark_streams.engine.server.joint_batch import LONGEST, JointBatches
 from spark_streams.engine.server.listeners import Channel
 from spark_streams.engine.settings.setting_table import OutputLimit

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
-from spark_streams.engine.resp.replies import CommandError
+from spark_streams.engine.resp.wire_replies import CommandError
 from spark_streams.engine.store.stream import StoredStream
 
 Value: TypeAlias = bytes | dict[bytes, bytes] | set[bytes] | list[bytes] | StoredStream

@@ -19,7 +19,7 @@ from spark_streams.connector.wire.connection import connection, retry
 from spark_streams.engine.commands.server import info
 from spark_streams.engine.commands.values import plain_values
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import bulks
+from spark_streams.engine.resp.wire_replies import bulks
 from spark_streams.engine.store import keyspace
 from tools.simulation.in_process.clock import CLOCKS
 from tools.simulation.in_process.core import Core, Line
