@@ -62,10 +62,8 @@ def no_error_ends_the_job(what: str, consequence: str) -> Iterator[None]:
     leaves undone."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - each store has errors of its own
-        _log.warning("%s failed; no row is lost, and %s: %s", what, consequence, one_line(error))
     except BaseException as error:
-        # A panic of a library in Rust is no Exception.
-        if type(error).__name__ != "PanicException":
+        # Each store has errors of its own, and a panic of a library in Rust is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         _log.warning("%s failed; no row is lost, and %s: %s", what, consequence, one_line(error))

@@ -369,7 +369,11 @@ def check_surroundings(spark: SparkSession, table: NamedPlace) -> None:
     """Raise TableError if an output or a checkpoint lies in the folder of a table, or around it."""
     path = table.normal.rstrip("/") if table.is_local else table.path.rstrip("/")
     for around in _folders_around(path):
-        if kind := _kind_around(spark, around):
+        try:
+            kind = _kind_of(spark, around)
+        except Py4JJavaError:
+            continue  # this user may not look into it, so it is none of this user's outputs
+        if kind:
             raise TableError(
                 f"{table.where} {table.path!r} lies in {kind}, {around!r}: one output must not be within another; set "
                 f"another {table.where}"
@@ -403,13 +407,6 @@ def _folders_below(spark: SparkSession, path: str) -> Iterator[str]:
             seen += 1
             yield f"{folder}/{name}"
             waiting.append(f"{folder}/{name}")
-
-
-def _kind_around(spark: SparkSession, path: str) -> str:
-    try:
-        return _kind_of(spark, path)
-    except Py4JJavaError:
-        return ""  # this user may not look into it, so it is none of this user's outputs
 
 
 def _kind_of(spark: SparkSession, path: str) -> str:

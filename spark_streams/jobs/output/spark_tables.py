@@ -13,9 +13,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import TableError
-from spark_streams.connector.micro_batch import application, partition_name
+from spark_streams.connector.micro_batch import partition_name
 from spark_streams.connector.spark.sql_name import quoted
 from spark_streams.jobs.job import session_settings
+from spark_streams.jobs.output.one_task import application_of
 from spark_streams.jobs.output.owned_table import OwnableTable
 from spark_streams.jobs.output.ownership import (
     PROPERTY,
@@ -228,8 +229,7 @@ class AppendedTable(OwnableTable):
         if self._kind in FILES:
             rows = with_null_folders(rows, self._keys)
         writer = rows.write.format(self._kind).mode("append").options(**self._options)
-        if self._transaction is not None:
-            query = application(query_id(self._spark), self._transaction)
+        if (query := application_of(self._spark, self._transaction)) is not None:
             writer = writer.options(txnAppId=query, txnVersion=str(number))
         if self._keys:
             writer = writer.partitionBy(*self._keys)

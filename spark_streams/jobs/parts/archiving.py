@@ -64,11 +64,6 @@ def _is_utf8(word: Column) -> Column:
     return F.is_valid_utf8(word.cast("STRING"))
 
 
-_FIELDS = ("text", "binary")
-# ORC's writer sorts the fields of a map, and keeps one value per name.
-_ONE_VALUE_OF_A_NAME = ("orc",)
-
-
 class Archive(WrittenPart):
     """Table of entries, by date.
 
@@ -108,14 +103,13 @@ class Archive(WrittenPart):
         fields = F.col("_fields")
         if self._fields == "text":
             fields = exact_text(fields)
-        elif self._table.kind in _ONE_VALUE_OF_A_NAME:
+        elif self._table.kind == "orc":  # its writer sorts the fields of a map, and keeps one value per name
             fields = exact_binary(fields)
         columns.append(fields.alias("fields"))
         date = F.to_date(F.to_utc_timestamp("_timestamp", F.current_timezone())).alias("date")
         rows = entries.select(*columns, date)
-        spark = entries.sparkSession
-        claimant = Claimant.of_job(self._job, spark)
-        self._owned = checked_table(self._table, "table", spark, rows.schema, claimant)
+        claimant = Claimant.of_job(self._job, entries.sparkSession)
+        self._owned = checked_table(self._table, "table", entries.sparkSession, rows.schema, claimant)
         return rows
 
     def datasets(self) -> Iterable[Dataset | None]:
@@ -140,7 +134,7 @@ def _table(job: Job) -> tuple[TableConfig, str]:
             f"{table.where}.format {table.kind!r} cannot hold the map of an entry's fields: set another format"
         )
     fields = job.get("table.fields", "text")
-    if fields not in _FIELDS:
+    if fields not in ("text", "binary"):
         raise ConfigError(f'{table.where}.fields must be "text" or "binary", not {fields!r}')
     if fields == "binary" and table.kind == "json":
         raise ConfigError(

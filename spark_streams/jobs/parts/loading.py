@@ -39,15 +39,11 @@ _LOG_OFFSET = re.compile(r'"logOffset"\s*:\s*(\d+)')
 
 
 class FileLog(NamedTuple):
-    """Content of a checkpoint.
+    """Content of a checkpoint."""
 
-    query: the query's ID, "" if there is no checkpoint yet; last: number of the last committed batch; files: those of
-    committed batches, with their modification times in milliseconds since the epoch.
-    """
-
-    query: str = ""
-    last: int = -1
-    files: Mapping[str, int] = {}
+    query: str = ""  # the query's ID, "" if there is no checkpoint yet
+    last: int = -1  # number of the last committed batch
+    files: Mapping[str, int] = {}  # of committed batches, with their modification times in milliseconds since the epoch
 
     @classmethod
     def read(cls, spark: SparkSession, checkpoint: str) -> FileLog:
@@ -55,12 +51,13 @@ class FileLog(NamedTuple):
         contents = _read_checkpoint(spark, checkpoint)
         if "metadata" not in contents:
             return cls()
-        last = max((int(name) for folder, name in _files_below(contents, "commits") if name.isdigit()), default=-1)
+        committed = [Path(path).name for path in contents if path.startswith("commits/")]
+        last = max((int(name) for name in committed if name.isdigit()), default=-1)
         log_offset = _LOG_OFFSET.search(contents.get(f"offsets/{last}", ""))
         last_log = -1 if log_offset is None else int(log_offset[1])
         files = {}
-        for path, _name in _files_below(contents, "sources"):
-            for line in contents[path].splitlines()[1:]:
+        for text in (text for path, text in contents.items() if path.startswith("sources/")):
+            for line in text.splitlines()[1:]:
                 entry = json.loads(line)
                 if entry["batchId"] <= last_log:
                     files[normalize_path(unquote(entry["path"]))] = int(entry["timestamp"])
@@ -97,11 +94,6 @@ def _read_checkpoint(spark: SparkSession, checkpoint: str) -> dict[str, str]:
     paths = [Path(normalize_path(row["path"])).parts for row in rows]
     top = min((path[:-1] for path in paths if path[-1] == "metadata"), key=len, default=())
     return {"/".join(path[len(top) :]): row["content"].decode() for path, row in zip(paths, rows, strict=True)}
-
-
-def _files_below(contents: Mapping[str, str], folder: str) -> list[tuple[str, str]]:
-    """Return (path, name) of each file in this folder of the checkpoint, and below it."""
-    return [(path, Path(path).name) for path in contents if path.startswith(f"{folder}/")]
 
 
 _GLOB = frozenset("{}[]*?\\")  # characters that make a path a pattern
@@ -149,7 +141,12 @@ class Files(JobPart):
             SchemaError: A column has a type that no entry can hold.
         """
         rows = self._all_rows(spark)
-        _check_columns(rows)
+        for name in USES_OF_COLUMN:
+            if name in rows.schema.fieldNames():
+                raise InvalidOptionError(
+                    f"column {name!r}: a load fills one stream, whose server gives the ids; leave it out"
+                )
+        check_writable(arrow_schema(rows.schema))
         self.times = self.list(spark)
         counts = rows.groupBy("_metadata.file_path").count().collect()
         self.rows = {normalize_path(unquote(row["file_path"])): row["count"] for row in counts}
@@ -187,16 +184,6 @@ class Files(JobPart):
         return reader.load(self._path)
 
 
-def _check_columns(rows: DataFrame) -> None:
-    """Raise InvalidOptionError for reserved columns, and SchemaError for types that cannot be written."""
-    for name in USES_OF_COLUMN:
-        if name in rows.schema.fieldNames():
-            raise InvalidOptionError(
-                f"column {name!r}: a load fills one stream, whose server gives the ids; leave it out"
-            )
-    check_writable(arrow_schema(rows.schema))
-
-
 class Load(JobPart):
     """Load of files into one stream. A load that was killed or stopped continues where it ended.
 
@@ -217,7 +204,15 @@ class Load(JobPart):
         self._checkpoint = job.get("job.checkpoint")
         assert self._sink.stream is not None  # required
         self._stream = self._sink.stream
-        _check_sink(job, self._sink)
+        if job.get("sink.delivery") is not None:
+            raise ConfigError("sink.delivery has no meaning here: a load writes each row once")
+        for name in ("streamColumn", "idColumn"):
+            if name in self._sink.explicit:
+                raise ConfigError(
+                    f"sink.{name} has no meaning here: a load fills one stream, whose server gives the ids"
+                )
+        if self._sink.shards is not None:
+            raise ConfigError("sink.shards has no meaning here: a load keeps the order of its files in one stream")
         trigger_of(job)
         with connect(self._sink.address) as server:
             view_streams(server, [self._stream])  # raises an error if the key is no stream
@@ -280,13 +275,3 @@ class Load(JobPart):
         """Return how many rows are in the stream, including those of the batch in flight."""
         in_flight = rows_written(server, self._stream, progress.query, progress.last + 1)
         return self._loaded + progress.entries + in_flight
-
-
-def _check_sink(job: Job, sink: SinkOptions) -> None:
-    if job.get("sink.delivery") is not None:
-        raise ConfigError("sink.delivery has no meaning here: a load writes each row once")
-    for name in ("streamColumn", "idColumn"):
-        if name in sink.explicit:
-            raise ConfigError(f"sink.{name} has no meaning here: a load fills one stream, whose server gives the ids")
-    if sink.shards is not None:
-        raise ConfigError("sink.shards has no meaning here: a load keeps the order of its files in one stream")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -35,9 +35,9 @@ class JobOutput:
 
     name: str  # from the configuration
     to: TableConfig | StreamOutput
-    rows: Callable[[DataFrame], DataFrame] | None = None  # selects rows and columns; None: all, unchanged
-    where: str | None = "true"  # SQL of the good rows that become one row each; None: a row is not of one good row
-    columns: Mapping[str, str] | Sequence[str] | None = None  # SQL of their columns; None: those of the good row
+    sql: str | None = None  # over the view of good rows; otherwise each row is of one good row
+    where: str | None = None  # SQL of the good rows that are written, None: all
+    columns: Mapping[str, str] | Sequence[str] | None = None  # SQL of their columns, None: those of the good row
     writer: OutputWriter | None = None  # after `check_rows`
 
     @property
@@ -50,8 +50,21 @@ class JobOutput:
         """Name in `--check` and in the summary. The main table is named by its format."""
         return self.to.kind if isinstance(self.to, TableConfig) and self.is_main else f"output {self.name}"
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it takes all good rows, unchanged."""
+        return self.sql is None and self.where is None and self.columns is None
+
     def select(self, good: DataFrame) -> DataFrame:
-        return good if self.rows is None else self.rows(good)
+        """Return the rows of this output."""
+        if self.sql is not None:
+            return apply_sql(good, self.sql)
+        selected = good if self.where is None else good.where(self.where)
+        if self.columns is None:
+            return selected
+        if isinstance(self.columns, Mapping):
+            return selected.select(*[F.expr(sql).alias(column) for column, sql in self.columns.items()])
+        return selected.selectExpr(*self.columns)
 
     @property
     def plan(self) -> str:
@@ -77,11 +90,11 @@ class JobOutput:
 
     def null_in(self, good: DataFrame) -> Iterator[tuple[str, str, Column]]:
         """Yield each NOT NULL column, its table, and whether a good row has no value for it. After `check_rows`."""
-        if isinstance(self.to, StreamOutput) or not isinstance(self.writer, OwnedTable) or self.where is None:
+        if isinstance(self.to, StreamOutput) or not isinstance(self.writer, OwnedTable) or self.sql is not None:
             return
         by_name = {name.lower(): column for name, column in self._columns(good)}
         for name, is_null in self.to.null_in(self.writer.fit, lambda name: by_name[name.lower()]).items():
-            yield name, self.to.place, F.expr(self.where) & is_null
+            yield name, self.to.place, F.expr(self.where or "true") & is_null
 
     def _columns(self, good: DataFrame) -> Iterator[tuple[str, Column]]:
         """Yield the columns of the rows, by name, as columns of a good row."""
@@ -97,10 +110,10 @@ class JobOutput:
     def write(self, good: DataFrame, count: int, number: int) -> int:
         """Write one micro-batch. Return how many rows are written. count: of the good rows."""
         assert self.writer is not None
-        if self.rows is None:
+        if self.is_whole:
             self.writer.write(good, number)
             return count
-        selected = self.rows(good).persist()
+        selected = self.select(good).persist()
         try:
             count = selected.count()  # it fills the cache, with all tasks
             self.writer.write(selected, number)
@@ -158,7 +171,7 @@ def outputs_of(config: Config, access: Mapping[str, str]) -> list[JobOutput]:
 def check_main_columns(outputs: Iterable[JobOutput], names: Sequence[str]) -> None:
     """Check, before Spark is started, the columns of outputs that take all rows unchanged. Raises ConfigError."""
     for output in outputs:
-        if output.rows is None and isinstance(output.to, TableConfig):
+        if output.is_whole and isinstance(output.to, TableConfig):
             output.to.check_columns(names)
 
 
@@ -171,13 +184,15 @@ def _parsed(settings: Config, name: str, where: str, access: Mapping[str, str]) 
         raise ConfigError(f"output {name} needs exactly one of [output.table] and [output.sink]")
     if "sql" in settings and ("where" in settings or "select" in settings):
         raise ConfigError(f"output {name}: where and select have no meaning with sql; write them into the SQL")
-    rows = _rows(settings, name)
+    sql, where_sql, columns = settings.get("sql"), settings.get("where"), settings.get("select")
+    texts = columns.values() if isinstance(columns, dict) else columns or []
+    if columns is not None and (not columns or not all(isinstance(text, str) for text in texts)):
+        raise ConfigError(f"output {name}: select must be a list of SQL, or a table of names and SQL")
     if "table" in settings:
         table = TableConfig.parse(
             settings["table"], f"output {name}: table", as_texts(settings["table"].get("options", {}))
         )
-        of_one_row: str | None = None if "sql" in settings else settings.get("where", "true")
-        return JobOutput(name, table, rows, of_one_row, settings.get("select"))
+        return JobOutput(name, table, sql, where_sql, columns)
     options = inherit_access(access, as_texts(settings["sink"]))
     try:
         sink_options = SinkOptions.parse(options)
@@ -185,28 +200,7 @@ def _parsed(settings: Config, name: str, where: str, access: Mapping[str, str]) 
         raise ConfigError(f"output {name}: {error.message}") from None
     if sink_options.stream is None and sink_options.stream_column is None:
         raise ConfigError(f"output {name}: sink.stream is missing (or sink.streamColumn): set one of them")
-    return JobOutput(name, StreamOutput(sink_options, options, f"output:{name}"), rows)
-
-
-def _rows(settings: Config, name: str) -> Callable[[DataFrame], DataFrame] | None:
-    if "sql" in settings:
-        return lambda good: apply_sql(good, settings["sql"])
-    if "where" not in settings and "select" not in settings:
-        return None
-    columns = settings.get("select")
-    texts = columns.values() if isinstance(columns, dict) else columns or []
-    if columns is not None and (not columns or not all(isinstance(text, str) for text in texts)):
-        raise ConfigError(f"output {name}: select must be a list of SQL, or a table of names and SQL")
-
-    def rows(good: DataFrame) -> DataFrame:
-        selected = good.where(settings["where"]) if "where" in settings else good
-        if columns is None:
-            return selected
-        if isinstance(columns, dict):
-            return selected.select(*[F.expr(sql).alias(column) for column, sql in columns.items()])
-        return selected.selectExpr(*columns)
-
-    return rows
+    return JobOutput(name, StreamOutput(sink_options, options, f"output:{name}"), sql, where_sql, columns)
 
 
 def apply_sql(rows: DataFrame, sql: str) -> DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -225,38 +225,19 @@ class Rules(JobPart):
         """The verdict of a row, null for a good one. Building it takes hundreds of calls of the JVM: once for a run."""
         return F.coalesce(*self._verdicts(), F.lit(None).cast(_VERDICT))
 
-    def _verdicts(self) -> list[Column]:
-        """Return, per check, a column with its reason, error and message if it fails. The first one counts."""
-        payload = self._payload
-        undecoded = [] if payload is None else [
-            F.when(F.col(WHY).isNotNull(), F.struct(
-                F.concat(F.lit("decode: "), WHY).alias("reason"),
-                F.lit(DecodeError.condition).alias("error"),
-                payload.message().alias("message"),
-            ))
-        ]  # fmt: skip
-        return [
-            *undecoded,
-            *([_unfit_verdict(self._columns.types)] if self._judges_values and payload is None else []),
-            *[
-                F.when(
-                    F.expr(rule["when"]),
-                    _verdict(F.lit(rule["reason"]), "rule", F.lit(f"the rule holds: {rule['when']}")),
-                )
-                for rule in self._rules
-            ],
-            *[
-                F.when(
-                    is_null,
-                    _verdict(
-                        F.lit(f"null: {name}"),
-                        TableError.condition,
-                        F.lit(f"the row has no value for column {name!r}, which is NOT NULL in table {table}"),
-                    ),
-                )
-                for name, table, is_null in self._required
-            ],
-        ]
+    def _verdicts(self) -> Iterator[Column]:
+        """Yield, per check, a column with its reason, error and message if it fails. The first one counts."""
+        if self._payload is not None:
+            reason = F.concat(F.lit("decode: "), WHY)
+            yield F.when(F.col(WHY).isNotNull(), _verdict(reason, DecodeError.condition, self._payload.message()))
+        elif self._judges_values:
+            yield _unfit_verdict(self._columns.types)
+        for rule in self._rules:
+            message = F.lit(f"the rule holds: {rule['when']}")
+            yield F.when(F.expr(rule["when"]), _verdict(F.lit(rule["reason"]), "rule", message))
+        for name, table, is_null in self._required:
+            message = F.lit(f"the row has no value for column {name!r}, which is NOT NULL in table {table}")
+            yield F.when(is_null, _verdict(F.lit(f"null: {name}"), TableError.condition, message))
 
     def _is_retried(self) -> Column:
         """Return a column: whether a judged row waits for a retry."""
