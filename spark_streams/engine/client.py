@@ -1,4 +1,4 @@
-"""A client as commands see it: name, protocol, database, transaction, reply mode, blocked command. No socket.
+"""A client as commands see it: name, protocol, database, transaction, reply mode, and the wait of a blocked one.
 
 What the engine keeps for a client beside its connection counts for maxmemory (`kept_bytes`): names, queued commands,
 watched keys, and the keys that it waits for.

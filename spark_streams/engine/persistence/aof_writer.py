@@ -1,4 +1,16 @@
-"""The part of the engine that persistence uses: it records the engine's changes and loads them again."""
+"""Writes the journal to the append-only file, and flushes the file to disk.
+
+    commands ──► journal ──► commit, once per turn of the event loop ──► file ──► fsync
+                              replies are sent after it
+
+    appendfsync always      commit returns after the disk has the data
+                everysec    commit writes; a thread flushes every second, and the event loop never waits for it: while
+                            the disk is busy, recorded commands wait in memory for up to two seconds
+                no          commit writes; the operating system flushes
+
+If the disk fails: with `always` the engine stops, because it has confirmed nothing that is not on disk. Otherwise
+commands that change data get MISCONF until writing succeeds again.
+"""
 
 from __future__ import annotations
 
@@ -113,20 +125,6 @@ class FolderLock:
     def release(self) -> None:
         """Release the lock."""
         os.close(self._fd)
-
-
-# Writes the journal to the append-only file, and flushes the file to disk.
-#
-#     commands ──► journal ──► commit, once per turn of the event loop ──► file ──► fsync
-#                               replies are sent after it
-#
-#     appendfsync always      commit returns after the disk has the data
-#                 everysec    commit writes; a thread flushes every second, and the event loop never waits for it: while
-#                             the disk is busy, recorded commands wait in memory for up to two seconds
-#                 no          commit writes; the operating system flushes
-#
-# If the disk fails: with `always` the engine stops, because it has confirmed nothing that is not on disk. Otherwise
-# commands that change data get MISCONF until writing succeeds again.
 
 
 _PATIENCE = 2.0  # seconds for which commands may wait in memory for a busy disk

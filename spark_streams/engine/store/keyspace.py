@@ -1,4 +1,4 @@
-"""Databases: numbered maps from keys to values, with expiry.
+"""Databases: numbered maps from keys to values, with expiry, and the memory that they take.
 
     values   key → bytes (string) | dict (hash) | set | list | Stream     the Python type is the Redis type
     expires  key → Unix milliseconds
