@@ -12,7 +12,6 @@ import hiredis
 from spark_streams.engine.store.listpack_size import NodeSize
 from spark_streams.engine.store.node import Node
 
-
 # Cold data: sealed nodes wait here, and are packed when the engine is idle or when they take too much memory.
 #
 #     sealed node ──► shelf ──► packed       a fifth of the bytes; 0.1 µs an entry to read again
