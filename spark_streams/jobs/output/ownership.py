@@ -67,8 +67,8 @@ def read_text(spark: SparkSession, path: str, name: str) -> str | None:
         stream.close()
 
 
-def write_text(spark: SparkSession, path: str, name: str, text: str, *, replace: bool) -> None:
-    """Write a file as a whole: no crash cuts it short.
+def write_text(spark: SparkSession, path: str, name: str, text: str, *, replace: bool) -> bool:
+    """Write a file as a whole: no crash cuts it short. Return whether it was written.
 
     replace: whether a file that exists is replaced. Otherwise only one of several writers writes it.
     """
@@ -82,6 +82,8 @@ def write_text(spark: SparkSession, path: str, name: str, text: str, *, replace:
     except Py4JJavaError as error:
         if replace or "FileAlreadyExistsException" not in str(error.java_exception.getClass().getName()):
             raise
+        return False
+    return True
 
 
 def names_in(spark: SparkSession, path: str) -> Sequence[str]:
