@@ -10,8 +10,8 @@ import time
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import Command, find
-from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.resp.request_parser import Request
+from spark_streams.engine.resp.wire_replies import CommandError
 from spark_streams.engine.resp.xadd_batch import XaddBatch
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.store.keyspace import MemoryGauge

@@ -1,4 +1,4 @@
-"""A client as commands see it: name, protocol, database, transaction, reply mode, blocked command. No socket.
+"""A client as commands see it: name, protocol, database, transaction, reply mode, and the wait of a blocked one.
 
 What the engine keeps for a client beside its connection counts for maxmemory (`kept_bytes`): names, queued commands,
 watched keys, and the keys that it waits for.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from spark_streams.engine.resp.replies import CommandError, Reply, error
+from spark_streams.engine.resp.wire_replies import CommandError, Reply, error
 
 if TYPE_CHECKING:
     from spark_streams.engine.resp.request_parser import Request

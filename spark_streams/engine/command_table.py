@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, TypeVar
 
-from spark_streams.engine.resp.replies import CommandError, Reply
+from spark_streams.engine.resp.wire_replies import CommandError, Reply
 
 # Called with the engine, the client and the arguments. The table itself depends on none of their types.
 Handler: TypeAlias = Callable[..., Reply | None]

@@ -20,8 +20,8 @@ from spark_streams.engine.engine_clock import unix_ms
 from spark_streams.engine.faults import Faults
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence.append_only import Persistence
-from spark_streams.engine.resp.replies import QUEUED, CommandError, Reply, error
 from spark_streams.engine.resp.request_parser import Request
+from spark_streams.engine.resp.wire_replies import QUEUED, CommandError, Reply, error
 from spark_streams.engine.resp.xadd_batch import BackgroundShapeMaker, Shapes, XaddBatch
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.store.keyspace import Database, MemoryGauge, Ready

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from spark_streams.engine.command_table import COMMANDS, Command, find, find_by_name
-from spark_streams.engine.resp.replies import CommandError, Reply, encode
+from spark_streams.engine.resp.wire_replies import CommandError, Reply, encode
 
 if TYPE_CHECKING:
     from spark_streams.engine.access_guard import AccessGuard

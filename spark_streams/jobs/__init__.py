@@ -11,16 +11,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_streams.jobs.command import Program
-    from spark_streams.jobs.job import Job
-    from spark_streams.jobs.parts.aggregation import Groups
-    from spark_streams.jobs.parts.archiving import Archive, ArchivedGroup, Trim
-    from spark_streams.jobs.parts.loading import Files, Load
-    from spark_streams.jobs.parts.outputs import Outputs
-    from spark_streams.jobs.parts.query import Query
-    from spark_streams.jobs.parts.redriving import Letters, Redrive
-    from spark_streams.jobs.parts.rules import DeadLetters, Judged, Rules
-    from spark_streams.jobs.parts.source_and_sink import Sink, Source
+    from spark_streams.jobs.command import Program as Program
+    from spark_streams.jobs.job import Job as Job
+    from spark_streams.jobs.parts.aggregation import Groups as Groups
+    from spark_streams.jobs.parts.archiving import Archive as Archive
+    from spark_streams.jobs.parts.archiving import ArchivedGroup as ArchivedGroup
+    from spark_streams.jobs.parts.archiving import Trim as Trim
+    from spark_streams.jobs.parts.loading import Files as Files
+    from spark_streams.jobs.parts.loading import Load as Load
+    from spark_streams.jobs.parts.outputs import Outputs as Outputs
+    from spark_streams.jobs.parts.query import Query as Query
+    from spark_streams.jobs.parts.redriving import Letters as Letters
+    from spark_streams.jobs.parts.redriving import Redrive as Redrive
+    from spark_streams.jobs.parts.rules import DeadLetters as DeadLetters
+    from spark_streams.jobs.parts.rules import Judged as Judged
+    from spark_streams.jobs.parts.rules import Rules as Rules
+    from spark_streams.jobs.parts.source_and_sink import Sink as Sink
+    from spark_streams.jobs.parts.source_and_sink import Source as Source
 
 _MODULES = {
     "command": ("Program",),
@@ -34,25 +41,7 @@ _MODULES = {
     "parts.rules": ("DeadLetters", "Judged", "Rules"),
     "parts.source_and_sink": ("Sink", "Source"),
 }
-__all__ = [
-    "Archive",
-    "ArchivedGroup",
-    "DeadLetters",
-    "Files",
-    "Groups",
-    "Job",
-    "Judged",
-    "Letters",
-    "Load",
-    "Outputs",
-    "Program",
-    "Query",
-    "Redrive",
-    "Rules",
-    "Sink",
-    "Source",
-    "Trim",
-]
+__all__ = [name for names in _MODULES.values() for name in names]
 
 
 def __getattr__(name: str) -> object:

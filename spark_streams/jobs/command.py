@@ -26,8 +26,7 @@ from spark_streams.connector.running.error_summary import one_line
 from spark_streams.connector.spark.installation import has_java
 from spark_streams.connector.wire.address.server_url import redacted
 from spark_streams.jobs.arguments import JobArguments, job_options
-from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError
-from spark_streams.jobs.part import JobPart
+from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError, JobPart
 from spark_streams.jobs.settings.job_config import Shape, load
 from spark_streams.jobs.settings.spark_start import SHAPE as SPARK
 from spark_streams.jobs.settings.spark_start import exec_spark_submit, find_spark_submit
@@ -108,7 +107,8 @@ def run_job(
     try:
         shape = {**ACCESS_SHAPE, "spark": SPARK, **job_program.shape}
         configuration = load(config, settings, shape, job_program.required)
-        job = Job(name, configuration, _console(), check, settings_passed, config, take_over)
+        console = Console(emoji=False, highlight=False, soft_wrap=True)
+        job = Job(name, configuration, console, check, settings_passed, config, take_over)
         spark = job.spark_settings()
         if (submit or spark.submit) and not check and not settings_passed:
             arguments = [name, *_arguments_again(config, settings, summary, traceback, take_over)]
@@ -161,10 +161,6 @@ def run(command: click.Command, program: str, name: str) -> None:
         words = error.format_message().rstrip(".").split()
         message = " ".join(redacted(word) if "@" in word or "://" in word else word for word in words)
         _exit_with(2, f"{name}: {message}; --help lists arguments and options")
-
-
-def _console() -> Console:
-    return Console(emoji=False, highlight=False, soft_wrap=True)
 
 
 def _exit_with(code: int, line: str, with_traceback: bool = False) -> NoReturn:

@@ -1,13 +1,15 @@
-"""One run of a job: its configuration, its Spark session, its plan (`--check`), and the summary at its end."""
+"""One run of a job: its configuration and parts, its Spark session, its plan (`--check`), the summary at its end."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -17,17 +19,19 @@ from rich.text import Text
 
 from spark_streams import register
 from spark_streams.base.printable import json_text, printable
+from spark_streams.base.times import duration
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import ConfigError, RStreamError
 from spark_streams.connector.options.access_options import server_of
 from spark_streams.connector.options.option import named
+from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.table import ACCESS, IDENTITY
 from spark_streams.connector.running.ending import Stop, is_under_submit
 from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.spark.installation import JAVA_REMEDY, has_java
 from spark_streams.connector.spark.running_pyspark import is_of_connect
+from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.connector.wire.address.address import Address, default_url
-from spark_streams.jobs.part import JobPart
 from spark_streams.jobs.settings.job_config import Config, value_at
 from spark_streams.jobs.settings.spark_start import SparkSettings, prepare, settings_of, start_jvm
 
@@ -39,6 +43,39 @@ _NEEDS_THE_DRIVER = (
 ACCESS_SHAPE = {name: str for option in ACCESS for name in option.names}
 _CHECK = {"spark.master": "local[1]", "spark.ui.enabled": "false"}  # settings of a session that only checks
 NO_JAVA = f"no Java found: {JAVA_REMEDY}"
+
+
+Facts = Mapping[str, object]
+
+
+class JobPart:
+    """Part of a job. KEYS: keys of the configuration; REQUIRED: dotted keys that must be set."""
+
+    KEYS: ClassVar[Mapping[str, object]] = {}
+    REQUIRED: ClassVar[Sequence[str]] = ()
+
+    def plan(self) -> Facts:
+        """Return the lines of `--check`."""
+        return {}
+
+    def summary(self) -> Facts:
+        """Return the facts of the job's last line."""
+        return {}
+
+
+class WrittenPart(JobPart):
+    """Part to which a query writes."""
+
+    def streams(self) -> Mapping[str, SinkOptions]:
+        """Return the streams among it, by the key that names each in messages."""
+        return {}
+
+    def datasets(self) -> Iterable[Dataset | None]:
+        """Return its tables and streams for the lineage, None for those that rows name."""
+        return ()
+
+    def open(self, streams: Sequence[str]) -> None:
+        """Get ready for the first micro-batch. streams: what the query reads."""
 
 
 @dataclass
@@ -65,6 +102,13 @@ class Job:
     def get(self, key: str, default: Json = None) -> Json:
         """Return the value at a dotted key of the configuration."""
         return value_at(self.config, key, default)
+
+    def duration(self, key: str, default: str = "") -> int:
+        """Return the duration at a dotted key, in milliseconds. Raises ConfigError."""
+        try:
+            return duration(self.get(key, default))
+        except ValueError as error:
+            raise ConfigError(f"{key} {error}") from None
 
     @property
     def url(self) -> str:
@@ -168,6 +212,19 @@ class Job:
         if path:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(json_text({"job": self.name, **facts}, indent=2) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set settings of the session for a block, and restore them at its end."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name in settings:
+        spark.conf.set(name, settings[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 class CheckedError(Exception):

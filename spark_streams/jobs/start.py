@@ -28,11 +28,6 @@ def main(name: str, settings_passed: bool = False) -> None:
 def find_packages() -> None:
     """Let this Python find pyspark. Exit with one line if it lacks a package that jobs need."""
     remove_archives_of_pyspark()
-    exit_if_packages_missing()
-
-
-def exit_if_packages_missing() -> None:
-    """Exit with one line if this Python lacks a package that jobs need."""
     if name := missing_package():
         sys.exit(
             f"{Path(sys.argv[0]).name}: {sys.executable} lacks {name}: activate the environment that "

@@ -9,7 +9,7 @@ from typing import Any
 import hiredis
 
 from spark_streams.engine.commands import new_engine
-from spark_streams.engine.resp.replies import encode
+from spark_streams.engine.resp.wire_replies import encode
 from tests.engine.wire import Failed
 
 Call = Callable[..., Any]

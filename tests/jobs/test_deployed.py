@@ -101,7 +101,7 @@ def test_a_driver_without_the_jobs_packages_fails_with_one_line(tmp_path: Path) 
 
 def test_a_python_without_pyspark_takes_that_of_spark_home(tmp_path: Path) -> None:
     python = bare_python(tmp_path / "env", BY_DRIVER)
-    code = "from spark_streams.jobs.start import *; exit_if_packages_missing(); import pyspark; print(pyspark.__file__)"
+    code = "from spark_streams.jobs.start import *; find_packages(); import pyspark; print(pyspark.__file__)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_HOME": str(Path(pyspark.__file__).parent)}
     found = subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
     assert "/python/lib/pyspark.zip/" in found

@@ -49,7 +49,7 @@ def test_the_delivery_guarantee_is_reported(text: str, plan: str) -> None:
 
 def test_many_outputs() -> None:
     found = outputs('[table]\npath = "a"\n' + SINK + '[[output]]\nname = "t"\nsql = "SELECT 1"\ntable.path = "b"')
-    assert [(one.shown, one.rows is None) for one in found] == [
+    assert [(one.shown, one.is_whole) for one in found] == [
         ("parquet", True), ("output s", True), ("output t", False),
     ]  # fmt: skip
 

@@ -87,8 +87,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     files = (path for path in (ROOT / "spark_streams").rglob("*") if path.is_file() and path.suffix != ".pyc")
     pages = (path for part in ("guide", "reference") for path in (ROOT / "docs" / part).glob("*.md"))
     of_help = {f"spark_streams/operations/pages/{path.relative_to(ROOT / 'docs')}" for path in pages}
-    programs = {f"spark_streams/jobs/programs/{path.name}" for path in (ROOT / "jobs").glob("*.py")}
-    assert names == {str(path.relative_to(ROOT)) for path in files} | of_help | programs | {"pyspark_rstream.py"}
+    of_jobs = {f"spark_streams/jobs/programs/{path.name}" for path in (ROOT / "jobs").glob("*.py")}
+    of_jobs |= {f"spark_streams/jobs/conf/{path.name}" for path in (ROOT / "conf").iterdir()}
+    assert names == {str(path.relative_to(ROOT)) for path in files} | of_help | of_jobs | {"pyspark_rstream.py"}
 
 
 def test_what_the_wheel_says_of_itself(built: Built) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from spark_streams.base.ids import U64_MAX
 from spark_streams.base.pattern import compile_pattern
-from spark_streams.engine.resp.replies import CommandError
+from spark_streams.engine.resp.wire_replies import CommandError
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.keyspace import Database
 

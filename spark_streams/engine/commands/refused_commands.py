@@ -10,7 +10,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import REFUSED, command
 from spark_streams.engine.commands.command_arguments import syntax_error
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import EMPTY_ARRAY, OK, CommandError, Reply, bulk
+from spark_streams.engine.resp.wire_replies import EMPTY_ARRAY, OK, CommandError, Reply, bulk
 
 _REASONS = {
     "it runs no read-only scripts and no functions": "eval_ro evalsha_ro fcall fcall_ro",

@@ -14,7 +14,7 @@ from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.command_arguments import integer_of
 from spark_streams.engine.core import Engine
 from spark_streams.engine.faults import REFUSALS
-from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulk, integer
+from spark_streams.engine.resp.wire_replies import OK, Array, CommandError, Reply, bulk, integer
 
 _REFUSED = (
     "ERR this engine runs no scripts except those of redis-py's Lock (release, extend, reacquire). Test other scripts "

@@ -32,7 +32,7 @@ from spark_streams.base.ids import U64_MAX
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import COMMANDS, REFUSED, find
 from spark_streams.engine.persistence.aof_writer import PersistedEngine
-from spark_streams.engine.resp.replies import CommandError
+from spark_streams.engine.resp.wire_replies import CommandError
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.entry_bytes import fields_wire
 from spark_streams.engine.store.stream import StoredStream

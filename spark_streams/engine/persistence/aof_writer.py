@@ -1,4 +1,16 @@
-"""The part of the engine that persistence uses: it records the engine's changes and loads them again."""
+"""Writes the journal to the append-only file, and flushes the file to disk.
+
+    commands ──► journal ──► commit, once per turn of the event loop ──► file ──► fsync
+                              replies are sent after it
+
+    appendfsync always      commit returns after the disk has the data
+                everysec    commit writes; a thread flushes every second, and the event loop never waits for it: while
+                            the disk is busy, recorded commands wait in memory for up to two seconds
+                no          commit writes; the operating system flushes
+
+If the disk fails: with `always` the engine stops, because it has confirmed nothing that is not on disk. Otherwise
+commands that change data get MISCONF until writing succeeds again.
+"""
 
 from __future__ import annotations
 
@@ -115,20 +127,6 @@ class FolderLock:
         os.close(self._fd)
 
 
-# Writes the journal to the append-only file, and flushes the file to disk.
-#
-#     commands ──► journal ──► commit, once per turn of the event loop ──► file ──► fsync
-#                               replies are sent after it
-#
-#     appendfsync always      commit returns after the disk has the data
-#                 everysec    commit writes; a thread flushes every second, and the event loop never waits for it: while
-#                             the disk is busy, recorded commands wait in memory for up to two seconds
-#                 no          commit writes; the operating system flushes
-#
-# If the disk fails: with `always` the engine stops, because it has confirmed nothing that is not on disk. Otherwise
-# commands that change data get MISCONF until writing succeeds again.
-
-
 _PATIENCE = 2.0  # seconds for which commands may wait in memory for a busy disk
 _BACKLOG = 64 << 20  # most bytes of waiting commands
 
@@ -168,7 +166,7 @@ class AofWriter:
         return self._syncing is not None
 
     @property
-    def settled(self) -> bool:
+    def flushed(self) -> bool:
         """Whether all changes are on disk."""
         return self._syncing is None and not self._dirty and not self._waiting
 
@@ -248,7 +246,7 @@ class AofWriter:
             self._sync_file(self.file)
 
     def sync_soon(self) -> None:
-        """Start to flush all changes to disk; `settled` is true afterwards. Raises PersistenceError."""
+        """Start to flush all changes to disk; `flushed` is true afterwards. Raises PersistenceError."""
         self.commit_all()
         if self._syncing is None and self.file is not None and self._dirty:
             self._sync_in_background(self.file)

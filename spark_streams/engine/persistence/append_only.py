@@ -196,7 +196,7 @@ class Persistence:
         if self.writer.file is None:
             return
         self.writer.cron()
-        if self._save_pending and self.writer.settled:
+        if self._save_pending and self.writer.flushed:
             self._save_pending = False
             self.record_save()
         if self.rewriter.cron():

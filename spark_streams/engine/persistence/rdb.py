@@ -1,15 +1,26 @@
-"""CRC-64 with Jones' polynomial, as Redis puts it at the end of a dump.
+"""A stream as bytes in Redis' format, as DUMP returns and RESTORE accepts it. Other types are refused.
 
-Reflected, not inverted: the CRC of `123456789` is e9c6d914c4b8d9ca. A table lookup per byte is slow in Python, so long
-data is cut into lanes of equal length, which are computed together, one byte of each at a time. The eight bytes of all
-registers are eight byte strings; `bytes.translate` is the lookup, and long integers do the exclusive-or.
+    type 1 | value … | RDB version 2, little endian | CRC-64 of all before it 8, little endian
 
-    lane 0   b0  b1  b2 …        register bytes   r0: [lane 0, lane 1, lane 2 …]
-    lane 1   b0  b1  b2 …                         r1: [ … ]
-    lane 2   b0  b1  b2 …                         …
+A stream (type 15; since Redis 7.0 19, 7.2 21, 8.6 26, 8.8 27):
 
-Then the lanes are joined. To append a lane, the CRC so far is advanced over as many zeros as the lane is long, and
-xored with the CRC of the lane. Advancing is linear in the register, so it takes eight lookups.
+    nodes n | ( id 16, big endian | listpack ) …
+    length | last id | first id | greatest deleted id | entries added             from 19 on
+    groups n | ( name | last id | entries read (from 19 on)
+                 | pending n | ( id 16 | time 8 | deliveries ) …
+                 | consumers n | ( name | seen 8 | active 8 (from 21 on) | pending n | id 16 … ) …
+                 | released n | id 16 … (from 27 on) ) …
+    seconds | messages | producers n | ( name | messages n | ( message | id ) … ) …
+                 | messages ever remembered | recognised                            from 26 on: XADD IDMP
+
+and in a node's listpack
+
+    entries | deleted | fields n | field … | 0
+    flags | ms | seq | [fields n | field value …  or, if the fields are the first entry's,  value …] | elements
+
+IDs in the listpack are differences to the node's ID. RESTORE reads the streams of Redis 5.0 to 8.10. DUMP writes for
+Redis 7.0; a stream that remembers messages (XADD IDMP) is written for 8.6, a stream with released entries (XNACK) for
+8.8. Older versions do not support these. Sources: `rdb.c`, `t_stream.c`, `cluster.c`.
 """
 
 from __future__ import annotations
@@ -18,6 +29,19 @@ import re
 from collections.abc import Iterable
 
 from spark_streams.base.ids import U64_MAX
+
+# CRC-64 with Jones' polynomial, as Redis puts it at the end of a dump.
+#
+# Reflected, not inverted: the CRC of `123456789` is e9c6d914c4b8d9ca. A table lookup per byte is slow in Python, so
+# long data is cut into lanes of equal length, which are computed together, one byte of each at a time. The eight bytes
+# of all registers are eight byte strings; `bytes.translate` is the lookup, and long integers do the exclusive-or.
+#
+#     lane 0   b0  b1  b2 …        register bytes   r0: [lane 0, lane 1, lane 2 …]
+#     lane 1   b0  b1  b2 …                         r1: [ … ]
+#     lane 2   b0  b1  b2 …                         …
+#
+# Then the lanes are joined. To append a lane, the CRC so far is advanced over as many zeros as the lane is long, and
+# xored with the CRC of the lane. Advancing is linear in the register, so it takes eight lookups.
 
 _POLYNOMIAL = 0x95AC9329AC4BC9B5  # ad93d23594c935a9 with its bits reflected
 _LANES = 2048
@@ -250,31 +274,6 @@ def unpack(data: bytes, memory_limit: int = 1 << 62) -> list[bytes]:
     if int.from_bytes(data[4:HEADER], "little") not in (_UNKNOWN, len(elements)):
         raise BadDataError("a listpack has a wrong count")
     return elements
-
-
-# A stream as bytes in Redis' format, as DUMP returns and RESTORE accepts it. Other types are refused.
-#
-#     type 1 | value … | RDB version 2, little endian | CRC-64 of all before it 8, little endian
-#
-# A stream (type 15; since Redis 7.0 19, 7.2 21, 8.6 26, 8.8 27):
-#
-#     nodes n | ( id 16, big endian | listpack ) …
-#     length | last id | first id | greatest deleted id | entries added             from 19 on
-#     groups n | ( name | last id | entries read (from 19 on)
-#                  | pending n | ( id 16 | time 8 | deliveries ) …
-#                  | consumers n | ( name | seen 8 | active 8 (from 21 on) | pending n | id 16 … ) …
-#                  | released n | id 16 … (from 27 on) ) …
-#     seconds | messages | producers n | ( name | messages n | ( message | id ) … ) …
-#                  | messages ever remembered | recognised                            from 26 on: XADD IDMP
-#
-# and in a node's listpack
-#
-#     entries | deleted | fields n | field … | 0
-#     flags | ms | seq | [fields n | field value …  or, if the fields are the first entry's,  value …] | elements
-#
-# IDs in the listpack are differences to the node's ID. RESTORE reads the streams of Redis 5.0 to 8.10. DUMP writes for
-# Redis 7.0; a stream that remembers messages (XADD IDMP) is written for 8.6, a stream with released entries (XNACK) for
-# 8.8. Older versions do not support these. Sources: `rdb.c`, `t_stream.c`, `cluster.c`.
 
 
 # Types of streams, by their names in `rdb.h`.

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 import hiredis
 
-from spark_streams.engine.resp.replies import HEADERS
+from spark_streams.engine.resp.wire_replies import HEADERS
 from spark_streams.engine.resp.xadd_batch import SHORTEST, BatchShape, Shapes, XaddBatch, find_batch
 
 Request: TypeAlias = list[bytes] | XaddBatch  # one command, or many as one

@@ -28,7 +28,7 @@ from itertools import accumulate
 
 import hiredis
 
-from spark_streams.engine.resp.replies import bulk
+from spark_streams.engine.resp.wire_replies import bulk
 
 SHORTEST = 256  # bytes of a chunk from which on a batch is searched
 _LEARN_FROM = 4096  # bytes of a chunk from which a shape may be learned

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import error
-from spark_streams.engine.server.connection_set import Connections
+from spark_streams.engine.resp.wire_replies import error
+from spark_streams.engine.server.client_connections import Connections
 from spark_streams.engine.server.listeners import Listener, open_listeners
 from spark_streams.engine.settings.setting_table import SettingError
 

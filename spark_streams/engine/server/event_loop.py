@@ -16,8 +16,7 @@ from collections.abc import Callable
 from spark_streams.engine import garbage
 from spark_streams.engine.core import Engine
 from spark_streams.engine.server.acceptor import Acceptor
-from spark_streams.engine.server.client_connection import ClientConnection
-from spark_streams.engine.server.connection_set import Connections
+from spark_streams.engine.server.client_connections import ClientConnection, Connections
 from spark_streams.engine.server.listeners import Listener
 from spark_streams.engine.store.node_limits import Shelf
 

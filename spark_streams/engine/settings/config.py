@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.resp.request_parser import RequestLimits
+from spark_streams.engine.resp.wire_replies import CommandError
 from spark_streams.engine.settings.setting_table import NO_LIMITS, OPTIONS, OutputLimit, Setting, SettingError
 from spark_streams.engine.store.node_limits import NodeLimits
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import hiredis
 
-from spark_streams.engine.resp.replies import HEADERS
+from spark_streams.engine.resp.wire_replies import HEADERS
 from spark_streams.engine.store import entryid
 
 

@@ -1,4 +1,4 @@
-"""Databases: numbered maps from keys to values, with expiry.
+"""Databases: numbered maps from keys to values, with expiry, and the memory that they take.
 
     values   key → bytes (string) | dict (hash) | set | list | Stream     the Python type is the Redis type
     expires  key → Unix milliseconds
@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
-from spark_streams.engine.resp.replies import CommandError
+from spark_streams.engine.resp.wire_replies import CommandError
 from spark_streams.engine.store.stream import StoredStream
 
 Value: TypeAlias = bytes | dict[bytes, bytes] | set[bytes] | list[bytes] | StoredStream

@@ -1,15 +1,4 @@
-"""Cold data: sealed nodes wait here, and are packed when the engine is idle or when they take too much memory.
-
-    sealed node ──► shelf ──► packed       a fifth of the bytes; 0.1 µs an entry to read again
-                      │
-                      └─ trimmed meanwhile: the shelf holds only a weak reference
-
-Packing takes half a microsecond an entry, as much as adding it. So the server packs
-
-- all sealed nodes, a little at a time, if it has been idle for a second;
-- one small node whenever no request waits, while sealed nodes take more than `_MANY_HOT_BYTES`;
-- also while requests wait, if they take more than `MAX_HOT_BYTES`.
-"""
+"""Nodes of streams: packing those that are cold, and cutting inexact ones where Redis would have closed them."""
 
 from __future__ import annotations
 
@@ -17,16 +6,23 @@ import contextlib
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING
 
 import hiredis
 
 from spark_streams.engine.store.listpack_size import NodeSize
 from spark_streams.engine.store.node import Node
 
-if TYPE_CHECKING:
-    from spark_streams.engine.store.node import Node
-
+# Cold data: sealed nodes wait here, and are packed when the engine is idle or when they take too much memory.
+#
+#     sealed node ──► shelf ──► packed       a fifth of the bytes; 0.1 µs an entry to read again
+#                       │
+#                       └─ trimmed meanwhile: the shelf holds only a weak reference
+#
+# Packing takes half a microsecond an entry, as much as adding it. So the server packs
+#
+# - all sealed nodes, a little at a time, if it has been idle for a second;
+# - one small node whenever no request waits, while sealed nodes take more than `_MANY_HOT_BYTES`;
+# - also while requests wait, if they take more than `MAX_HOT_BYTES`.
 
 MAX_HOT_BYTES = 256 * 1024 * 1024
 _MANY_HOT_BYTES = 32 * 1024 * 1024

@@ -1,4 +1,26 @@
-"""Parts of a pending list: a range of pending entries, an index of ranges, and the consumer that owns ranges."""
+"""The pending entries of a consumer group, as ranges.
+
+Reads of thousands of entries deliver continuous ranges, so pending entries are stored as ranges:
+
+    firsts   id          id               id     id            sorted: bisect, never scan
+    ranges  [ 1,000    ][ 1,000         ][ 1   ][ 340     ]
+             alice       bob              alice  bob           consumer
+             12:00:01    12:00:02         11:07  12:00:03      last delivery
+             1           1                3      1             deliveries
+
+A range stands for *all slots of the stream* from its first to its last ID (also dead slots, if they died after
+delivery), so it takes the same memory for one entry and for a million. Delivering or acknowledging a whole range adds
+or removes it; acknowledging a part splits that range. Ranges never overlap.
+
+Before a node of the stream is dropped, the ranges over it store its IDs (`ids`) and no longer need the stream. A
+range of one entry does not need to: its first ID is enough.
+
+Each range is in two indexes: its group's and its consumer's. Entries that XNACK has released belong to no consumer:
+their ranges belong to the group's nameless consumer `released`, with delivery time 0.
+
+XREADGROUP CLAIM reads entries by age. From its first use on, a group keeps a heap of its ranges by (released first,
+time of delivery, order of delivery). A range that changes is pushed again, and outdated heap entries are skipped.
+"""
 
 from __future__ import annotations
 
@@ -136,30 +158,6 @@ class Consumer:
         self.seen = now  # last attempt to read or claim, Unix milliseconds
         self.active = -1  # last time that an entry was delivered or claimed; -1: never
         self.pending = PelRangeIndex()
-
-
-# The pending entries of a consumer group, as ranges.
-#
-# Reads of thousands of entries deliver continuous ranges, so pending entries are stored as ranges:
-#
-#     firsts   id          id               id     id            sorted: bisect, never scan
-#     ranges  [ 1,000    ][ 1,000         ][ 1   ][ 340     ]
-#              alice       bob              alice  bob           consumer
-#              12:00:01    12:00:02         11:07  12:00:03      last delivery
-#              1           1                3      1             deliveries
-#
-# A range stands for *all slots of the stream* from its first to its last ID (also dead slots, if they died after
-# delivery), so it takes the same memory for one entry and for a million. Delivering or acknowledging a whole range adds
-# or removes it; acknowledging a part splits that range. Ranges never overlap.
-#
-# Before a node of the stream is dropped, the ranges over it store its IDs (`ids`) and no longer need the stream. A
-# range of one entry does not need to: its first ID is enough.
-#
-# Each range is in two indexes: its group's and its consumer's. Entries that XNACK has released belong to no consumer:
-# their ranges belong to the group's nameless consumer `released`, with delivery time 0.
-#
-# XREADGROUP CLAIM reads entries by age. From its first use on, a group keeps a heap of its ranges by (released first,
-# time of delivery, order of delivery). A range that changes is pushed again, and outdated heap entries are skipped.
 
 
 # Number of acknowledged pieces of one range above which the range is rewritten, not split for each.

@@ -10,10 +10,10 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from spark_streams.base.numbers import parse_number
@@ -22,12 +22,15 @@ from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.jobs.output.one_task import (
     Pages,
     application_of,
-    check_partitions,
     no_error_ends_the_job,
     write_in_one_task,
 )
+from spark_streams.jobs.output.owned_table import OwnableTable
 from spark_streams.jobs.output.ownership import PROPERTY, Owner
-from spark_streams.jobs.output.table_columns import TableFit, with_null_folders
+from spark_streams.jobs.output.table_columns import TableFit, check_partitions, with_null_folders
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 _log = logging.getLogger("spark_streams.jobs")
 # How long the log names a replaced file, and files that the log does not name stay: longer than `keep`.
@@ -53,49 +56,31 @@ class _DeltaBatch(NamedTuple):
     number: int
 
 
-class DeltalakeTable:
+class DeltalakeTable(OwnableTable):
     """A Delta table by path. The first batch creates it if it does not exist.
 
-    One task writes a batch as a stream of rows, so no process holds them all in memory.
+    One task writes a batch as a stream of rows, so no process holds them all in memory. Files of a killed run are in no
+    transaction, and Delta's VACUUM deletes them.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        path: str,
-        keys: list[str],
-        options: Mapping[str, str],
-        transaction: str | None,
-        compaction: Compaction,
-    ) -> None:
-        """Set up the writer.
-
-        keys: the columns that partition the table; options: of the store (`storage_options`); transaction: name of this
-        output within the query; None: each row at least once.
-        """
-        self._spark = spark
-        self._path, self._keys, self._options = path, keys, dict(options)
-        self._transaction = transaction
-        self._compaction = compaction
-
     def columns(self) -> StructType | None:
-        """Return the columns of the table, None if it does not exist. Raises TableError if it has other partitions."""
-        from deltalake import DeltaTable
-
-        if not DeltaTable.is_deltatable(self._path, self._options):
+        table = self._find()
+        if table is None:
             return None
-        table = DeltaTable(self._path, storage_options=self._options)
-        check_partitions(f"Delta table {self._path}", table.metadata().partition_columns, self._keys)
+        check_partitions(f"Delta table {self._place}", table.metadata().partition_columns, self._keys)
         return StructType.fromJson(json.loads(table.schema().to_json()))
 
     def owner(self) -> Owner | None:
-        """Return who writes the table, None if it does not say."""
+        table = self._find()
+        return None if table is None else Owner.from_json(table.metadata().configuration.get(PROPERTY))
+
+    def _find(self) -> DeltaTable | None:
+        """Return the table, None if it does not exist."""
         from deltalake import DeltaTable
 
-        if not DeltaTable.is_deltatable(self._path, self._options):
+        if not DeltaTable.is_deltatable(self._place, self._options):
             return None
-        table = DeltaTable(self._path, storage_options=self._options)
-        return Owner.from_json(table.metadata().configuration.get(PROPERTY))
+        return DeltaTable(self._place, storage_options=self._options)
 
     def prepare(self, fit: TableFit, owner: Owner | None) -> None:
         """Create the table, or add columns to it; and record its owner."""
@@ -106,7 +91,7 @@ class DeltalakeTable:
             properties[_NAMED] = f"interval {self._compaction.keep + _LONGER} hours"
 
         DeltaTable.create(
-            self._path,
+            self._place,
             arrow_schema(fit.columns),
             "ignore",
             partition_by=self._keys or None,
@@ -114,28 +99,24 @@ class DeltalakeTable:
             storage_options=self._options,
             raise_if_key_not_exists=False,
         )
-        table = DeltaTable(self._path, storage_options=self._options)
+        table = DeltaTable(self._place, storage_options=self._options)
         if changed := _changed(table.metadata().configuration, properties):
             table.alter.set_table_properties(changed, raise_if_not_exists=False)
         if fit.added.fields:
             table.alter.add_columns(Schema.from_json(fit.added.json()).fields)
 
-    def sweep(self, number: int) -> None:
-        """Do nothing. Files of a killed run are in no transaction, and Delta's VACUUM deletes them."""
-
     def write(self, rows: DataFrame, number: int) -> None:
-        """Write one micro-batch of the query that runs on this thread."""
         application = application_of(self._spark, self._transaction)
         rows = with_null_folders(rows, self._keys)  # readers do not agree about these texts
-        batch = _DeltaBatch(self._path, self._keys, self._options, application, number)
+        batch = _DeltaBatch(self._place, self._keys, self._options, application, number)
         write_in_one_task(rows, _writer(batch, arrow_schema(rows.schema)))
         if self._compaction.every and (number + 1) % self._compaction.every == 0:
             self._compact()
 
     def _compact(self) -> None:
-        housekeeping = f"compaction of Delta table {self._path}"
+        housekeeping = f"compaction of Delta table {self._place}"
         with no_error_ends_the_job(housekeeping, f"the job tries again after {self._compaction.every} batches"):
-            for failure in compact(self._path, self._options):
+            for failure in compact(self._place, self._options):
                 _log.warning("%s: %s stays in small files: %s", housekeeping, *failure)
         if self._compaction.keep is None:
             return
@@ -143,7 +124,7 @@ class DeltalakeTable:
             from deltalake import DeltaTable
 
             # Only files that the log names as replaced. `full` would take each file below the path for the table's.
-            table = DeltaTable(self._path, storage_options=self._options)
+            table = DeltaTable(self._place, storage_options=self._options)
             table.vacuum(self._compaction.keep, dry_run=False, enforce_retention_duration=False, full=False)
 
 

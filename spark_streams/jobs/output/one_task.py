@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
-from spark_streams.connector.errors import TableError
 from spark_streams.connector.micro_batch import application
 from spark_streams.connector.running.error_summary import one_line
 from spark_streams.jobs.output.ownership import query_id
@@ -54,15 +53,6 @@ def write_in_one_task(rows: DataFrame, write: Callable[[Pages], Pages]) -> None:
     numbered.coalesce(1).mapInArrow(write_named, "written BOOLEAN").collect()
 
 
-def check_partitions(shown: str, theirs: Sequence[str], ours: Sequence[str]) -> None:
-    """Raise TableError if a table has other partitions than the job writes. shown: the table in the message."""
-    if list(theirs) != list(ours):
-        raise TableError(
-            f"{shown} is partitioned by {', '.join(theirs) or 'nothing'}, but the job writes it by "
-            f"{', '.join(ours) or 'nothing'}: set partition_by to the table's, or name another table"
-        )
-
-
 _log = logging.getLogger("spark_streams.jobs")
 
 
@@ -72,10 +62,8 @@ def no_error_ends_the_job(what: str, consequence: str) -> Iterator[None]:
     leaves undone."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - each store has errors of its own
-        _log.warning("%s failed; no row is lost, and %s: %s", what, consequence, one_line(error))
     except BaseException as error:
-        # A panic of a library in Rust is no Exception.
-        if type(error).__name__ != "PanicException":
+        # Each store has errors of its own, and a panic of a library in Rust is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         _log.warning("%s failed; no row is lost, and %s: %s", what, consequence, one_line(error))

@@ -36,7 +36,7 @@ from spark_streams.base.untyped import JavaObject, Json
 from spark_streams.connector.errors import ConfigError, TableError
 from spark_streams.connector.micro_batch import application, partition_name
 from spark_streams.jobs.job import Job
-from spark_streams.jobs.output.table_columns import FILES, SELF_DESCRIBING
+from spark_streams.jobs.output.table_columns import FILES, SELF_DESCRIBING, check_partitions
 from spark_streams.jobs.settings.job_config import Config
 
 
@@ -80,9 +80,9 @@ def write_text(spark: SparkSession, path: str, name: str, text: str, *, replace:
         stream.write(text.encode())
         stream.close()
     except Py4JJavaError as error:
-        if not replace and "FileAlreadyExistsException" in str(error.java_exception.getClass().getName()):
-            return False
-        raise
+        if replace or "FileAlreadyExistsException" not in str(error.java_exception.getClass().getName()):
+            raise
+        return False
     return True
 
 
@@ -252,10 +252,7 @@ def read_columns(spark: SparkSession, path: str, kind: str, keys: Collection[str
         )
     found = record.keys if record is not None and record.keys is not None else _layout(spark, path, kind)
     if kind in FILES and found is not None and [key.lower() for key in found] != [key.lower() for key in keys]:
-        raise TableError(
-            f"table {path} is partitioned by {', '.join(found) or 'nothing'}, but the job writes it by "
-            f"{', '.join(keys) or 'nothing'}: set partition_by to the table's, or name another table"
-        )
+        check_partitions(f"table {path}", found, [*keys])
     if record is not None:
         return record.columns
     return None if found is None else _columns_of_files(spark, path, kind, keys)
@@ -374,7 +371,11 @@ def check_surroundings(spark: SparkSession, table: NamedPlace) -> None:
     """Raise TableError if an output or a checkpoint lies in the folder of a table, or around it."""
     path = table.normal.rstrip("/") if table.is_local else table.path.rstrip("/")
     for around in _folders_around(path):
-        if kind := _kind_around(spark, around):
+        try:
+            kind = _kind_of(spark, around)
+        except Py4JJavaError:
+            continue  # this user may not look into it, so it is none of this user's outputs
+        if kind:
             raise TableError(
                 f"{table.where} {table.path!r} lies in {kind}, {around!r}: one output must not be within another; set "
                 f"another {table.where}"
@@ -408,13 +409,6 @@ def _folders_below(spark: SparkSession, path: str) -> Iterator[str]:
             seen += 1
             yield f"{folder}/{name}"
             waiting.append(f"{folder}/{name}")
-
-
-def _kind_around(spark: SparkSession, path: str) -> str:
-    try:
-        return _kind_of(spark, path)
-    except Py4JJavaError:
-        return ""  # this user may not look into it, so it is none of this user's outputs
 
 
 def _kind_of(spark: SparkSession, path: str) -> str:

@@ -34,16 +34,18 @@ from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.jobs.output.one_task import (
     Pages,
     application_of,
-    check_partitions,
     no_error_ends_the_job,
     write_in_one_task,
 )
+from spark_streams.jobs.output.owned_table import OwnableTable
 from spark_streams.jobs.output.ownership import PROPERTY, Owner
-from spark_streams.jobs.output.table_columns import TableFit, partition_fields
+from spark_streams.jobs.output.table_columns import TableFit, check_partitions, partition_fields
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+
+    from spark_streams.jobs.output.table_config import TableConfig
 
 _PROPERTY = "spark-streams.batch."
 # Of a table that the job creates. Each batch adds a manifest and a metadata file: the first are merged, and of the
@@ -120,53 +122,40 @@ class TableLocation(NamedTuple):
             ) from None
 
 
-class PyicebergTable:
-    """An Iceberg table by name. The first batch creates it, and its namespace, if they do not exist."""
+class PyicebergTable(OwnableTable):
+    """An Iceberg table by name. The first batch creates it, and its namespace, if they do not exist.
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        place: TableLocation,
-        keys: list[str],
-        transaction: str | None,
-        keep: int | None = None,
-    ) -> None:
-        """Set up the writer.
+    Files of a killed run are in no snapshot, and Iceberg's remove_orphan_files deletes them.
+    """
 
-        keys: the columns that partition the table; transaction: name of this output within the query; None: each row at
-        least once; keep: hours after which snapshots expire, None: never.
-        """
-        self._spark, self._place, self._keys = spark, place, keys
-        self._transaction = transaction
-        self._keep = keep
+    def __init__(self, spark: SparkSession, config: TableConfig, transaction: str | None = None) -> None:
+        super().__init__(spark, config, transaction)
+        assert config.catalog is not None
+        self._location = TableLocation.configured(config.catalog, config.options, config.place)
 
     def columns(self) -> StructType | None:
-        """Return the columns of the table, None if it does not exist. Raises TableError if it has other partitions.
-
-        The table may use any transform of a column, such as day(at).
-        """
+        # The table may use any transform of a column, such as day(at).
         from pyiceberg.transforms import VoidTransform
 
-        table = self._place.find()
+        table = self._location.find()
         if table is None:
             return None
         fields = [field for field in table.spec().fields if not isinstance(field.transform, VoidTransform)]
         names = [table.schema().find_column_name(field.source_id) or field.name for field in fields]
         keys = {key.lower(): key for key in self._keys}
         check_partitions(
-            f"Iceberg table {self._place.name}", [keys.get(name.lower(), name) for name in names], self._keys
+            f"Iceberg table {self._location.name}", [keys.get(name.lower(), name) for name in names], self._keys
         )
         try:
             return from_arrow_schema(table.schema().as_arrow(), prefer_timestamp_ntz=True)
         except PySparkException as error:
             raise TableError(
-                f"Iceberg table {self._place.name} has a column that Spark has no type for: {one_line(error)}; write "
-                "to another table"
+                f"Iceberg table {self._location.name} has a column that Spark has no type for: {one_line(error)}; "
+                "write to another table"
             ) from None
 
     def owner(self) -> Owner | None:
-        """Return who writes the table, None if it does not say."""
-        table = self._place.find()
+        table = self._location.find()
         return None if table is None else Owner.from_json(table.properties.get(PROPERTY))
 
     def prepare(self, fit: TableFit, owner: Owner | None) -> None:
@@ -175,30 +164,27 @@ class PyicebergTable:
         from pyiceberg.exceptions import CommitFailedException
 
         owned = {} if owner is None else {PROPERTY: owner.to_json()}
-        table = self._place.find()
+        table = self._location.find()
         if table is None:
             self._create(fit.columns, owned)
             return
         try:
             if fit.added.fields:
                 with table.update_schema() as change:
-                    change.union_by_name(_iceberg_columns(fit.added))
+                    change.union_by_name(arrow_schema(fit.added))
             if owned and table.properties.get(PROPERTY) != owned[PROPERTY]:
                 table.transaction().set_properties(owned).commit_transaction()
         except CommitFailedException:
             raise TableError(
-                f"another program changed Iceberg table {self._place.name} while the job changed its columns and "
+                f"another program changed Iceberg table {self._location.name} while the job changed its columns and "
                 "properties; start the job again"
             ) from None
-
-    def sweep(self, number: int) -> None:
-        """Do nothing. Files of a killed run are in no snapshot, and Iceberg's remove_orphan_files deletes them."""
 
     def _create(self, columns: StructType, owned: Mapping[str, str]) -> None:
         from pyiceberg.exceptions import TableAlreadyExistsError
         from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 
-        catalog, name = self._place.open(), self._place.name
+        catalog, name = self._location.open(), self._location.name
         namespace = catalog.namespace_from(name)
         if not catalog.namespace_exists(namespace):
             catalog.create_namespace_if_not_exists(namespace)
@@ -208,7 +194,7 @@ class PyicebergTable:
         properties = {**_CREATED_WITH, **owned, **(_CREATED_WITHOUT_NAMES if has_names else {})}
         try:
             with (
-                catalog.create_table_transaction(name, _iceberg_columns(columns), properties=properties) as creation,
+                catalog.create_table_transaction(name, arrow_schema(columns), properties=properties) as creation,
                 creation.update_spec() as partitions,
             ):
                 for key in self._keys:
@@ -219,24 +205,18 @@ class PyicebergTable:
             raise TableError(f"Iceberg table {name} cannot be created: {error}") from None
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """Write one micro-batch of the query that runs on this thread."""
-        write_in_one_task(rows, _writer(self._place, application_of(self._spark, self._transaction), number))
-        if self._keep is not None and (number + 1) % _EXPIRE_EVERY == 0:
-            self._expire(self._keep)
+        write_in_one_task(rows, _writer(self._location, application_of(self._spark, self._transaction), number))
+        if self._compaction.keep is not None and (number + 1) % _EXPIRE_EVERY == 0:
+            self._expire(self._compaction.keep)
 
     def _expire(self, keep: int) -> None:
         """Expire old snapshots, in a commit of its own: each commit writes the list of all snapshots again."""
         with no_error_ends_the_job(
-            f"expiring snapshots of Iceberg table {self._place.name}",
+            f"expiring snapshots of Iceberg table {self._location.name}",
             f"the job tries again after {_EXPIRE_EVERY} batches",
         ):
             oldest = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=keep)
-            self._place.table().maintenance.expire_snapshots().older_than(oldest).commit()
-
-
-def _iceberg_columns(columns: StructType) -> pa.Schema:
-    """Return the columns for pyiceberg, which gives them their types."""
-    return arrow_schema(columns)
+            self._location.table().maintenance.expire_snapshots().older_than(oldest).commit()
 
 
 class _IsWrittenError(Exception):

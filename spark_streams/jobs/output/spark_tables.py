@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -13,8 +13,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import TableError
-from spark_streams.connector.micro_batch import application, partition_name
+from spark_streams.connector.micro_batch import partition_name
 from spark_streams.connector.spark.running_pyspark import quoted
+from spark_streams.jobs.job import session_settings
+from spark_streams.jobs.output.one_task import application_of
+from spark_streams.jobs.output.owned_table import OwnableTable
 from spark_streams.jobs.output.ownership import (
     PROPERTY,
     FolderRecord,
@@ -29,44 +32,29 @@ from spark_streams.jobs.output.ownership import (
 )
 from spark_streams.jobs.output.table_columns import DELTA, FILES, TableFit, add_columns, with_null_folders
 
+if TYPE_CHECKING:
+    from spark_streams.jobs.output.table_config import TableConfig
+
 _PATTERN = re.compile(r"([\\\[\]{}*?])")  # characters that make a path a pattern
 
 
-class BatchFolders:
+class BatchFolders(OwnableTable):
     """Folders of the batches of one query: `<path>/<key>=…/batch=b<query>-<number>`.
 
     A batch that is run again replaces all files of its earlier run. That run may have written more rows: a batch that
     kills its query is cut into smaller ones.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        path: str,
-        keys: list[str],
-        kind: str = "parquet",
-        options: Mapping[str, str] | None = None,
-    ) -> None:
-        """Set up the writer. keys: columns that partition the table; kind: a file format; options: of that format."""
-        self._spark = spark
-        self._path = path
-        self._keys = keys
-        self._kind = kind
-        self._options = dict(options or {})
-
     def columns(self) -> StructType | None:
-        """Return the columns of the table, None if they are not known. Raises TableError if it has another layout."""
-        return read_columns(self._spark, self._path, self._kind, [*self._keys, "batch"])
+        return read_columns(self._spark, self._place, self._kind, [*self._keys, "batch"])
 
     def owner(self) -> Owner | None:
-        """Return who writes the table, None if it does not say."""
-        record = read_record(self._spark, self._path)
+        record = read_record(self._spark, self._place)
         return None if record is None else record.owner
 
     def prepare(self, fit: TableFit, owner: Owner | None) -> None:
-        """Record the columns that the table has from now on, and its owner."""
         record = FolderRecord(fit.columns, self._kind, [*self._keys, "batch"], owner)
-        write_record(self._spark, self._path, record)
+        write_record(self._spark, self._place, record)
 
     def sweep(self, number: int) -> None:
         """Remove files of a killed run of this query: of its batch `number`, and those that Spark had not moved yet.
@@ -86,7 +74,6 @@ class BatchFolders:
                 store.delete(folder, True)
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """Write one micro-batch of the query that runs on this thread."""
         (
             with_null_folders(rows, self._keys)
             .withColumn("batch", F.lit(batch_name(self._spark, number)))
@@ -95,11 +82,11 @@ class BatchFolders:
             .options(**self._options)
             .option("partitionOverwriteMode", "dynamic")
             .partitionBy(*self._keys, "batch")
-            .save(self._path)
+            .save(self._place)
         )
 
     def _matching(self, below: str) -> tuple[JavaObject, list[JavaObject]]:
-        pattern, store = located(self._spark, _PATTERN.sub(r"\\\1", self._path), below)
+        pattern, store = located(self._spark, _PATTERN.sub(r"\\\1", self._place), below)
         return store, [status.getPath() for status in store.globStatus(pattern) or []]
 
 
@@ -112,86 +99,68 @@ def _files_in(store: JavaObject, folder: JavaObject) -> Iterator[str]:
 _OVERWRITE = "spark.sql.sources.partitionOverwriteMode"
 
 
-class CatalogTable:
+class CatalogTable(OwnableTable):
     """A table of files in Spark's catalog, partitioned by its keys and `batch`.
 
     The first batch creates it. A batch that is run again replaces its own partition.
     """
 
-    def __init__(self, spark: SparkSession, name: str, keys: list[str], kind: str, options: Mapping[str, str]) -> None:
-        """Set up the writer.
-
-        keys: the columns that partition the table; kind: a file format; options: of that format, for a new table.
-        """
-        self._spark = spark
-        self._name = name
-        self._keys = keys
-        self._kind = kind
-        self._options = dict(options)
-
     def columns(self) -> StructType | None:
-        """Return the columns of the table, None if it does not exist.
-
-        Raises TableError if it exists with another format or other partitions.
-        """
-        if not self._spark.catalog.tableExists(self._name):
+        if not self._spark.catalog.tableExists(self._place):
             return None
-        partitions = [column.name for column in self._spark.catalog.listColumns(self._name) if column.isPartition]
-        described = {row["col_name"]: row["data_type"] for row in self._describe().collect()}
+        partitions = [column.name for column in self._spark.catalog.listColumns(self._place) if column.isPartition]
+        description = self._spark.sql(f"DESCRIBE TABLE EXTENDED {self._place}").collect()
+        described = {row["col_name"]: row["data_type"] for row in description}
         kind = str(described.get("Provider", "")).lower()
         if (kind, partitions) != (self._kind, [*self._keys, "batch"]):
             existing_layout = f"{kind or 'another kind'} partitioned by {', '.join(partitions) or 'nothing'}"
             raise TableError(
-                f"table {self._name} exists as {existing_layout}, but the job writes {self._kind} partitioned by "
+                f"table {self._place} exists as {existing_layout}, but the job writes {self._kind} partitioned by "
                 f"{', '.join([*self._keys, 'batch'])}: name another table"
             )
-        return StructType([field for field in self._spark.table(self._name).schema if field.name != "batch"])
+        return StructType([field for field in self._spark.table(self._place).schema if field.name != "batch"])
 
     def owner(self) -> Owner | None:
-        """Return who writes the table, None if it does not say."""
-        return owner_of_table(self._spark, self._name) if self._spark.catalog.tableExists(self._name) else None
+        return owner_of_table(self._spark, self._place)
 
     def prepare(self, fit: TableFit, owner: Owner | None) -> None:
         """Create the table, or add columns to it; and record its owner."""
-        if self._spark.catalog.tableExists(self._name):
-            add_columns(self._spark, self._name, fit.added)
+        if self._spark.catalog.tableExists(self._place):
+            add_columns(self._spark, self._place, fit.added)
         else:
             columns = StructType([*fit.columns, StructField("batch", StringType())])
             empty = self._spark.createDataFrame([], columns).write.format(self._kind).options(**self._options)
-            empty.partitionBy(*self._keys, "batch").saveAsTable(self._name)
+            empty.partitionBy(*self._keys, "batch").saveAsTable(self._place)
         if owner is not None and self.owner() != owner:
-            set_owner_of_table(self._spark, self._name, owner)
+            set_owner_of_table(self._spark, self._place, owner)
 
     def sweep(self, number: int) -> None:
         """Drop the partitions that a killed run of this query has written for its batch `number`.
 
         Only the first batch of a run can have been started by an earlier run.
         """
-        self._drop(self._spark, batch_name(self._spark, number))
+        spark, batch = self._spark, _literal(batch_name(self._spark, number))
+        partitions = spark.sql(f"SHOW PARTITIONS {self._place} PARTITION (batch = {batch})").collect()
+        for partition in (row["partition"] for row in partitions):
+            pairs = [pair.partition("=") for pair in partition.split("/")]
+            # Some catalogs need all values of a partition.
+            values = ", ".join(f"{quoted(unquote(key))} = {_literal(unquote(value))}" for key, _, value in pairs)
+            spark.sql(f"ALTER TABLE {self._place} DROP IF EXISTS PARTITION ({values})")
 
     def write(self, rows: DataFrame, number: int) -> None:
-        """Write one micro-batch of the query that runs on this thread."""
         session = rows.sparkSession
         named = with_null_folders(rows, self._keys).withColumn("batch", F.lit(batch_name(self._spark, number)))
         # insertInto takes no options, and columns by position.
-        columns = [F.col(quoted(column)) for column in session.table(self._name).columns]
-        with _replacing_partitions(session):
-            named.select(*columns).write.mode("overwrite").insertInto(self._name)
-
-    def _drop(self, session: SparkSession, batch: str) -> None:
-        """Drop the partitions of a batch. Some catalogs need all values of a partition, so all are named."""
-        partitions = session.sql(f"SHOW PARTITIONS {self._name} PARTITION (batch = {_literal(batch)})").collect()
-        for partition in (row["partition"] for row in partitions):
-            pairs = [pair.partition("=") for pair in partition.split("/")]
-            values = ", ".join(f"{quoted(unquote(key))} = {_literal(unquote(value))}" for key, _, value in pairs)
-            session.sql(f"ALTER TABLE {self._name} DROP IF EXISTS PARTITION ({values})")
-
-    def _describe(self) -> DataFrame:
-        return self._spark.sql(f"DESCRIBE TABLE EXTENDED {self._name}")
+        columns = [F.col(quoted(column)) for column in session.table(self._place).columns]
+        # It replaces only partitions that it has rows for.
+        with session_settings(session, {_OVERWRITE: "dynamic"}):
+            named.select(*columns).write.mode("overwrite").insertInto(self._place)
 
 
 def owner_of_table(spark: SparkSession, name: str) -> Owner | None:
-    """Return the owner that a table of the catalog records, None without one."""
+    """Return the owner that a table of the catalog records, None without one, or without the table."""
+    if not spark.catalog.tableExists(name):
+        return None
     rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
     return Owner.from_json(next((row["value"] for row in rows if row["key"] == PROPERTY), None))
 
@@ -199,17 +168,6 @@ def owner_of_table(spark: SparkSession, name: str) -> Owner | None:
 def set_owner_of_table(spark: SparkSession, name: str, owner: Owner) -> None:
     """Record the owner of a table of the catalog."""
     spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{PROPERTY}' = {_literal(owner.to_json())})")
-
-
-@contextlib.contextmanager
-def _replacing_partitions(session: SparkSession) -> Iterator[None]:
-    """Make an overwrite replace only partitions that it has rows for; restore the session's setting at the end."""
-    before = session.conf.get(_OVERWRITE, None)
-    session.conf.set(_OVERWRITE, "dynamic")
-    try:
-        yield
-    finally:
-        session.conf.unset(_OVERWRITE) if before is None else session.conf.set(_OVERWRITE, before)
 
 
 def _literal(value: str) -> str:
@@ -220,7 +178,7 @@ def _literal(value: str) -> str:
     return f"'{escaped}'"
 
 
-class AppendedTable:
+class AppendedTable(OwnableTable):
     """A table of any format, by path or by name, to which batches are appended: each once if it is a Delta table,
     otherwise at least once.
 
@@ -228,29 +186,13 @@ class AppendedTable:
     that number or a lower one.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        path: str | None,
-        name: str | None,
-        keys: list[str],
-        kind: str,
-        options: Mapping[str, str],
-        transaction: str | None,
-    ) -> None:
-        """Set up the writer.
-
-        path, name (of the catalog): one of them, or none if the options name the place; transaction: for Delta, the
-        name of this output within the query; None: each batch at least once.
-        """
-        self._spark = spark
-        self._path, self._name = path, name
-        self._keys, self._kind, self._options = keys, kind, dict(options)
-        self._transaction = transaction
+    def __init__(self, spark: SparkSession, config: TableConfig, transaction: str | None = None) -> None:
+        """config: a path or a name, or none of them if the options name the place."""
+        super().__init__(spark, config, transaction)
+        self._path, self._name = config.path, config.name
         self._new_owner: Owner | None = None
 
     def columns(self) -> StructType | None:
-        """Return the columns of the table, None if it does not exist or its format does not tell."""
         if self._name is not None:
             return self._spark.table(self._name).schema if self._spark.catalog.tableExists(self._name) else None
         if self._path is not None and self._kind in FILES:
@@ -260,11 +202,10 @@ class AppendedTable:
         return None
 
     def owner(self) -> Owner | None:
-        """Return who writes the table, None if it does not say."""
         if not self._has_owner:
             return None
         if self._name is not None:
-            return owner_of_table(self._spark, self._name) if self._spark.catalog.tableExists(self._name) else None
+            return owner_of_table(self._spark, self._name)
         record = None if self._path is None else read_record(self._spark, self._path)
         return None if record is None else record.owner
 
@@ -284,20 +225,12 @@ class AppendedTable:
         if fit.added.fields and self._kind not in FILES:
             self._options["mergeSchema"] = "true"
 
-    def sweep(self, number: int) -> None:
-        """Do nothing. The format handles files of a killed run."""
-
     def write(self, rows: DataFrame, number: int) -> None:
-        """Write one micro-batch of the query that runs on this thread."""
         if self._kind in FILES:
             rows = with_null_folders(rows, self._keys)
         writer = rows.write.format(self._kind).mode("append").options(**self._options)
-        if self._transaction is not None:
-            transaction_options = {
-                "txnAppId": application(query_id(self._spark), self._transaction),
-                "txnVersion": str(number),
-            }
-            writer = writer.options(**transaction_options)
+        if (query := application_of(self._spark, self._transaction)) is not None:
+            writer = writer.options(txnAppId=query, txnVersion=str(number))
         if self._keys:
             writer = writer.partitionBy(*self._keys)
         if self._name is not None:

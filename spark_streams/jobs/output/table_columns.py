@@ -12,7 +12,7 @@ Names are compared as Spark does: upper case and lower case are the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -133,6 +133,15 @@ def compare(rows: StructType, table: StructType, shown: str, *, merge: bool, rem
     return TableFit(StructType([*table.fields, *added.fields]), added, tuple(missing), required=required)
 
 
+def check_partitions(shown: str, theirs: Sequence[str], ours: Sequence[str]) -> None:
+    """Raise TableError if a table has other partitions than the job writes. shown: the table in the message."""
+    if list(theirs) != list(ours):
+        raise TableError(
+            f"{shown} is partitioned by {', '.join(theirs) or 'nothing'}, but the job writes it by "
+            f"{', '.join(ours) or 'nothing'}: set partition_by to the table's, or name another table"
+        )
+
+
 def add_columns(spark: SparkSession, name: str, columns: StructType) -> None:
     """Add columns to a table of the catalog."""
     if columns.fields:
@@ -215,7 +224,7 @@ def _check_zone(where: str, field: StructField, zone: str) -> None:
 
 
 def _remedy(partition_type: DataType) -> str:
-    if partition_type.simpleString().startswith(("array<", "map<", "struct<", "variant")):
+    if _is_nested(partition_type):
         return "partition by another column"
     text = "hex(c)" if isinstance(partition_type, BinaryType) else "CAST(c AS STRING)"
     return f"partition by a DATE, a whole number or a STRING of it (a column with the SQL {text})"
@@ -304,9 +313,12 @@ def _refuse(where: str, kind: str, field: StructField, reason: str) -> None:
 
 
 def _as_text(field: StructField) -> str:
-    is_nested = field.dataType.simpleString().startswith(("array<", "map<", "struct<", "variant"))
     name = quoted(field.name)
-    return f"in SQL: to_json({name})" if is_nested else f"in SQL: CAST({name} AS STRING)"
+    return f"in SQL: to_json({name})" if _is_nested(field.dataType) else f"in SQL: CAST({name} AS STRING)"
+
+
+def _is_nested(kind: DataType) -> bool:
+    return kind.simpleString().startswith(("array<", "map<", "struct<", "variant"))
 
 
 def _parts(kind: DataType) -> Iterator[DataType]:

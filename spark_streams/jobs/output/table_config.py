@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import StringType, StructType
 
 from spark_streams.base.extras import command_for
@@ -19,8 +18,9 @@ from spark_streams.connector.running.error_summary import one_line
 from spark_streams.connector.watch.lineage.datasets import Dataset, path_dataset
 from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
 from spark_streams.jobs.output.one_task import missing_package
+from spark_streams.jobs.output.owned_table import OwnableTable, OwnedTable
 from spark_streams.jobs.output.ownership import Claimant, NamedPlace, Owner, check_surroundings
-from spark_streams.jobs.output.pyiceberg_table import PyicebergTable, TableLocation
+from spark_streams.jobs.output.pyiceberg_table import PyicebergTable
 from spark_streams.jobs.output.spark_tables import AppendedTable, BatchFolders, CatalogTable
 from spark_streams.jobs.output.table_columns import (
     DELTA,
@@ -60,51 +60,6 @@ _MERGED = tuple(kind for kind in ONCE if kind != "csv")
 _SHARED = (DELTA, DELTALAKE, PYICEBERG)
 # Options of a writer that identify the batch. Only the job sets them.
 _RESERVED_OPTIONS = ("partitionoverwritemode", "txnappid", "txnversion", "path")
-
-
-class OutputWriter(Protocol):
-    """Destination of micro-batches."""
-
-    def write(self, rows: DataFrame, number: int) -> None:
-        """Write one micro-batch of the query that runs on this thread."""
-
-
-class OwnableTable(OutputWriter, Protocol):
-    """A table with columns, and with the query that writes it."""
-
-    def columns(self) -> StructType | None:
-        """Return the columns, None if there is no table yet or they cannot be known. Raises TableError."""
-
-    def owner(self) -> Owner | None:
-        """Return who writes the table, None if it does not say."""
-
-    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
-        """Give the table its columns, and its owner unless that is None, before the first micro-batch is written."""
-
-    def sweep(self, number: int) -> None:
-        """Remove what a killed run of this query has left. number: of the first batch, which it may have begun."""
-
-
-class OwnedTable:
-    """A table that the query owns from its first micro-batch on, and whose rows are fitted to its columns.
-
-    Only the query that holds the lease of its group has a micro-batch. So what is found before the first one is of an
-    earlier run, and no other run of the query writes.
-    """
-
-    def __init__(self, table: OwnableTable, fit: TableFit, claim: Callable[[], Owner | None]) -> None:
-        """claim: checks the table's owner, and returns this query as the owner, None if the table has none."""
-        self._table, self._fit, self._claim = table, fit, claim
-        self._is_owned = False
-
-    def write(self, rows: DataFrame, number: int) -> None:
-        """Write one micro-batch of the query that runs on this thread."""
-        if not self._is_owned:
-            self._table.prepare(self._fit, self._claim())
-            self._claim()  # of two queries that start together, one is recorded
-            self._table.sweep(number)
-            self._is_owned = True
-        self._table.write(self._fit.fit(rows), number)
 
 
 @dataclass(frozen=True)
@@ -250,7 +205,14 @@ class TableConfig:
 
         Raises TableError if they do not fit, ConfigError for a type that the format does not keep.
         """
-        fit = self._fit(spark, rows)
+        table = self._table(spark, None).columns()
+        if table is None:
+            fit = new_table(rows)
+        else:
+            partitions = {key.lower() for key in self.partition_by} - {field.name.lower() for field in table}
+            # The folders of a table of files do not tell the types of its partitions.
+            table = StructType([*table.fields, *(field for field in rows if field.name.lower() in partitions)])
+            fit = compare(rows, table, f"table {self.place}", merge=self.schema == MERGE, remedy=self._remedy())
         check_column_types(self.where, self.kind, rows, fit.columns)
         zone = str(spark.conf.get("spark.sql.session.timeZone"))
         check_partition_types(self.where, self.kind, self.partition_by, fit.columns, zone)
@@ -270,22 +232,6 @@ class TableConfig:
             name: column(name).isNull() | has_null_folder(column(name)) if name in folders else column(name).isNull()
             for name in fit.required
         }
-
-    def _fit(self, spark: SparkSession, rows: StructType) -> TableFit:
-        table = self._table(spark, None).columns()
-        if table is None:
-            return new_table(rows)
-        partitions = {key.lower() for key in self.partition_by}
-        column_names = {field.name.lower() for field in table}
-        # The folders of a table of files do not tell the types of its partitions.
-        keys = [field for field in rows if field.name.lower() in partitions - column_names]
-        return compare(
-            rows,
-            StructType([*table.fields, *keys]),
-            f"table {self.place}",
-            merge=self.schema == MERGE,
-            remedy=self._remedy(),
-        )
 
     def _remedy(self) -> str:
         target = self.name or (f"delta.`{self.place}`" if self.kind in (DELTA, DELTALAKE) else None)
@@ -314,8 +260,8 @@ class TableConfig:
         where = f"{self.where}.{'name' if self.name else 'path'}"
         return claimant.check_owner(f"table {self.place}", where, self._table(spark, None).owner(), ours)
 
-    def open(self, spark: SparkSession, output: str, fit: TableFit, claimant: Claimant | None = None) -> OutputWriter:
-        """Return the writer of the table. output: name of the output within the query; claimant: the job."""
+    def open(self, spark: SparkSession, output: str, fit: TableFit, claimant: Claimant | None = None) -> OwnedTable:
+        """Return the table, for rows of this fit. output: name of the output within the query; claimant: the job."""
         job = claimant or Claimant()
 
         def claim() -> Owner | None:
@@ -327,17 +273,12 @@ class TableConfig:
 
     def _table(self, spark: SparkSession, transaction: str | None) -> OwnableTable:
         if self.kind == DELTALAKE:
-            keys, options, compaction = self.partition_by, self.options, self.compaction
-            return DeltalakeTable(spark, self.place, keys, options, transaction, compaction)
+            return DeltalakeTable(spark, self, transaction)
         if self.kind == PYICEBERG:
-            assert self.catalog is not None
-            place = TableLocation.configured(self.catalog, self.options, self.place)
-            return PyicebergTable(spark, place, self.partition_by, transaction, self.compaction.keep)
+            return PyicebergTable(spark, self, transaction)
         if not self.in_batches:
-            return AppendedTable(spark, self.path, self.name, self.partition_by, self.kind, self.options, transaction)
-        if self.name is not None:
-            return CatalogTable(spark, self.name, self.partition_by, self.kind, self.options)
-        return BatchFolders(spark, self.place, self.partition_by, self.kind, self.options)
+            return AppendedTable(spark, self, transaction)
+        return BatchFolders(spark, self) if self.name is None else CatalogTable(spark, self)
 
 
 def _compaction(settings: Config, where: str, kind: str) -> Compaction:

@@ -9,18 +9,14 @@ from pyspark.sql.types import StructType
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.spark.running_pyspark import quoted
-from spark_streams.jobs.job import Job
+from spark_streams.jobs.job import Facts, Job, JobPart
 from spark_streams.jobs.job_columns import SHAPE as COLUMNS
 from spark_streams.jobs.job_columns import JobColumns
-from spark_streams.jobs.part import Facts, JobPart
 from spark_streams.jobs.settings.job_config import FREE
 
 
 class Groups(JobPart):
     """Groups of the rows with the columns of `[columns]`, as `[aggregate]` describes them.
-
-    Args:
-        job: The job, with its configuration.
 
     Raises:
         ConfigError: A key is missing, or contradicts another one.

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_streams.base.times import duration
 from spark_streams.connector.errors import ConfigError, RStreamError, StreamStateError
 from spark_streams.connector.keys import key_beside
 from spark_streams.connector.sink.trim import AckedTrimmer, RetentionLimits, Trimming, clock
@@ -25,13 +24,12 @@ from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.retry import is_transient
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import group_named, groups_in
-from spark_streams.jobs.job import Job
+from spark_streams.jobs.job import Facts, Job, WrittenPart
+from spark_streams.jobs.output.owned_table import OwnedTable
 from spark_streams.jobs.output.ownership import Claimant, check_places, other_places
-from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.jobs.output.table_config import SHAPE as TABLE
-from spark_streams.jobs.output.table_config import OutputWriter, TableConfig
-from spark_streams.jobs.part import Facts, WrittenPart
-from spark_streams.jobs.parts.outputs import checked_fit, main_table
+from spark_streams.jobs.output.table_config import TableConfig
+from spark_streams.jobs.parts.outputs import checked_table, main_table
 from spark_streams.jobs.parts.source_and_sink import Source
 
 
@@ -66,16 +64,8 @@ def _is_utf8(word: Column) -> Column:
     return F.is_valid_utf8(word.cast("STRING"))
 
 
-_FIELDS = ("text", "binary")
-# ORC's writer sorts the fields of a map, and keeps one value per name.
-_ONE_VALUE_OF_A_NAME = ("orc",)
-
-
 class Archive(WrittenPart):
     """Table of entries, by date.
-
-    Args:
-        job: The job, with its configuration.
 
     Attributes:
         SCHEMA: What the source must read.
@@ -94,11 +84,10 @@ class Archive(WrittenPart):
         self._table, self._fields = _table(job)
         if self._table.folder is not None:
             check_places([self._table.folder], other_places(job.config, job.config_file))
-        self._fit: TableFit | None = None
-        self._writer: OutputWriter | None = None
+        self._owned: OwnedTable | None = None
 
     def plan(self) -> Facts:
-        changes = self._fit.plan if self._fit else ""
+        changes = self._owned.fit.plan if self._owned else ""
         return {
             self._table.kind: "; ".join(filter(None, (self._table.plan, f"fields as {self._fields}", changes))),
         }
@@ -111,25 +100,25 @@ class Archive(WrittenPart):
             TableError: The rows do not fit a table that exists, or it belongs to another query.
         """
         columns = [F.col(f"_{name}").alias(name) for name in ("stream", "id", "timestamp")]
-        columns.append(_exact(F.col("_fields"), self._fields, self._table.kind).alias("fields"))
+        fields = F.col("_fields")
+        if self._fields == "text":
+            fields = exact_text(fields)
+        elif self._table.kind == "orc":  # its writer sorts the fields of a map, and keeps one value per name
+            fields = exact_binary(fields)
+        columns.append(fields.alias("fields"))
         date = F.to_date(F.to_utc_timestamp("_timestamp", F.current_timezone())).alias("date")
         rows = entries.select(*columns, date)
-        self._spark = entries.sparkSession
-        self._claimant = Claimant.of_job(self._job, self._spark)
-        self._fit = checked_fit(self._table, "table", self._spark, rows.schema, self._claimant)
+        claimant = Claimant.of_job(self._job, entries.sparkSession)
+        self._owned = checked_table(self._table, "table", entries.sparkSession, rows.schema, claimant)
         return rows
 
     def datasets(self) -> Iterable[Dataset | None]:
         return [self._table.dataset]
 
-    def open(self, streams: Sequence[str]) -> None:
-        assert self._fit is not None
-        self._writer = self._table.open(self._spark, "table", self._fit, self._claimant)
-
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch. If it is run again, it replaces its rows. number: of the batch."""
-        assert self._writer is not None
-        self._writer.write(rows, number)
+        assert self._owned is not None
+        self._owned.write(rows, number)
 
     def summary(self) -> Facts:
         return {self._table.kind: self._table.place}
@@ -145,7 +134,7 @@ def _table(job: Job) -> tuple[TableConfig, str]:
             f"{table.where}.format {table.kind!r} cannot hold the map of an entry's fields: set another format"
         )
     fields = job.get("table.fields", "text")
-    if fields not in _FIELDS:
+    if fields not in ("text", "binary"):
         raise ConfigError(f'{table.where}.fields must be "text" or "binary", not {fields!r}')
     if fields == "binary" and table.kind == "json":
         raise ConfigError(
@@ -155,18 +144,10 @@ def _table(job: Job) -> tuple[TableConfig, str]:
     return replace(table, partition_by=["date"]), fields
 
 
-def _exact(entry: Column, fields: str, kind: str) -> Column:
-    """Return the column `fields` of the table, which keeps every byte of an entry."""
-    if fields == "text":
-        return exact_text(entry)
-    return exact_binary(entry) if kind in _ONE_VALUE_OF_A_NAME else entry
-
-
 class ArchivedGroup(WrittenPart):
     """Consumer group of an archive. The job makes it, to read from the first entry on, on each stream without it.
 
     Args:
-        job: The job, with its configuration.
         source: The source of the archive.
 
     Raises:
@@ -235,7 +216,6 @@ class Trim(WrittenPart):
     """Trims the streams of a source, unless `trim.enabled` is false.
 
     Args:
-        job: The job, with its configuration.
         source: The source, whose group has archived what it has acknowledged.
 
     Raises:
@@ -247,7 +227,7 @@ class Trim(WrittenPart):
     def __init__(self, job: Job, source: Source) -> None:
         self._address = source.options.address
         self._trimming = _trimming(job)
-        self._interval = _duration(job, "trim.every", "5s") / 1000
+        self._interval = job.duration("trim.every", "5s") / 1000
         self._keep_for = job.get("trim.keep_for")
         self._streams: list[bytes] = []
         self._last = time.monotonic()
@@ -334,14 +314,6 @@ def _trimming(job: Job) -> Trimming | None:
         raise ConfigError("trim.keep_entries and trim.keep_for contradict each other: give one of them")
     if job.get("trim.keep_entries", 1) < 1:
         raise ConfigError("trim.keep_entries must be at least 1; leave it out to trim every archived entry")
-    age = _duration(job, "trim.keep_for") if "keep_for" in trim_keys else None
+    age = job.duration("trim.keep_for") if "keep_for" in trim_keys else None
     limits = RetentionLimits(maxlen=job.get("trim.keep_entries"), retention=age)
     return Trimming(acked=True, limits=limits)
-
-
-def _duration(job: Job, key: str, default: str = "") -> int:
-    """Return the duration at a key in milliseconds. Raises ConfigError."""
-    try:
-        return duration(job.get(key, default))
-    except ValueError as error:
-        raise ConfigError(f"{key} {error}") from None

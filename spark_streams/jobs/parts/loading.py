@@ -29,10 +29,9 @@ from spark_streams.connector.sink.ledger.batch_commit import rows_written
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server
-from spark_streams.jobs.job import Job, JobError
+from spark_streams.jobs.job import Facts, Job, JobError, JobPart
 from spark_streams.jobs.job_columns import FOREIGN, JobColumns
 from spark_streams.jobs.output.table_columns import SELF_DESCRIBING
-from spark_streams.jobs.part import Facts, JobPart
 from spark_streams.jobs.parts.query import RunProgress, run_batches, trigger_of
 from spark_streams.jobs.settings.job_config import FREE
 
@@ -40,15 +39,11 @@ _LOG_OFFSET = re.compile(r'"logOffset"\s*:\s*(\d+)')
 
 
 class FileLog(NamedTuple):
-    """Content of a checkpoint.
+    """Content of a checkpoint."""
 
-    query: the query's ID, "" if there is no checkpoint yet; last: number of the last committed batch; files: those of
-    committed batches, with their modification times in milliseconds since the epoch.
-    """
-
-    query: str = ""
-    last: int = -1
-    files: Mapping[str, int] = {}
+    query: str = ""  # the query's ID, "" if there is no checkpoint yet
+    last: int = -1  # number of the last committed batch
+    files: Mapping[str, int] = {}  # of committed batches, with their modification times in milliseconds since the epoch
 
     @classmethod
     def read(cls, spark: SparkSession, checkpoint: str) -> FileLog:
@@ -56,19 +51,20 @@ class FileLog(NamedTuple):
         contents = _read_checkpoint(spark, checkpoint)
         if "metadata" not in contents:
             return cls()
-        last = max((int(name) for folder, name in _files_below(contents, "commits") if name.isdigit()), default=-1)
+        committed = [Path(path).name for path in contents if path.startswith("commits/")]
+        last = max((int(name) for name in committed if name.isdigit()), default=-1)
         log_offset = _LOG_OFFSET.search(contents.get(f"offsets/{last}", ""))
         last_log = -1 if log_offset is None else int(log_offset[1])
         files = {}
-        for path, _name in _files_below(contents, "sources"):
-            for line in contents[path].splitlines()[1:]:
+        for text in (text for path, text in contents.items() if path.startswith("sources/")):
+            for line in text.splitlines()[1:]:
                 entry = json.loads(line)
                 if entry["batchId"] <= last_log:
                     files[normalize_path(unquote(entry["path"]))] = int(entry["timestamp"])
         return cls(json.loads(contents["metadata"])["id"], last, files)
 
     def require_unchanged(self, listed: Mapping[str, int]) -> None:
-        """Raise JobError if a file was changed after its rows were loaded. listed: return value of `list_files`."""
+        """Raise JobError if a file was changed after its rows were loaded. listed: the files as they are now."""
         changed = sorted(file for file, time in self.files.items() if listed.get(file, time) != time)
         if changed:
             other_files = f" (and {len(changed) - 1:,} other files)" if len(changed) > 1 else ""
@@ -81,19 +77,6 @@ class FileLog(NamedTuple):
                 f"then: {loaded_at}). A file is read once, so rows that were added later are not loaded. Write rows "
                 "that are not in the stream yet into a new file, and move the changed file out of input.path"
             )
-
-
-def list_files(spark: SparkSession, path: str, options: Mapping[str, str]) -> dict[str, int]:
-    """Return modification times by path, in milliseconds since the epoch. Raises AnalysisException."""
-    files = spark.read.format("binaryFile").options(**options).load(path)
-    rows = files.select("path", F.unix_millis("modificationTime").alias("time")).collect()
-    return {normalize_path(row["path"]): row["time"] for row in rows}
-
-
-def rows_by_file(rows: DataFrame) -> dict[str, int]:
-    """Return the number of rows by path."""
-    counts = rows.groupBy("_metadata.file_path").count().collect()
-    return {normalize_path(unquote(row["file_path"])): row["count"] for row in counts}
 
 
 def normalize_path(path: str) -> str:
@@ -113,11 +96,6 @@ def _read_checkpoint(spark: SparkSession, checkpoint: str) -> dict[str, str]:
     return {"/".join(path[len(top) :]): row["content"].decode() for path, row in zip(paths, rows, strict=True)}
 
 
-def _files_below(contents: Mapping[str, str], folder: str) -> list[tuple[str, str]]:
-    """Return (path, name) of each file in this folder of the checkpoint, and below it."""
-    return [(path, Path(path).name) for path in contents if path.startswith(f"{folder}/")]
-
-
 _GLOB = frozenset("{}[]*?\\")  # characters that make a path a pattern
 # One file per batch, so that rows of two files do not mix. No file is too old, however late the next one was written.
 _ONE_FILE = {"maxFilesPerTrigger": "1", "maxFileAge": "36500d"}
@@ -125,9 +103,6 @@ _ONE_FILE = {"maxFilesPerTrigger": "1", "maxFileAge": "36500d"}
 
 class Files(JobPart):
     """Files to load.
-
-    Args:
-        job: The job, with its configuration.
 
     Attributes:
         times: Modification times of the files by path, in milliseconds since the epoch, after `read`.
@@ -147,10 +122,6 @@ class Files(JobPart):
         self._options = job.plain_options("input.options")
         self.times: Mapping[str, int] = {}
         self.rows: Mapping[str, int] = {}
-        self._check_input()
-
-    def _check_input(self) -> None:
-        job = self._job
         if "://" not in self._path and not glob.glob(self._path):
             raise ConfigError(f"input.path {self._path!r} does not exist (seen from {Path.cwd()})")
         if job.get("input.schema") and job.get("schema"):
@@ -170,9 +141,15 @@ class Files(JobPart):
             SchemaError: A column has a type that no entry can hold.
         """
         rows = self._all_rows(spark)
-        _check_columns(rows)
+        for name in USES_OF_COLUMN:
+            if name in rows.schema.fieldNames():
+                raise InvalidOptionError(
+                    f"column {name!r}: a load fills one stream, whose server gives the ids; leave it out"
+                )
+        check_writable(arrow_schema(rows.schema))
         self.times = self.list(spark)
-        self.rows = rows_by_file(rows)
+        counts = rows.groupBy("_metadata.file_path").count().collect()
+        self.rows = {normalize_path(unquote(row["file_path"])): row["count"] for row in counts}
         path = self._path
         if len(self.times) == 1 and _GLOB.isdisjoint(path) and next(iter(self.times)).endswith(f"/{Path(path).name}"):
             path = f"{path[:-1]}[{path[-1]}]"  # Spark's file source reads a folder or a pattern, not a single file
@@ -187,8 +164,10 @@ class Files(JobPart):
         return reader.schema(rows.schema).load(path)
 
     def list(self, spark: SparkSession) -> Mapping[str, int]:
-        """Return the modification times of the files as they are now, by path."""
-        return list_files(spark, self._path, self._options)
+        """Return the modification times of the files as they are now, by path, in milliseconds since the epoch."""
+        files = spark.read.format("binaryFile").options(**self._options).load(self._path)
+        rows = files.select("path", F.unix_millis("modificationTime").alias("time")).collect()
+        return {normalize_path(row["path"]): row["time"] for row in rows}
 
     def plan(self) -> Facts:
         files = "file" if len(self.times) == 1 else "files"
@@ -205,21 +184,10 @@ class Files(JobPart):
         return reader.load(self._path)
 
 
-def _check_columns(rows: DataFrame) -> None:
-    """Raise InvalidOptionError for reserved columns, and SchemaError for types that cannot be written."""
-    for name in USES_OF_COLUMN:
-        if name in rows.schema.fieldNames():
-            raise InvalidOptionError(
-                f"column {name!r}: a load fills one stream, whose server gives the ids; leave it out"
-            )
-    check_writable(arrow_schema(rows.schema))
-
-
 class Load(JobPart):
     """Load of files into one stream. A load that was killed or stopped continues where it ended.
 
     Args:
-        job: The job, with its configuration.
         files: The files.
 
     Raises:
@@ -236,7 +204,15 @@ class Load(JobPart):
         self._checkpoint = job.get("job.checkpoint")
         assert self._sink.stream is not None  # required
         self._stream = self._sink.stream
-        _check_sink(job, self._sink)
+        if job.get("sink.delivery") is not None:
+            raise ConfigError("sink.delivery has no meaning here: a load writes each row once")
+        for name in ("streamColumn", "idColumn"):
+            if name in self._sink.explicit:
+                raise ConfigError(
+                    f"sink.{name} has no meaning here: a load fills one stream, whose server gives the ids"
+                )
+        if self._sink.shards is not None:
+            raise ConfigError("sink.shards has no meaning here: a load keeps the order of its files in one stream")
         trigger_of(job)
         with connect(self._sink.address) as server:
             view_streams(server, [self._stream])  # raises an error if the key is no stream
@@ -299,13 +275,3 @@ class Load(JobPart):
         """Return how many rows are in the stream, including those of the batch in flight."""
         in_flight = rows_written(server, self._stream, progress.query, progress.last + 1)
         return self._loaded + progress.entries + in_flight
-
-
-def _check_sink(job: Job, sink: SinkOptions) -> None:
-    if job.get("sink.delivery") is not None:
-        raise ConfigError("sink.delivery has no meaning here: a load writes each row once")
-    for name in ("streamColumn", "idColumn"):
-        if name in sink.explicit:
-            raise ConfigError(f"sink.{name} has no meaning here: a load fills one stream, whose server gives the ids")
-    if sink.shards is not None:
-        raise ConfigError("sink.shards has no meaning here: a load keeps the order of its files in one stream")

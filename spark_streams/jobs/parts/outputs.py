@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,12 +15,11 @@ from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.connector.watch.lineage.datasets import Dataset
-from spark_streams.jobs.job import Job, as_texts, inherit_access
-from spark_streams.jobs.output.ownership import Claimant, NamedPlace, check_places, other_places
-from spark_streams.jobs.output.table_columns import TableFit
+from spark_streams.jobs.job import Facts, Job, WrittenPart, as_texts, inherit_access
+from spark_streams.jobs.output.owned_table import OutputWriter, OwnedTable
+from spark_streams.jobs.output.ownership import Claimant, check_places, other_places
 from spark_streams.jobs.output.table_config import SHAPE as TABLE
-from spark_streams.jobs.output.table_config import OutputWriter, TableConfig
-from spark_streams.jobs.part import Facts, WrittenPart
+from spark_streams.jobs.output.table_config import TableConfig
 from spark_streams.jobs.parts.rules import Judged, Rules
 from spark_streams.jobs.parts.source_and_sink import StreamOutput
 from spark_streams.jobs.settings.job_config import FREE, Config, check_keys, value_at
@@ -30,15 +29,16 @@ SHAPE = {"table": TABLE, "output": list, "sql": {"query": str}}
 _OUTPUT = {"name": str, "where": str, "select": (list, dict), "sql": str, "table": TABLE, "sink": FREE}
 
 
-@dataclass(frozen=True)
+@dataclass
 class JobOutput:
     """An output of the good rows."""
 
     name: str  # from the configuration
     to: TableConfig | StreamOutput
-    rows: Callable[[DataFrame], DataFrame] | None = None  # selects rows and columns; None: all, unchanged
-    where: str | None = "true"  # SQL of the good rows that become one row each; None: a row is not of one good row
-    columns: Mapping[str, str] | Sequence[str] | None = None  # SQL of their columns; None: those of the good row
+    sql: str | None = None  # over the view of good rows; otherwise each row is of one good row
+    where: str | None = None  # SQL of the good rows that are written, None: all
+    columns: Mapping[str, str] | Sequence[str] | None = None  # SQL of their columns, None: those of the good row
+    writer: OutputWriter | None = None  # after `check_rows`
 
     @property
     def is_main(self) -> bool:
@@ -50,11 +50,30 @@ class JobOutput:
         """Name in `--check` and in the summary. The main table is named by its format."""
         return self.to.kind if isinstance(self.to, TableConfig) and self.is_main else f"output {self.name}"
 
-    def select(self, good: DataFrame) -> DataFrame:
-        return good if self.rows is None else self.rows(good)
+    @property
+    def is_whole(self) -> bool:
+        """Whether it takes all good rows, unchanged."""
+        return self.sql is None and self.where is None and self.columns is None
 
-    def check_rows(self, good: DataFrame, claimant: Claimant) -> TableFit | None:
-        """Return how the rows are fitted to the table, None for a stream. claimant: the job.
+    def select(self, good: DataFrame) -> DataFrame:
+        """Return the rows of this output."""
+        if self.sql is not None:
+            return apply_sql(good, self.sql)
+        selected = good if self.where is None else good.where(self.where)
+        if self.columns is None:
+            return selected
+        if isinstance(self.columns, Mapping):
+            return selected.select(*[F.expr(sql).alias(column) for column, sql in self.columns.items()])
+        return selected.selectExpr(*self.columns)
+
+    @property
+    def plan(self) -> str:
+        """Line of `--check`."""
+        changes = self.writer.fit.plan if isinstance(self.writer, OwnedTable) else ""
+        return "; ".join(filter(None, (self.to.plan, changes)))
+
+    def check_rows(self, good: DataFrame, claimant: Claimant) -> None:
+        """Find out how the rows are fitted to the table. claimant: the job.
 
         Raises ConfigError if Spark cannot analyze the SQL, TableError if the columns do not fit a table that exists, or
         if it has another owner.
@@ -64,19 +83,18 @@ class JobOutput:
         except Exception as error:
             raise ConfigError(f"output {self.name}: {first_line(error)}") from error
         if isinstance(self.to, StreamOutput):
-            return None
+            self.writer = self.to
+            return
         self.to.check_columns(schema.names)
-        return checked_fit(self.to, self.name, good.sparkSession, schema, claimant)
+        self.writer = checked_table(self.to, self.name, good.sparkSession, schema, claimant)
 
-    def null_in(self, good: DataFrame, fit: TableFit | None) -> Mapping[str, Column]:
-        """Return for each NOT NULL column of the table whether a good row has no value for it. fit: of `check_rows`."""
-        if isinstance(self.to, StreamOutput) or fit is None or self.where is None:
-            return {}
+    def null_in(self, good: DataFrame) -> Iterator[tuple[str, str, Column]]:
+        """Yield each NOT NULL column, its table, and whether a good row has no value for it. After `check_rows`."""
+        if isinstance(self.to, StreamOutput) or not isinstance(self.writer, OwnedTable) or self.sql is not None:
+            return
         by_name = {name.lower(): column for name, column in self._columns(good)}
-        return {
-            name: F.expr(self.where) & is_null
-            for name, is_null in self.to.null_in(fit, lambda name: by_name[name.lower()]).items()
-        }
+        for name, is_null in self.to.null_in(self.writer.fit, lambda name: by_name[name.lower()]).items():
+            yield name, self.to.place, F.expr(self.where or "true") & is_null
 
     def _columns(self, good: DataFrame) -> Iterator[tuple[str, Column]]:
         """Yield the columns of the rows, by name, as columns of a good row."""
@@ -89,20 +107,30 @@ class JobOutput:
                 names = good.selectExpr(sql).columns
                 yield from ((name, F.expr(sql) if len(names) == 1 else F.col(quoted(name))) for name in names)
 
-    def open(self, spark: SparkSession, fit: TableFit | None, claimant: Claimant) -> OutputWriter:
-        """Return the writer. fit: what `check_rows` returned."""
-        if isinstance(self.to, StreamOutput):
-            return self.to
-        assert fit is not None
-        return self.to.open(spark, self.name, fit, claimant)
+    def write(self, good: DataFrame, count: int, number: int) -> int:
+        """Write one micro-batch. Return how many rows are written. count: of the good rows."""
+        assert self.writer is not None
+        if self.is_whole:
+            self.writer.write(good, number)
+            return count
+        selected = self.select(good).persist()
+        try:
+            count = selected.count()  # it fills the cache, with all tasks
+            self.writer.write(selected, number)
+            return count
+        finally:
+            selected.unpersist()
 
 
-def checked_fit(table: TableConfig, output: str, spark: SparkSession, rows: StructType, claimant: Claimant) -> TableFit:
-    """Return how rows of these columns are fitted to a table of this job. Raises ConfigError or TableError."""
+def checked_table(
+    table: TableConfig, output: str, spark: SparkSession, rows: StructType, claimant: Claimant
+) -> OwnedTable:
+    """Return a table of this job for rows of these columns. Raises ConfigError or TableError."""
     table.check_format(spark)
     owned = table.check_owner(spark, claimant, claimant.before_start(output))
     fit = table.fit(spark, rows)
-    return fit._replace(changed="; ".join(filter(None, (fit.changed, owned))))
+    fit = fit._replace(changed="; ".join(filter(None, (fit.changed, owned))))
+    return table.open(spark, output, fit, claimant)
 
 
 def main_table(config: Config) -> TableConfig | None:
@@ -140,25 +168,10 @@ def outputs_of(config: Config, access: Mapping[str, str]) -> list[JobOutput]:
     return outputs
 
 
-def folders_of(outputs: Iterable[JobOutput]) -> list[NamedPlace]:
-    """Return the folders of the tables among the outputs."""
-    tables = [output.to for output in outputs if isinstance(output.to, TableConfig)]
-    return [table.folder for table in tables if table.folder is not None]
-
-
-def stream_options(outputs: Iterable[JobOutput]) -> dict[str, SinkOptions]:
-    """Return the options of outputs that are streams, by the key that names the stream in messages."""
-    return {
-        f"output {output.name}: sink.stream": output.to.options
-        for output in outputs
-        if isinstance(output.to, StreamOutput)
-    }
-
-
 def check_main_columns(outputs: Iterable[JobOutput], names: Sequence[str]) -> None:
     """Check, before Spark is started, the columns of outputs that take all rows unchanged. Raises ConfigError."""
     for output in outputs:
-        if output.rows is None and isinstance(output.to, TableConfig):
+        if output.is_whole and isinstance(output.to, TableConfig):
             output.to.check_columns(names)
 
 
@@ -171,13 +184,15 @@ def _parsed(settings: Config, name: str, where: str, access: Mapping[str, str]) 
         raise ConfigError(f"output {name} needs exactly one of [output.table] and [output.sink]")
     if "sql" in settings and ("where" in settings or "select" in settings):
         raise ConfigError(f"output {name}: where and select have no meaning with sql; write them into the SQL")
-    rows = _rows(settings, name)
+    sql, where_sql, columns = settings.get("sql"), settings.get("where"), settings.get("select")
+    texts = columns.values() if isinstance(columns, dict) else columns or []
+    if columns is not None and (not columns or not all(isinstance(text, str) for text in texts)):
+        raise ConfigError(f"output {name}: select must be a list of SQL, or a table of names and SQL")
     if "table" in settings:
         table = TableConfig.parse(
             settings["table"], f"output {name}: table", as_texts(settings["table"].get("options", {}))
         )
-        of_one_row: str | None = None if "sql" in settings else settings.get("where", "true")
-        return JobOutput(name, table, rows, of_one_row, settings.get("select"))
+        return JobOutput(name, table, sql, where_sql, columns)
     options = inherit_access(access, as_texts(settings["sink"]))
     try:
         sink_options = SinkOptions.parse(options)
@@ -185,28 +200,7 @@ def _parsed(settings: Config, name: str, where: str, access: Mapping[str, str]) 
         raise ConfigError(f"output {name}: {error.message}") from None
     if sink_options.stream is None and sink_options.stream_column is None:
         raise ConfigError(f"output {name}: sink.stream is missing (or sink.streamColumn): set one of them")
-    return JobOutput(name, StreamOutput(sink_options, options, f"output:{name}"), rows)
-
-
-def _rows(settings: Config, name: str) -> Callable[[DataFrame], DataFrame] | None:
-    if "sql" in settings:
-        return lambda good: apply_sql(good, settings["sql"])
-    if "where" not in settings and "select" not in settings:
-        return None
-    columns = settings.get("select")
-    texts = columns.values() if isinstance(columns, dict) else columns or []
-    if columns is not None and (not columns or not all(isinstance(text, str) for text in texts)):
-        raise ConfigError(f"output {name}: select must be a list of SQL, or a table of names and SQL")
-
-    def rows(good: DataFrame) -> DataFrame:
-        selected = good.where(settings["where"]) if "where" in settings else good
-        if columns is None:
-            return selected
-        if isinstance(columns, dict):
-            return selected.select(*[F.expr(sql).alias(column) for column, sql in columns.items()])
-        return selected.selectExpr(*columns)
-
-    return rows
+    return JobOutput(name, StreamOutput(sink_options, options, f"output:{name}"), sql, where_sql, columns)
 
 
 def apply_sql(rows: DataFrame, sql: str) -> DataFrame:
@@ -219,7 +213,6 @@ class Outputs(WrittenPart):
     """Tables and streams to which the good rows of each micro-batch are written, one after the other.
 
     Args:
-        job: The job, with its configuration.
         rules: The rules that tell which rows are good.
 
     Raises:
@@ -231,10 +224,10 @@ class Outputs(WrittenPart):
     def __init__(self, job: Job, rules: Rules) -> None:
         self._job, self._rules = job, rules
         self._outputs = outputs_of(job.config, job.access)
-        check_places(folders_of(self._outputs), other_places(job.config, job.config_file))
+        tables = [output.to for output in self._outputs if isinstance(output.to, TableConfig)]
+        folders = [table.folder for table in tables if table.folder is not None]
+        check_places(folders, other_places(job.config, job.config_file))
         self._sql: str | None = job.get("sql.query") or None
-        self._fits: list[TableFit | None] = [None] * len(self._outputs)
-        self._writers: list[OutputWriter] = []
         self._written: Counter[str] = Counter()
         if self._sql is None and not rules.needs_spark:
             check_main_columns(self._outputs, rules.names)
@@ -253,18 +246,18 @@ class Outputs(WrittenPart):
             rows = good if self._sql is None else apply_sql(good, self._sql)
         except Exception as error:
             raise ConfigError(f"sql.query: {first_line(error)}") from error
-        self._spark = good.sparkSession
-        self._claimant = Claimant.of_job(self._job, self._spark)
-        self._fits = [output.check_rows(rows, self._claimant) for output in self._outputs]
+        claimant = Claimant.of_job(self._job, good.sparkSession)
+        for output in self._outputs:
+            output.check_rows(rows, claimant)
         if self._sql is None:
-            self._rules.require([
-                (name, output.to.place, is_null)
-                for output, fit in zip(self._outputs, self._fits, strict=True) if isinstance(output.to, TableConfig)
-                for name, is_null in output.null_in(good, fit).items()
-            ])  # fmt: skip
+            self._rules.require([required for output in self._outputs for required in output.null_in(good)])
 
     def streams(self) -> Mapping[str, SinkOptions]:
-        return stream_options(self._outputs)
+        return {
+            f"output {output.name}: sink.stream": output.to.options
+            for output in self._outputs
+            if isinstance(output.to, StreamOutput)
+        }
 
     def datasets(self) -> Iterable[Dataset | None]:
         return [output.to.dataset for output in self._outputs]
@@ -272,15 +265,8 @@ class Outputs(WrittenPart):
     def plan(self) -> Facts:
         return {
             **({} if self._sql is None else {"sql": " ".join(self._sql.split())}),
-            **{
-                output.shown: "; ".join(filter(None, (output.to.plan, fit and fit.plan)))
-                for output, fit in zip(self._outputs, self._fits, strict=True)
-            },
+            **{output.shown: output.plan for output in self._outputs},
         }
-
-    def open(self, streams: Sequence[str]) -> None:
-        pairs = zip(self._outputs, self._fits, strict=True)
-        self._writers = [output.open(self._spark, fit, self._claimant) for output, fit in pairs]
 
     def write(self, judged: Judged, number: int) -> None:
         """Write the good rows of a micro-batch to all outputs. number: of the batch."""
@@ -294,21 +280,8 @@ class Outputs(WrittenPart):
             transformed.unpersist()
 
     def _write_all(self, rows: DataFrame, count: int, number: int) -> None:
-        for output, writer in zip(self._outputs, self._writers, strict=True):
-            self._write_output(output, writer, rows, count, number)
-
-    def _write_output(self, output: JobOutput, writer: OutputWriter, rows: DataFrame, count: int, number: int) -> None:
-        if output.rows is None:
-            writer.write(rows, number)
-            self._written[output.name] += count
-            return
-        selected = output.select(rows).persist()
-        try:
-            count = selected.count()  # it fills the cache, with all tasks
-            writer.write(selected, number)
-            self._written[output.name] += count
-        finally:
-            selected.unpersist()
+        for output in self._outputs:
+            self._written[output.name] += output.write(rows, count, number)
 
     def summary(self) -> Facts:
         main_counts = {output.shown: self._written[output.name] for output in self._outputs if output.is_main}

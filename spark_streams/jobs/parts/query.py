@@ -43,8 +43,7 @@ from spark_streams.connector.wire.replies.scan import (
     missing,
     nothing_matches,
 )
-from spark_streams.jobs.job import Job, access_of
-from spark_streams.jobs.part import Facts, JobPart, WrittenPart
+from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart, access_of
 from spark_streams.jobs.parts.source_and_sink import Source
 
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
@@ -166,7 +165,6 @@ class Query(JobPart):
     """Streaming query of a job. It is made before Spark is started.
 
     Args:
-        job: The job, with its configuration.
         source: What the query reads.
         written: The parts to which it writes.
 
@@ -198,13 +196,11 @@ class Query(JobPart):
         self._progress, self._is_cut = RunProgress(), False
         check_feedback_loop(options, {key: sink for part in written for key, sink in part.streams().items()})
         check_target_time(job, options.target_batch_time)
-        key = "job.stop_within"
+        self._patience = job.duration("job.stop_within", "30s") / 1000
         try:
-            self._patience = duration(job.get(key, "30s")) / 1000
-            key = "job.unhealthy_after"
-            limit_of(job.get(key, "10m"))
+            limit_of(job.get("job.unhealthy_after", "10m"))
         except ValueError as error:
-            raise ConfigError(f"{key} {error}") from None
+            raise ConfigError(f"job.unhealthy_after {error}") from None
         for key in ("job.metrics_host", "job.unhealthy_after"):
             if job.get(key) is not None and job.get("job.metrics_port") is None:
                 raise ConfigError(f"{key} has no effect without job.metrics_port: set both of them, or none")
@@ -279,6 +275,14 @@ class Query(JobPart):
             RStreamError: The error that ended the query.
         """
         job = self._job
+
+        def entries_done(progress: RunProgress) -> int:
+            on_poll()
+            return progress.entries
+
+        def end(query: StreamingQuery) -> None:
+            self._is_cut = not end_between_batches(query, self._patience, job.stop)
+
         for part in self._written:
             part.open(self.streams)
         # It also notes the error that ends the query, for the dead letter of the entry that caused it.
@@ -295,20 +299,9 @@ class Query(JobPart):
         with contextlib.closing(self._watching):
             datasets = (dataset for part in self._written for dataset in part.datasets())
             self._watching.declare_outputs(dataset for dataset in datasets if dataset is not None)
-            self._run(rows.writeStream.foreachBatch(write).outputMode(output_mode), on_poll)
-
-    def _run(self, writer: DataStreamWriter, on_poll: Callable[[], None]) -> None:
-        job = self._job
-
-        def entries_done(progress: RunProgress) -> int:
-            on_poll()
-            return progress.entries
-
-        def end(query: StreamingQuery) -> None:
-            self._is_cut = not end_between_batches(query, self._patience, job.stop)
-
-        writer = writer.queryName(job.get("job.name") or self._source.group)
-        self._progress = run_batches(job, writer, end, self.waiting or None, entries_done, RunProgress())
+            writer = rows.writeStream.foreachBatch(write).outputMode(output_mode)
+            writer = writer.queryName(job.get("job.name") or self._source.group)
+            self._progress = run_batches(job, writer, end, self.waiting or None, entries_done, RunProgress())
 
     def summary(self) -> Facts:
         dead_letter_stream = self._source.dead_letter_stream

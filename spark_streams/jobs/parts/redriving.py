@@ -12,16 +12,12 @@ from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.running.progress_bar import showing_progress
 from spark_streams.connector.wire.connect import connect
-from spark_streams.jobs.job import Job
-from spark_streams.jobs.part import Facts, JobPart
+from spark_streams.jobs.job import Facts, Job, JobPart
 from spark_streams.jobs.settings.job_config import FREE
 
 
 class Letters(JobPart):
     """Selection of the dead letters of a stream.
-
-    Args:
-        job: The job, with its configuration.
 
     Attributes:
         stream: The stream of dead letters.
@@ -81,7 +77,6 @@ class Redrive(JobPart):
     """Sends dead letters back. It runs on the driver alone, because the server takes most of the time.
 
     Args:
-        job: The job, with its configuration.
         letters: The dead letters.
 
     Raises:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -30,20 +29,18 @@ from spark_streams.connector.source.rows.columns import UNFIT
 from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.connector.spark.worker import time_of_batch
 from spark_streams.connector.watch.lineage.datasets import Dataset
-from spark_streams.jobs.job import Job
+from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart, session_settings
 from spark_streams.jobs.job_columns import DECODE_SHAPE as DECODE
 from spark_streams.jobs.job_columns import SHAPE as COLUMNS
 from spark_streams.jobs.job_columns import WHY, JobColumns, Payload
-from spark_streams.jobs.part import Facts, JobPart, WrittenPart
 from spark_streams.jobs.parts.source_and_sink import Source, StreamOutput
 from spark_streams.jobs.settings.job_config import FREE
 
 _VERDICT = "STRUCT<reason: STRING, error: STRING, message: STRING>"
+# Spark plans a query as a whole, with one result task. Counting cached rows is then one job. An adaptive plan is three:
+# it fills the cache, counts, and adds the counts.
+_PLANNED_AT_ONCE = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 _LONGEST_VALUE = 100  # characters of a value in a message
-
-
-def _is_str(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _verdict(reason: Column, error: str, message: Column) -> Column:
@@ -99,7 +96,6 @@ class Rules(JobPart):
     the field.
 
     Args:
-        job: The job, with its configuration.
         source: The source of the rows, whose `retryDelay` lets bad rows wait for a retry.
 
     Raises:
@@ -111,7 +107,8 @@ class Rules(JobPart):
     def __init__(self, job: Job, source: Source) -> None:
         self._rules = job.get("rule", [])
         for rule in self._rules:
-            if not isinstance(rule, dict) or set(rule) != {"reason", "when"} or not all(map(_is_str, rule.values())):
+            texts = [value for value in rule.values() if isinstance(value, str)] if isinstance(rule, dict) else []
+            if len(texts) != 2 or set(rule) != {"reason", "when"}:
                 raise ConfigError(f"[[rule]] needs exactly reason and when, not {rule!r}")
         self._payload = Payload.parse(job.config)
         payload = self._payload
@@ -199,7 +196,7 @@ class Rules(JobPart):
     def _count(self, verdicts: DataFrame) -> dict[tuple[str, str, bool], int]:
         """Return numbers of rows by stream, reason (null for good rows), and whether they wait for a retry."""
         keys = ("_stream", "_reason", self._is_retried().alias("again"))
-        with _planned_at_once(verdicts.sparkSession):
+        with session_settings(verdicts.sparkSession, _PLANNED_AT_ONCE):
             rows = verdicts.groupBy(*keys).count().collect()
         return {(row["_stream"], row["_reason"], row["again"]): row["count"] for row in rows}
 
@@ -228,38 +225,19 @@ class Rules(JobPart):
         """The verdict of a row, null for a good one. Building it takes hundreds of calls of the JVM: once for a run."""
         return F.coalesce(*self._verdicts(), F.lit(None).cast(_VERDICT))
 
-    def _verdicts(self) -> list[Column]:
-        """Return, per check, a column with its reason, error and message if it fails. The first one counts."""
-        payload = self._payload
-        undecoded = [] if payload is None else [
-            F.when(F.col(WHY).isNotNull(), F.struct(
-                F.concat(F.lit("decode: "), WHY).alias("reason"),
-                F.lit(DecodeError.condition).alias("error"),
-                payload.message().alias("message"),
-            ))
-        ]  # fmt: skip
-        return [
-            *undecoded,
-            *([_unfit_verdict(self._columns.types)] if self._judges_values and payload is None else []),
-            *[
-                F.when(
-                    F.expr(rule["when"]),
-                    _verdict(F.lit(rule["reason"]), "rule", F.lit(f"the rule holds: {rule['when']}")),
-                )
-                for rule in self._rules
-            ],
-            *[
-                F.when(
-                    is_null,
-                    _verdict(
-                        F.lit(f"null: {name}"),
-                        TableError.condition,
-                        F.lit(f"the row has no value for column {name!r}, which is NOT NULL in table {table}"),
-                    ),
-                )
-                for name, table, is_null in self._required
-            ],
-        ]
+    def _verdicts(self) -> Iterator[Column]:
+        """Yield, per check, a column with its reason, error and message if it fails. The first one counts."""
+        if self._payload is not None:
+            reason = F.concat(F.lit("decode: "), WHY)
+            yield F.when(F.col(WHY).isNotNull(), _verdict(reason, DecodeError.condition, self._payload.message()))
+        elif self._judges_values:
+            yield _unfit_verdict(self._columns.types)
+        for rule in self._rules:
+            message = F.lit(f"the rule holds: {rule['when']}")
+            yield F.when(F.expr(rule["when"]), _verdict(F.lit(rule["reason"]), "rule", message))
+        for name, table, is_null in self._required:
+            message = F.lit(f"the row has no value for column {name!r}, which is NOT NULL in table {table}")
+            yield F.when(is_null, _verdict(F.lit(f"null: {name}"), TableError.condition, message))
 
     def _is_retried(self) -> Column:
         """Return a column: whether a judged row waits for a retry."""
@@ -271,31 +249,10 @@ class Rules(JobPart):
         return verdicts.where("_reason IS NULL").select(*[F.col(quoted(name)) for name in self.names])
 
 
-@contextlib.contextmanager
-def _planned_at_once(spark: SparkSession) -> Iterator[None]:
-    """Let Spark plan a query of the block as a whole, with one result task.
-
-    Counting cached rows is then one job. An adaptive plan is three: it fills the cache, counts, and adds the counts.
-    """
-    settings = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
-    before = {name: str(spark.conf.get(name)) for name in settings}
-    _set(spark, settings)
-    try:
-        yield
-    finally:
-        _set(spark, before)
-
-
-def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-
-
 class DeadLetters(WrittenPart):
     """Stream of dead letters, with the options of `[dead_letters]`.
 
     Args:
-        job: The job, with its configuration.
         source: The source, whose `retryDelay` lets bad rows wait for a retry.
 
     Raises:

@@ -14,16 +14,12 @@ from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.options.table import SOURCE
 from spark_streams.connector.sink.encode.chunks import Destination
 from spark_streams.connector.watch.lineage.datasets import Dataset, sink_dataset
-from spark_streams.jobs.job import Job
-from spark_streams.jobs.part import Facts, JobPart, WrittenPart
+from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart
 from spark_streams.jobs.settings.job_config import FREE
 
 
 class Source(JobPart):
     """Streams that a job reads through a consumer group, with the options of `[source]`.
-
-    Args:
-        job: The job, with its configuration.
 
     Attributes:
         options: The checked options.
@@ -82,9 +78,6 @@ class StreamOutput:
 
 class Sink(WrittenPart):
     """Stream to which each micro-batch is appended once, with the options of `[sink]`.
-
-    Args:
-        job: The job, with its configuration.
 
     Raises:
         OptionError: An option cannot be used.

@@ -76,8 +76,10 @@ def prepare(settings: SparkSettings, short_lived: bool = False) -> None:
         os.environ["SPARK_SUBMIT_OPTS"] = " ".join([*filter(None, java_options), _SHORT_LIVED])
     # For spark-env.sh, which drops two warnings. Spark has it on the class path: Java then uses no archive (S77).
     has_archive = any(option.startswith(_CLASS_ARCHIVE) for option in java_options)
-    if not has_archive and _user_conf_folder() is None and (folder := _path_without_blanks(CONF)) is not None:
-        os.environ["SPARK_CONF_DIR"] = folder
+    # Spark's scripts support no blanks in it.
+    folders = [path for path in (str(CONF), os.path.relpath(CONF)) if " " not in path]
+    if not has_archive and _user_conf_folder() is None and folders:
+        os.environ["SPARK_CONF_DIR"] = folders[0]
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if settings.master.startswith("local"):  # on a cluster, Python may have another path
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -104,11 +106,6 @@ def _user_conf_folder() -> Path | None:
         return Path(conf_dir) if Path(conf_dir).resolve() != CONF.resolve() else None
     home_conf = Path(os.environ.get("SPARK_HOME", ""), "conf")
     return home_conf if os.environ.get("SPARK_HOME") and (home_conf / "spark-defaults.conf").exists() else None
-
-
-def _path_without_blanks(folder: Path) -> str | None:
-    """Return the absolute or relative path if it has no blank, which Spark's scripts do not support, else None."""
-    return next((path for path in (str(folder), os.path.relpath(folder)) if " " not in path), None)
 
 
 def _flat(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:

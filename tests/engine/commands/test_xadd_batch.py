@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from spark_streams.base.ids import U64_MAX
 from spark_streams.engine.commands import new_engine
 from spark_streams.engine.journal import Journal
-from spark_streams.engine.resp.replies import encode
 from spark_streams.engine.resp.request_parser import RequestParser
+from spark_streams.engine.resp.wire_replies import encode
 from spark_streams.engine.resp.xadd_batch import BackgroundShapeMaker, Shapes, XaddBatch, find_batch
 from spark_streams.engine.store.id_ranges import IdRuns
 from spark_streams.engine.store.stream import StoredStream

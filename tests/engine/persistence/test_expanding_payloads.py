@@ -10,7 +10,7 @@ import pytest
 
 from spark_streams.engine.persistence.rdb import STREAM_2, most_elements, pack, put_id, put_length, put_string
 from tests.engine.persistence.test_crashes import FILE
-from tests.engine.persistence.test_dump import sealed, wide_nodes
+from tests.engine.persistence.test_stream_payload import sealed, wide_nodes
 from tests.engine.state import Inside
 from tests.engine.wire import Failed, wire
 from tools.servers.server import Server

@@ -15,8 +15,7 @@ from spark_streams.engine.commands import add_batch
 from spark_streams.engine.core import Engine
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.resp.xadd_batch import Shapes
-from spark_streams.engine.server.client_connection import ClientConnection
-from spark_streams.engine.server.connection_set import Connections
+from spark_streams.engine.server.client_connections import ClientConnection, Connections
 from spark_streams.engine.store.stream import StoredStream
 from tests.engine.wire import command
 from tests.seeds import TIMES

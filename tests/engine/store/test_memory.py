@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_streams.engine.store.remembered_messages import Idempotence
-from tests.engine.persistence.test_dump import serving
+from tests.engine.persistence.test_stream_payload import serving
 from tests.engine.state import Inside
 from tests.engine.wire import Wire, command, wire
 from tools.waiting import until

@@ -38,7 +38,7 @@ class Deltalake:
     def writer(self, table: str, application: str | None, number: int, schema: pa.Schema) -> Write:
         """What a task runs that writes a batch."""
         path = str(self._folder / table)
-        return deltalake_table._writer(deltalake_table._Batch(path, [], {}, application, number), schema)
+        return deltalake_table._writer(deltalake_table._DeltaBatch(path, [], {}, application, number), schema)
 
 
 class Pyiceberg:

@@ -199,8 +199,9 @@ def test_deltalake_keeps_each_value(
     values = [value for value in values if value not in ("", NULL_FOLDER)]
     numbers = pa.array(range(len(values)), pa.int32())
     page = pa.record_batch([pa.array(values, page.schema.types[0]), numbers], page.schema)
-    table: Any = DeltalakeTable(None, str(tmp_path / "t"), ["k"], {}, "table", Compaction(2, 1))  # type: ignore[arg-type]
-    table.prepare(new_table(columns_of(name)))
+    config = TableConfig("table", "deltalake", str(tmp_path / "t"), partition_by=["k"], compaction=Compaction(2, 1))
+    table: Any = DeltalakeTable(None, config, "table")  # type: ignore[arg-type]
+    table.prepare(new_table(columns_of(name)), None)
     for number in (0, 0):
         table.write(page, number)
         assert_kept("deltalake", name, values, Deltalake(tmp_path).rows("t"))
@@ -238,8 +239,9 @@ def test_pyiceberg_keeps_each_value(without_spark: None, tmp_path: Path, name: s
         numbers = pa.array(range(len(values)), pa.int32())
         page = pa.record_batch([pa.array(values, page.schema.types[0]), numbers], page.schema)
     kind = Pyiceberg(tmp_path)
-    table: Any = PyicebergTable(None, kind.place("t"), ["k"], "table")  # type: ignore[arg-type]
-    table.prepare(new_table(columns_of(name)))
+    config = TableConfig("table", "pyiceberg", name="shop.t", partition_by=["k"], options=kind.options, catalog="lake")
+    table: Any = PyicebergTable(None, config, "table")  # type: ignore[arg-type]
+    table.prepare(new_table(columns_of(name)), None)
     for number in (0, 0):
         table.write(page, number)
         assert_kept("pyiceberg", name, values, kind.rows("t"))

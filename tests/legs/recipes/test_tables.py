@@ -433,7 +433,8 @@ def compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
     def opened(every: int, keep: int | None = None) -> DeltalakeTable:
         none: Any = None
-        return DeltalakeTable(none, str(tmp_path / "t"), [], {}, "table", Compaction(every, keep))
+        config = TableConfig("table", "deltalake", str(tmp_path / "t"), compaction=Compaction(every, keep))
+        return DeltalakeTable(none, config, "table")
 
     return opened
 

@@ -13,8 +13,8 @@ import hiredis
 from spark_streams.engine.client import Client
 from spark_streams.engine.commands import new_engine
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import Reply, encode
 from spark_streams.engine.resp.request_parser import Request
+from spark_streams.engine.resp.wire_replies import Reply, encode
 from spark_streams.engine.resp.xadd_batch import Shapes
 from tools.simulation.in_process.refusals import Refusals
 

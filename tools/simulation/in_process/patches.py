@@ -20,7 +20,7 @@ from spark_streams.connector.wire.connection.sockets import Lost, TooMuchError
 from spark_streams.engine.commands.server import info
 from spark_streams.engine.commands.values import plain_values
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import bulks
+from spark_streams.engine.resp.wire_replies import bulks
 from spark_streams.engine.store import keyspace
 from tools.simulation.in_process.core import CLOCKS, Core, Line
 

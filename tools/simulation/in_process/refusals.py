@@ -19,7 +19,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import Command, find_by_name
 from spark_streams.engine.core import Engine
 from spark_streams.engine.faults import REFUSALS, Refusal, applies
-from spark_streams.engine.resp.replies import CommandError, Reply
+from spark_streams.engine.resp.wire_replies import CommandError, Reply
 
 NOPERM = "NOPERM"  # of no state: any command
 STATES = {

@@ -11,7 +11,17 @@ from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.command_arguments import integer_of, syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.persistence.aof_writer import PersistenceError
-from spark_streams.engine.resp.replies import EMPTY_ARRAY, OK, Array, CommandError, Reply, bulk, bulks, integer, simple
+from spark_streams.engine.resp.wire_replies import (
+    EMPTY_ARRAY,
+    OK,
+    Array,
+    CommandError,
+    Reply,
+    bulk,
+    bulks,
+    integer,
+    simple,
+)
 
 
 @command("time", 1, "fast loading")

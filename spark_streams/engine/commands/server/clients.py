@@ -8,7 +8,7 @@ from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, Cl
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.command_arguments import help_lines, integer_of, name_of, syntax_error
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import (
+from spark_streams.engine.resp.wire_replies import (
     NIL,
     OK,
     Array,

@@ -19,7 +19,7 @@ from spark_streams.engine.faults import REFUSALS, Faults
 from spark_streams.engine.persistence.aof_loader import CorruptFileError
 from spark_streams.engine.persistence.aof_writer import PersistenceError
 from spark_streams.engine.persistence.stream_payload import dump, load
-from spark_streams.engine.resp.replies import OK, CommandError, Reply
+from spark_streams.engine.resp.wire_replies import OK, CommandError, Reply
 from spark_streams.engine.store.stream import StoredStream
 
 _LATEST = 2**53  # milliseconds; IDs and deadlines of a later clock would not be exact in clients that use floats

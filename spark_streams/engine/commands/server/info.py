@@ -13,7 +13,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import COMMANDS, Command, command, every_command, keys_of
 from spark_streams.engine.commands.command_arguments import any_pattern_of, syntax_error
 from spark_streams.engine.core import REDIS_VERSION, Engine
-from spark_streams.engine.resp.replies import (
+from spark_streams.engine.resp.wire_replies import (
     NIL_ARRAY,
     OK,
     Array,

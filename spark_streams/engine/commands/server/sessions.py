@@ -6,7 +6,7 @@ from spark_streams.engine.client import REPLY_ON, Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.command_arguments import database_of, integer_of, name_of, syntax_error
 from spark_streams.engine.core import REDIS_VERSION, Engine
-from spark_streams.engine.resp.replies import (
+from spark_streams.engine.resp.wire_replies import (
     NIL_ARRAY,
     OK,
     PONG,

@@ -16,7 +16,7 @@ from spark_streams.engine.commands.command_arguments import (
     syntax_error,
 )
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import (
+from spark_streams.engine.resp.wire_replies import (
     HEADERS,
     NIL,
     NIL_ARRAY,

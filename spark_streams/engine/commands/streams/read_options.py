@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.engine.commands.command_arguments import integer_of, syntax_error
-from spark_streams.engine.resp.replies import CommandError
+from spark_streams.engine.resp.wire_replies import CommandError
 from spark_streams.engine.store.node_list import Slice
 
 

@@ -17,7 +17,7 @@ from spark_streams.engine.commands.streams.pending_entries import MAX_DELIVERIES
 from spark_streams.engine.commands.streams.read_options import ReadArguments, ReplyQuota, parse
 from spark_streams.engine.commands.streams.stream_entries import Entries
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import (
+from spark_streams.engine.resp.wire_replies import (
     NIL_ARRAY,
     Array,
     CommandError,

@@ -7,7 +7,7 @@ from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.command_arguments import BAD_ID, entry_id, integer_of, syntax_error
 from spark_streams.engine.commands.streams.stream_entries import POLICIES
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import Array, CommandError, Reply, integer
+from spark_streams.engine.resp.wire_replies import Array, CommandError, Reply, integer
 from spark_streams.engine.store import entryid, references
 from spark_streams.engine.store.group import StoredGroup
 from spark_streams.engine.store.references import REMOVED, UNKNOWN, Policy

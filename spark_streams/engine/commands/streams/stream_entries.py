@@ -13,7 +13,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.command_arguments import BAD_ID, entry_id, integer_of, interval, syntax_error
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import (
+from spark_streams.engine.resp.wire_replies import (
     EMPTY_ARRAY,
     NIL,
     NIL_ARRAY,

@@ -9,7 +9,7 @@ from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.command_arguments import BAD_ID, any_entry_id, entry_id, help_lines, integer_of
 from spark_streams.engine.commands.streams.stream_entries import Entries
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import NIL, OK, Array, CommandError, Map, Reply, bulk, integer, simple
+from spark_streams.engine.resp.wire_replies import NIL, OK, Array, CommandError, Map, Reply, bulk, integer, simple
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.group import StoredGroup
 from spark_streams.engine.store.keyspace import existing

@@ -11,7 +11,7 @@ from spark_streams.engine.persistence import aof_snapshot
 from spark_streams.engine.persistence.rdb import BadDataError, TooLargeError, TooManyElementsError
 from spark_streams.engine.persistence.stream_payload import OtherTypeError, WrongVersionError, load
 from spark_streams.engine.persistence.stream_payload import dump as payload_of
-from spark_streams.engine.resp.replies import NIL, OK, CommandError, Reply, bulk
+from spark_streams.engine.resp.wire_replies import NIL, OK, CommandError, Reply, bulk
 from spark_streams.engine.store.keyspace import size_of
 from spark_streams.engine.store.stream import StoredStream
 

@@ -12,7 +12,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.command_arguments import cursor_of, database_of, integer_of, pattern_of, syntax_error
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import NIL, OK, Array, CommandError, Reply, bulk, bulks, integer, simple
+from spark_streams.engine.resp.wire_replies import NIL, OK, Array, CommandError, Reply, bulk, bulks, integer, simple
 from spark_streams.engine.store.keyspace import TYPE_NAMES, Database, Value, existing, size_of
 from spark_streams.engine.store.stream import StoredStream
 

@@ -13,7 +13,7 @@ from spark_streams.engine.client import Client, Waiter
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.command_arguments import NOT_INTEGER, cursor_of, integer_of, pattern_of, syntax_error
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import (
+from spark_streams.engine.resp.wire_replies import (
     NIL,
     NIL_ARRAY,
     OK,

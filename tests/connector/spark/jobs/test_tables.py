@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from spark_streams.connector.errors import ConfigError, TableError
-from spark_streams.jobs.output.table_config import OutputWriter, TableConfig
+from spark_streams.jobs.output.owned_table import OutputWriter
+from spark_streams.jobs.output.table_config import TableConfig
 
 pytestmark = pytest.mark.spark
 

@@ -1,0 +1,81 @@
+"""A table that a job writes: what each format can do, and how a query comes to own it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from spark_streams.jobs.output.ownership import Owner
+from spark_streams.jobs.output.table_columns import TableFit
+
+if TYPE_CHECKING:
+    from spark_streams.jobs.output.table_config import TableConfig
+
+
+class OutputWriter(Protocol):
+    """Destination of micro-batches."""
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch of the query that runs on this thread."""
+
+
+class OwnableTable(ABC):
+    """A table with columns, and with the query that writes it."""
+
+    def __init__(self, spark: SparkSession, config: TableConfig, transaction: str | None = None) -> None:
+        """transaction: name of this output within the query, for tables that record which batches they have; None: each
+        row at least once."""
+        self._spark = spark
+        self._place = config.place  # path or name
+        self._keys = config.partition_by  # columns that partition the table
+        self._kind = config.kind
+        self._options = dict(config.options)
+        self._compaction = config.compaction
+        self._transaction = transaction
+
+    @abstractmethod
+    def columns(self) -> StructType | None:
+        """Return the columns, None if there is no table yet or they cannot be known. Raises TableError, also if the
+        table has another layout."""
+
+    @abstractmethod
+    def owner(self) -> Owner | None:
+        """Return who writes the table, None if it does not say."""
+
+    @abstractmethod
+    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
+        """Give the table its columns, and its owner unless that is None, before the first micro-batch is written."""
+
+    def sweep(self, number: int) -> None:  # noqa: B027 - most formats handle files of a killed run themselves
+        """Remove what a killed run of this query has left. number: of the first batch, which it may have begun."""
+
+    @abstractmethod
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch of the query that runs on this thread."""
+
+
+class OwnedTable:
+    """A table that the query owns from its first micro-batch on, and whose rows are fitted to its columns.
+
+    Only the query that holds the lease of its group has a micro-batch. So what is found before the first one is of an
+    earlier run, and no other run of the query writes.
+    """
+
+    def __init__(self, table: OwnableTable, fit: TableFit, claim: Callable[[], Owner | None]) -> None:
+        """claim: checks the table's owner, and returns this query as the owner, None if the table has none."""
+        self.fit = fit
+        self._table, self._claim = table, claim
+        self._is_owned = False
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """Write one micro-batch of the query that runs on this thread."""
+        if not self._is_owned:
+            self._table.prepare(self.fit, self._claim())
+            self._claim()  # of two queries that start together, one is recorded
+            self._table.sweep(number)
+            self._is_owned = True
+        self._table.write(self.fit.fit(rows), number)
