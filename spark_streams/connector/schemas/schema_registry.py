@@ -7,7 +7,8 @@ A registry that is away (no connection, no answer in time, 5xx, 429) is waited f
 an answer that is no registry's stop the query at once.
 
 An ID or a subject is unknown by HTTP 404 with an error code 404xx. Any other answer without a schema is no registry's:
-if it made dead letters, a wrong URL would make them of all entries.
+if it made dead letters, a wrong URL would make them of all entries. Where this process has read a schema, the URL is
+right: then HTTP 400, 404 and 422 are about the ID.
 
 Anyone may write values with any IDs. So IDs are asked for at once, and at most MOST_UNKNOWN of them in a minute.
 """
@@ -33,6 +34,8 @@ from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE, Patie
 from spark_streams.connector.wire.connection.retry import Backoff
 
 _UNKNOWN_FOR = 60.0  # seconds until an unknown ID is asked for again: a replica of a registry may lag
+_LARGEST_ID = 2**31 - 1  # a larger one is unknown without a request: registries cannot parse it
+_OF_AN_ID = (http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.NOT_FOUND, http.HTTPStatus.UNPROCESSABLE_ENTITY)
 MOST_UNKNOWN = 1_000  # IDs that are remembered for this time: others are unknown without a request
 MOST_AT_ONCE = 16  # requests
 MOST_KEPT = 10_000  # of what values may name: a value may hold any ID
@@ -88,7 +91,7 @@ class Registry:
 
     def _ask_for(self, schema_ids: Sequence[int]) -> None:
         """Ask for those IDs whose answers are not known."""
-        new = [schema_id for schema_id in schema_ids if schema_id not in self._schemas]
+        new = [schema_id for schema_id in schema_ids if schema_id not in self._schemas and schema_id <= _LARGEST_ID]
         if not new:
             return
         now = self.clock()
@@ -214,7 +217,9 @@ class Registry:
                 "login='module:function' of a user who may read schemas"
             )
         code = answer.get("error_code") if isinstance(answer, dict) else None
-        if status != http.HTTPStatus.NOT_FOUND or not isinstance(code, int) or code // 100 != 404:
+        if status == http.HTTPStatus.NOT_FOUND and isinstance(code, int) and code // 100 == 404:
+            return
+        if not (self._schemas and path.startswith("/schemas/ids/") and status in _OF_AN_ID):
             raise RegistryError(
                 f"{self.url}{path} answered HTTP {status}, as no schema registry does: expected is a schema, or HTTP "
                 "404 with an error_code of 404xx; registry= must be the root of the registry"

@@ -88,21 +88,38 @@ WITHOUT_A_CODE = [
 
 
 @pytest.mark.parametrize("answer", WITHOUT_A_CODE)
-@pytest.mark.parametrize("has_schemas", [False, True])
 def test_an_answer_without_a_code_is_no_registrys_and_stops_the_query(
-    registry: RegistryServer, has_schemas: bool, answer: tuple[int, object]
+    registry: RegistryServer, answer: tuple[int, object]
 ) -> None:
     """Else a wrong URL would make dead letters of all entries. The error names URL, status and what was expected."""
     registry.unknown = answer
     client = Registry(registry.url, patience=QUICK)
-    if has_schemas:
-        registry.add(1, FIRST)
-        assert client.schema(1) is not None
     expected = (
         f"{registry.url}/schemas/ids/7 answered HTTP {answer[0]}, as no schema.* expected is a schema, or HTTP 404"
     )
     with pytest.raises(RegistryError, match=expected):
         client.schema(7)
+
+
+@pytest.mark.parametrize("answer", WITHOUT_A_CODE)
+def test_an_answer_without_a_code_is_an_unknown_id_where_a_schema_was_read(
+    registry: RegistryServer, answer: tuple[int, object]
+) -> None:
+    """Anyone may write a value with any ID: it does not stop a query whose registry is known to be one."""
+    registry.unknown = answer
+    registry.add(1, FIRST)
+    client = Registry(registry.url, patience=QUICK)
+    assert client.schema(1) is not None
+    assert client.schema(7) is None
+
+
+def test_an_id_that_no_registry_can_have_is_unknown_without_a_request(registry: RegistryServer) -> None:
+    """Confluent's registry answers 404 without a code to an ID that is no 32-bit number with a sign."""
+    registry.unknown = (404, {"error_code": 404})
+    client = Registry(registry.url, patience=QUICK)
+    for schema_id in (2**31, 2**32 - 1):
+        assert client.schema(schema_id) is None
+    assert registry.requests.total() == 0
 
 
 @pytest.mark.in_turn
