@@ -14,7 +14,7 @@ from spark_streams.base.times import from_milliseconds
 from spark_streams.base.units import count, duration, rate, sparkline
 from spark_streams.connector.admin.groups import SHOWN
 from spark_streams.connector.lag.survey import ConsumerLag, GroupLag
-from spark_streams.operations.monitor.rates import UNKNOWN, Key, LagHistory, Rates
+from spark_streams.operations.monitor.rates import UNKNOWN, Key, Rates, SurveyHistory
 
 _LEAST = 6  # columns of the screen
 
@@ -66,7 +66,7 @@ class Title:
 class Board:
     """One screen: the groups that are furthest behind, and below them as many consumers as fit."""
 
-    def __init__(self, title: Title, history: LagHistory, height: int | None = None) -> None:
+    def __init__(self, title: Title, history: SurveyHistory, height: int | None = None) -> None:
         self._title = title
         self._history = history
         self._height = height

@@ -28,7 +28,7 @@ class Rates:
 UNKNOWN = Rates(None, None, None)
 
 
-class LagHistory:
+class SurveyHistory:
     """The last `size` snapshots. Rates are computed over `window` snapshots."""
 
     def __init__(self, size: int = 120, window: int = 3) -> None:

@@ -13,7 +13,7 @@ from spark_streams.base.units import count, duration, rate, short, sparkline
 from spark_streams.connector.lag.survey import ConsumerLag, GroupLag, StreamSummary, Survey
 from spark_streams.operations.commands.look.monitor import ServerWatch
 from spark_streams.operations.monitor.board import Board, Title, shorten, widths
-from spark_streams.operations.monitor.rates import LagHistory, Rates, rates_between
+from spark_streams.operations.monitor.rates import Rates, SurveyHistory, rates_between
 from tests.operations.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
 from tools.servers.server import Server
 
@@ -47,7 +47,7 @@ def test_rates_that_cannot_be_known_are_not_invented(before: Survey) -> None:
 
 
 def test_a_history_keeps_the_last_looks_and_averages_over_a_few() -> None:
-    history = LagHistory(size=4, window=2)
+    history = SurveyHistory(size=4, window=2)
     for second, added in enumerate([0, 10, 40, 100, 200]):
         history.add(seen(second, added, added, added))
     assert history.rates()["s", "g"].added == 80.0
@@ -68,7 +68,7 @@ def test_numbers_for_people() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_a_narrow_board_loses_columns_and_no_digits(width: int) -> None:
-    history = LagHistory()
+    history = SurveyHistory()
     for second in range(5):
         history.add(seen(second, 1000 * second, 500 * second, 12_345_678, 7))
     console = Console(width=width, height=24, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
@@ -93,7 +93,7 @@ def shown(board: Board, width: int, height: int = 24) -> str:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
 def test_long_names_give_way_to_numbers_and_keep_both_ends(width: int) -> None:
-    history = LagHistory()
+    history = SurveyHistory()
     consumers = (ConsumerLag("executor-17.internal.example.com-4242", 12, 120, 864_000_000),)
     for second in range(3):
         groups = tuple(
@@ -142,7 +142,7 @@ def test_a_long_name_keeps_both_ends() -> None:
 
 
 def test_an_outage_is_shown_within_the_screen_and_that_the_numbers_are_old() -> None:
-    history = LagHistory()
+    history = SurveyHistory()
     groups = tuple(GroupLag(f"s{at}", "g", 9, False, at, 1, 0, "1-0", 0, ()) for at in range(50))
     history.add(Survey(0, (), groups))
     trouble = f"no stream server answers at redis://{LONG}:6379/0: Error 111 connecting; trying again"
@@ -169,7 +169,7 @@ def test_groups_with_active_consumers_are_first_on_the_board() -> None:
         )
         for name, lag, idle in (("left", 900, 3 * day), ("read", 5, 10), ("never", 800, 0), ("done", 0, 20))
     ]
-    history = LagHistory()
+    history = SurveyHistory()
     history.add(Survey(1000, (StreamSummary("s", 900, 900, "1-0"),), tuple(groups)))
     console = Console(width=120, height=40, record=True, file=io.StringIO())
     console.print(Board(Title("here", "Redis 8", 1000), history))
@@ -180,7 +180,7 @@ def test_groups_with_active_consumers_are_first_on_the_board() -> None:
 
 
 def test_without_groups_the_board_shows_the_streams() -> None:
-    history = LagHistory()
+    history = SurveyHistory()
     history.add(Survey(0, (), ()))
     assert "the server holds no streams" in shown(Board(Title("redis://h", "Redis 7", 1000), history), 80)
     history.add(Survey(1, (StreamSummary("s", 1, 1, "1-0"),), ()))
@@ -193,7 +193,7 @@ def test_without_groups_the_board_shows_the_streams() -> None:
 
 @pytest.mark.parametrize("number", [1, 3, 5, 6, 7, 100])
 def test_a_board_is_no_higher_than_its_screen_and_names_cannot_draw_on_it(number: int) -> None:
-    history = LagHistory()
+    history = SurveyHistory()
     groups = tuple(
         GroupLag(f"s{at}\x1b[2J[red]", "g", at, False, at, 1, 0, "1-0", 0, (ConsumerLag("c", 1, 1, 1),))
         for at in range(number)

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import CopyFileError
-from spark_streams.operations.transfer import entry_files as files
+from spark_streams.operations.transfer import entry_files
 from spark_streams.operations.transfer.transferred import TransferEntry
 from tests.operations.transfer.conftest import Rstream
 from tests.operations.transfer.test_copy import ROOT, content
@@ -28,7 +28,7 @@ PAIR = [[(b"a", b"b")]]
 
 
 def read(file: Path) -> list[TransferEntry]:
-    return [entry for page in files.read_file(str(file)) for entry in page]
+    return [entry for page in entry_files.read_file(str(file)) for entry in page]
 
 
 def shared(values: pa.Array, rows: int, per_row: int = 1) -> pa.Table:
@@ -77,8 +77,8 @@ def parts_of_one_line(part: bytes) -> Callable[[Path], None]:
 _READ = """
 import resource, sys
 from spark_streams.connector.errors import CopyFileError
-from spark_streams.operations.transfer import files, parquet
-parquet.MOST_MEMORY = files.MOST_MEMORY = int(sys.argv[2]) << 20
+from spark_streams.operations.transfer import entry_files, parquet
+parquet.MOST_MEMORY = entry_files.MOST_MEMORY = int(sys.argv[2]) << 20
 
 
 def peak():  # getrusage has that of the process that started this one
@@ -88,7 +88,7 @@ def peak():  # getrusage has that of the process that started this one
 
 limits, before = resource.getrlimit(resource.RLIMIT_AS), peak()
 try:
-    print(sum(map(len, files.read_file(sys.argv[1]))), "entries")
+    print(sum(map(len, entry_files.read_file(sys.argv[1]))), "entries")
 except CopyFileError as error:
     print(error.message)
 assert resource.getrlimit(resource.RLIMIT_AS) == limits
@@ -137,14 +137,14 @@ def test_a_value_that_many_rows_share_is_read_without_the_memory_of_all(tmp_path
     assert file.stat().st_size < 10_000
     result, peak = measured(file, 256)
     assert (result, peak < 128) == ("1000 entries", True)
-    assert all(len(page) < 30 for page in files.read_file(str(file)))
+    assert all(len(page) < 30 for page in entry_files.read_file(str(file)))
 
 
 def test_a_line_has_a_longest_length(
     client: redis.Redis, rstream: Rstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lines before it are imported."""
-    monkeypatch.setattr(files, "LONGEST", 1_000)
+    monkeypatch.setattr(entry_files, "LONGEST", 1_000)
     file = tmp_path / "s.jsonl"
     line = b'{"id":"1-1","fields":{"a":"%s"}}\n'
     file.write_bytes(line % (b"x" * (1_000 - len(line % b""))))

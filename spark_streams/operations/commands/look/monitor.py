@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_streams.connector.lag.survey import Survey
     from spark_streams.connector.wire.connection.server import Server
     from spark_streams.operations.monitor.board import Title
-    from spark_streams.operations.monitor.rates import LagHistory
+    from spark_streams.operations.monitor.rates import SurveyHistory
 
 
 # What INFO calls a server's version, and the server's name.
@@ -100,11 +100,11 @@ class ServerWatch:
     def __init__(self, url: str, names: tuple[str, ...], group: str | None, interval_ms: int) -> None:
         from spark_streams.connector.admin.streams import info
         from spark_streams.operations.monitor.board import Title
-        from spark_streams.operations.monitor.rates import LagHistory
+        from spark_streams.operations.monitor.rates import SurveyHistory
 
         self._url, self._names, self._group = url, names, group
         self.interval = interval_ms / 1000
-        self.history: LagHistory = LagHistory()
+        self.history: SurveyHistory = SurveyHistory()
         self._server: Server | None = connect(url)
         [reply] = self._server.pipeline([("INFO", "server")])
         # A user with rights for stream commands only may not send INFO.
