@@ -151,11 +151,6 @@ class Criteria:
             first, last = max(first, min(self.ids)), min(last, max(self.ids))
         return first, last
 
-    @property
-    def is_unrestricted(self) -> bool:
-        """Whether every dead letter within the range matches."""
-        return not (self.streams or self.reasons or self.stages or self.errors or self.fields or self.ids)
-
     def mask(self, page: DeadLetterPage) -> Mask:
         """Return per row whether it matches, without the range of IDs."""
         mask = np.ones(page.count, np.bool_)

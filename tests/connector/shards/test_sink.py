@@ -52,7 +52,7 @@ def test_a_key_of_any_type_is_sharded_by_its_text(server: Server) -> None:
     for name, (column, texts) in columns.items():
         checked = options(server.url, stream=name, shards="5", shardBy="key")
         rows = pa.RecordBatch.from_pydict({"key": column, "n": pa.array([0, 1])})
-        Destination.from_options(checked).check(rows.schema)
+        Destination.from_options(checked).check_columns(rows.schema)
         append([rows], checked, None)
         with server.client(decode_responses=True) as client:
             for n, text in enumerate(texts):
@@ -63,10 +63,10 @@ def test_a_key_of_any_type_is_sharded_by_its_text(server: Server) -> None:
 def test_columns_that_do_not_fit(server: Server) -> None:
     to = Destination.from_options(options(server.url, shards="4", shardBy="kye"))
     with pytest.raises(InvalidOptionError, match="shardBy='kye' names a column .* Did you mean 'key'"):
-        to.check(frame(ROWS).schema)
+        to.check_columns(frame(ROWS).schema)
     fields = pa.schema([("_fields", pa.map_(pa.string(), pa.string()))])
     with pytest.raises(SchemaError, match="holds several fields"):
-        Destination.from_options(options(server.url, shards="4", shardBy="_fields")).check(fields)
+        Destination.from_options(options(server.url, shards="4", shardBy="_fields")).check_columns(fields)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 9])

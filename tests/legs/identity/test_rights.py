@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, TaskResult
+from click.testing import CliRunner, Result
 
 from spark_streams import dead_letters
 from spark_streams.cli import main
@@ -67,7 +67,7 @@ def filled(empty: Server) -> Server:
     return empty
 
 
-def rstream(server: Server, line: str) -> TaskResult:
+def rstream(server: Server, line: str) -> Result:
     return CliRunner().invoke(main, line.split(), env={"RSTREAM_URL": server.url})
 
 

@@ -4,7 +4,6 @@
                     number before; if the key is lost, numbers continue from the clock
 
 A run's name begins with its number, so names sort in the order in which runs began, independent of the drivers' clocks.
-(Names that begin with a digit are from the first version, which used the driver's clock. They sort below all others.)
 """
 
 from __future__ import annotations
