@@ -1,71 +1,53 @@
-"""The model of the core and the product do the same, lose no entry, read none twice and stop for no false reason; and
-the histories see rules that do."""
+"""The model of the core and the product do the same, and the model loses no entry, reads none twice and stops for no
+false reason; and the plans see rules that do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import redis
 
 from spark_streams.connector.source.trigger import observe
 from tests.seeds import TIMES
-from tools.day_seed import first_seed
 from tools.simulation.core_model import source
-from tools.simulation.core_model.clients import InProcess, Scenario
-from tools.simulation.core_model.facts import Id, Look, Offset, is_older
-from tools.simulation.core_model.product import Product, differences, trace_of
-from tools.simulation.core_model.scenarios import ALIKE, BASE, OF_THE_PRODUCT, SCENARIOS, kind_of, limit_of
+from tools.simulation.core_model.facts import Id, Offset, is_older
+from tools.simulation.core_model.scenarios import ALIKE, BASE, SCENARIOS, Scenario, differences, failures
 from tools.simulation.core_model.source import Source
-from tools.simulation.core_model.world import MODEL, Model, World
+from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.patched import product
 
-NAMES = sorted({scenario.name for scenario in SCENARIOS})
-SERVER = InProcess()
-PRODUCT = Product(SERVER)
-SEEDS_OF_ALL = min(TIMES, 3)  # of later seeds, one in some hundred histories is neither clean nor explained by a limit
-RENEWED, SEEDS = Scenario("new checkpoint", BASE["new checkpoint"]), 15
+SERVER = ProcessServer()
+RENEWED = Scenario("new checkpoint", BASE["new checkpoint"])
 
 
 @pytest.fixture(scope="module")
-def product() -> Iterator[Product]:
-    """Its patches take as long as a history."""
-    with PRODUCT.installed():
-        yield PRODUCT
+def client() -> Iterator[redis.Redis]:
+    """A client of the server, while the product is patched."""
+    with product(SERVER), SERVER.client(decode_responses=True) as made:
+        yield made
 
 
-def failures(scenario: Scenario, seeds: range, subject: Model | Product = MODEL) -> set[str]:
-    """The kinds of what goes wrong in these histories, without what a limit explains."""
-    kinds: set[str] = set()
-    for seed in seeds:
-        world = World(SERVER, seed, scenario, subject)
-        world.run()
-        kinds |= {kind for kind in map(kind_of, world.wrong) if not limit_of(kind)}
-    return kinds
+def kinds(client: redis.Redis, scenario: Scenario, seeds: range, is_model: bool = True) -> set[str]:
+    """The kinds of what goes wrong in these runs, without what a limit explains."""
+    return {failure.kind for seed in seeds for failure in failures(SERVER, client, scenario, seed, is_model)}
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("name", NAMES)
-def test_only_limits_explain_what_goes_wrong(name: str) -> None:
-    """Strict and lenient, in the model."""
-    for scenario in (one for one in SCENARIOS if one.name == name):
-        assert failures(scenario, range(SEEDS_OF_ALL)) == set(), scenario
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_only_limits_explain_what_goes_wrong_in_the_model(client: redis.Redis, scenario: Scenario) -> None:
+    """It may be killed before and after each of its requests."""
+    assert kinds(client, scenario, range(3 * TIMES)) == set()
 
 
 @pytest.mark.random
 @pytest.mark.parametrize("scenario", ALIKE, ids=str)
-def test_the_product_does_what_the_model_does(product: Product, scenario: Scenario) -> None:
+def test_the_product_does_what_the_model_does(client: redis.Redis, scenario: Scenario) -> None:
     """The same offsets, rows and errors, and at each idle trigger the same group and pending entries."""
     for seed in range(TIMES):
-        assert differences(product, seed, scenario) == []
-
-
-@pytest.mark.random
-@pytest.mark.parametrize("name", sorted({scenario.name for scenario in OF_THE_PRODUCT}))
-def test_only_limits_explain_what_goes_wrong_in_the_product(product: Product, name: str) -> None:
-    """It may be killed before and after each of its requests. One of the modes a day, or all with more seeds."""
-    scenarios = [scenario for scenario in OF_THE_PRODUCT if scenario.name == name]
-    for scenario in scenarios if TIMES > 1 else [scenarios[first_seed() % len(scenarios)]]:
-        assert failures(scenario, range(SEEDS_OF_ALL), product) == set(), scenario
+        assert differences(SERVER, client, scenario, seed) == []
 
 
 def begins_at_the_mark(patch: pytest.MonkeyPatch) -> None:
@@ -102,26 +84,37 @@ def compares_the_first_batch_with_its_begin(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Source, "_require_newest", compared)
 
 
-def test_all_rules_of_a_new_checkpoint_together_stop_no_query() -> None:
-    """The same histories as below."""
-    assert failures(RENEWED, range(SEEDS)) == set()
+def test_all_rules_of_a_new_checkpoint_together_stop_no_query(client: redis.Redis) -> None:
+    """The same runs as below."""
+    assert kinds(client, RENEWED, range(10)) == set()
+    assert kinds(client, RENEWED, range(27, 28)) == set()
+
+
+LOST, OLDER = (
+    "false alarm | DataLossError: stream _: the server has lost",
+    "false alarm | DataLossError: the checkpoint is",
+)
 
 
 @pytest.mark.parametrize(
-    ("breaks", "first", "kind"),
+    ("breaks", "seed", "kind"),
     [
-        (begins_at_the_mark, 0, "false alarm ENTRIES_LOST"),
-        (keeps_the_mark_of_a_begin, 25, "read twice"),
-        (counts_anew, 0, "false alarm CHECKPOINT_OLDER"),
-        (compares_the_first_batch_with_its_begin, 29, "false alarm CHECKPOINT_OLDER"),
+        (begins_at_the_mark, 27, LOST),
+        (keeps_the_mark_of_a_begin, 27, LOST),
+        (counts_anew, 1, OLDER),
+        (compares_the_first_batch_with_its_begin, 5, OLDER),
     ],
 )
 def test_a_new_checkpoint_needs_each_of_its_rules(
-    monkeypatch: pytest.MonkeyPatch, breaks: Callable[[pytest.MonkeyPatch], None], first: int, kind: str
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    breaks: Callable[[pytest.MonkeyPatch], None],
+    seed: int,
+    kind: str,
 ) -> None:
-    """Without one of them, some history of a strict query stops although nothing is lost, or reads an entry twice."""
+    """Without one of them, some run of a strict query stops although nothing is lost."""
     breaks(monkeypatch)
-    assert any(failure.startswith(kind) for failure in failures(RENEWED, range(first, first + SEEDS)))
+    assert any(failure.startswith(kind) for failure in kinds(client, RENEWED, range(seed, seed + 1)))
 
 
 # -- what model and product have in common, and what happens without it ------------------------------------------------
@@ -131,67 +124,29 @@ def scenario_of(name: str, in_step: bool = True, strict: bool = True) -> Scenari
     return Scenario(name, BASE[name], strict, in_step=in_step)
 
 
-def test_a_server_that_forgets_its_counter_is_counted_again(product: Product, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a query of a shared group stops after a failover of Redis 7.0, although nothing is lost."""
-    forgotten = scenario_of("counter forgotten", in_step=False)
-    for subject in (MODEL, product):
-        silent = [seed for seed in range(6) if not stops_of(forgotten, seed, subject)]
-        with monkeypatch.context() as patch:
-            patch.setattr(source, "has_forgotten", lambda start, look: False)
-            patch.setattr(observe, "has_forgotten", lambda at, look: False)
-            assert [seed for seed in silent if stops_of(forgotten, seed, subject)]
+def steps_of(client: redis.Redis, scenario: Scenario, seed: int, is_model: bool) -> tuple[list[Any], list[str]]:
+    """The steps of a run, and what goes wrong in it."""
+    steps: list[Any] = []
+    wrong = failures(SERVER, client, scenario, seed, is_model, steps)
+    return steps, [failure.kind for failure in wrong]
 
 
-def stops_of(scenario: Scenario, seed: int, subject: Model | Product) -> int:
-    """How often the query of this history stops."""
-    world = World(SERVER, seed, scenario, subject)
-    world.run()
-    return world.counts["stops"]
-
-
-def test_a_query_goes_on_where_an_operator_has_set_its_group(product: Product, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_goes_on_where_an_operator_has_set_its_group(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mark of `rstream groups seek` says so. Otherwise a query that is alone sets its group to the checkpoint."""
     sought = scenario_of("group sought")
-    for subject in (MODEL, product):
-        assert failures(sought, range(3), subject) == set()
+    for is_model in (True, False):
+        assert kinds(client, sought, range(6), is_model) == set()
     monkeypatch.setattr(source, "moved_since", lambda start, look: None)
     monkeypatch.setattr(observe, "moved_since_checkpoint", lambda *_: None)
-    for subject in (MODEL, product):
-        assert failures(sought, range(6), subject) == {"silent loss handed over, nothing"}
+    for is_model in (True, False):
+        assert kinds(client, sought, range(6), is_model)
 
 
 @pytest.mark.parametrize("name", ["kills only", "shared", "taken", "removed", "group moved", "new checkpoint"])
-def test_the_short_look_changes_no_step(product: Product, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_short_look_changes_no_step(client: redis.Redis, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """If a group is as the run has left it, the product asks for less. All else is as if it had looked closely."""
-    steps, _ = trace_of(product, 0, scenario_of(name), is_model=False)
+    steps, _ = steps_of(client, scenario_of(name), 0, is_model=False)
     monkeypatch.setattr(observe, "as_left", lambda *_: None)
-    assert trace_of(product, 0, scenario_of(name), is_model=False)[0] == steps
-
-
-def test_entries_released_since_a_short_look_are_read_a_trigger_later(
-    product: Product, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """XINFO GROUPS counts them like entries of the query, so only a close look shows them. None is lost."""
-    released = scenario_of("released", strict=False)
-    steps, wrong = trace_of(product, 0, released, is_model=False)
-    monkeypatch.setattr(observe, "as_left", lambda *_: None)
-    monkeypatch.setattr(Source, "_as_left", lambda self, start, look: look)
-    closely, also_wrong = trace_of(product, 0, released, is_model=False)
-    assert steps != closely
-    assert trace_of(product, 0, released, is_model=True)[0] == closely
-    assert [*wrong, *also_wrong] == []
-
-
-def test_the_account_in_a_group_that_exists_is_counted_in_the_stream(
-    product: Product, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise entries that were removed before it began are a loss to a new checkpoint, again and again."""
-    removed = scenario_of("new checkpoint, removed")
-    for subject in (MODEL, product):
-        assert failures(removed, range(3), subject) == set()
-
-    def unknown(self: Source, position: Id, look: Look) -> tuple[int | None, int]:
-        return None, 0
-
-    monkeypatch.setattr(Source, "_read_before", unknown)
-    assert failures(removed, range(25)) == {"stopped again ENTRIES_LOST, new checkpoint"}
+    assert steps_of(client, scenario_of(name), 0, is_model=False)[0] == steps

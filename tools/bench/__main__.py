@@ -27,7 +27,6 @@ GROUPS = {
     "hops": "Latency from stream to stream",
     "start": "Waiting times of a user",
     "idle": "A query without new entries",
-    "settings": "Options of source and sink, against their defaults",
     "nexmark": "Nexmark over streams, against Spark's file source",
     "arrival": "From XADD to a row in a table",
     "shapes": "Entries of other shapes through the job etl",

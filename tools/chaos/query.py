@@ -3,7 +3,7 @@
 All its files are in one folder:
 
     checkpoint/     Spark's
-    rows/           one file of JSON lines per task attempt of the sink (chaos.attempts)
+    rows/           one file of JSON lines per task attempt of the sink (chaos.sink)
     batches/        one JSON file per batch in the sink: the names of the committed attempts
     acks.jsonl      every XACK that was sent, with the last batch of the commit log just before it
     up              created when the source's Python process on the driver runs

@@ -59,8 +59,8 @@ def tell(arguments: argparse.Namespace) -> int:
     from tools.simulation.soak import story
 
     name: str = arguments.story
-    if plays.is_of_core(name):
-        with plays.player(of_core=True) as failure_of:
+    if name.startswith("core/"):
+        with plays.player() as failure_of:
             failure = failure_of(name)
         print(failure)
         return failure is not None

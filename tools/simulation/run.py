@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import redis
 
@@ -46,10 +47,13 @@ def run(
     plan: Plan,
     tell: Callable[[str], None] | None = None,
     beside: Mapping[str, Callable[[World, Step], None]] | None = None,
+    reader_of: Callable[[Query], Any] | None = None,
+    trace: list[Any] | None = None,
 ) -> Outcome:
     """Execute a plan on an empty server with the patched library.
 
-    tell: receives the story, line by line; beside: more powers, which only this plan has.
+    tell: receives the story, line by line; beside: more powers, which only this plan has; reader_of: what is in the
+    place of the product (core_model); trace: receives what two of these must have in common, step by step.
     """
     if plan.setup.drivers > 1:
         return drivers.run(server, client, plan, tell)
@@ -66,7 +70,7 @@ def run(
     before = world.add(world.names()[0], plan.setup.before)
     options = dict(plan.setup.options)
     _begin_at(options, before)
-    world.query = Query(world, options)
+    world.query = Query(world, options, reader_of, trace)
     with in_world(world), tempfile.TemporaryDirectory() as world.archive:
         try:
             for step in plan.steps:

@@ -14,7 +14,7 @@ import json
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,8 +51,15 @@ class Query:
     options change; takes_a_batch: a trigger has begun, and its offset is not logged yet.
     """
 
-    def __init__(self, world: World, options: dict[str, str]) -> None:
-        self.world = world
+    def __init__(
+        self,
+        world: World,
+        options: dict[str, str],
+        reader_of: Callable[[Query], Any] | None = None,
+        trace: list[Any] | None = None,
+    ) -> None:
+        """reader_of: what is in the place of the product's reader; trace: receives each step."""
+        self.world, self._reader_of, self._trace = world, reader_of, trace
         self.options = options
         self.offsets: list[Json] = []
         self.committed = -1
@@ -141,6 +148,7 @@ class Query:
                 self._start(available_now)
             if self.committed == len(self.offsets) - 1 and not self._construct():
                 self._must_be_alone(is_taken)
+                self._note_what_is_left()
                 return "idle"
             self._must_be_alone()
             self._run()
@@ -153,6 +161,7 @@ class Query:
             world.tell(f"   {error}")
             had_successor = world.rival is not None or is_taken
             self.die()
+            self._note("stops", type(error).__name__)
             world.operator.handle(error, had_successor)
             return "error"
         except Exception as error:  # noqa: BLE001 - any other error is a defect of the library
@@ -187,8 +196,10 @@ class Query:
             settings["failOnDataLoss"] = "false"
         return settings
 
-    def another_reader(self) -> StreamReader | HistoryReader:
+    def another_reader(self) -> Any:
         """Return a reader with the options of this query, as another process has it."""
+        if self._reader_of is not None:
+            return self._reader_of(self)
         source_options = SourceOptions.parse(self._settings()).with_patience(PATIENCE)
         schema = WITH_VALUES if self.world.setup.has_values else SCHEMA
         columns = Columns(schema, True, source_options.mode, source_options.column_name_of_corrupt_record)
@@ -240,6 +251,7 @@ class Query:
         if end == start:
             return False
         self.world.tell(f"   offsets/{len(self.offsets)}: {_shown(end)}")
+        self._note("batch", *_places(end))
         self._check_limits(end)
         self._check_list(end)
         self.offsets.append(end)
@@ -266,9 +278,20 @@ class Query:
         self.tasks.run(self._reader, number, partitions, (_shown(start), _shown(end)))
         self.world.tick()
         self.committed = number
+        self._note("sink", sorted(row.value[1] for row in self.world.sink.rows()) if self._trace is not None else [])
         self.world.tell(f"   commits/{number}")
         self.tasks.committed(number)
         self.world.tick()
+
+    def _note(self, *what: Any) -> None:
+        if self._trace is not None:
+            self._trace.append(what)
+
+    def _note_what_is_left(self) -> None:
+        """At an idle trigger: where the groups are, and what is pending for the query."""
+        for name in self.reads() if self._trace is not None else ():
+            seen = self.world.see(name)
+            self._note("idle", name, seen.position, seen.ours())
 
     def _check_limits(self, end: Json) -> None:
         """Check that a batch keeps the limits of entries, and about that of bytes: an entry has two at least. Pieces of
@@ -377,6 +400,16 @@ def _ranges(offset: Json) -> dict[str, list[Range]]:
     for name, texts in (*((name, [text]) for name, text in offset["batch"].items()), *offset.get("old", {}).items()):
         ranges.setdefault(name, []).extend(Range.parse(name, text) for text in texts)
     return ranges
+
+
+def _places(offset: Json) -> list[Any]:
+    """Return where a batch ends in each stream, how many entries were read by then, and the bounds of its ranges."""
+    ends = [(name, StreamOffset.parse(text)) for name, text in offset["streams"].items()]
+    parts = [part for parts in _ranges(offset).values() for part in parts]
+    return [
+        *((name, str(at.position), at.read) for name, at in ends),
+        *((str(part.after), str(part.last), part.count) for part in parts),
+    ]
 
 
 def _has(parts: Sequence[Range], entry: Entry) -> bool:

@@ -15,7 +15,7 @@ import redis
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.offset import Range
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection.connection import Connection, pack
 from spark_streams.operations.verify.history import id_key
 from tools.servers.server import Server
 from tools.simulation.actor import Actor, Ticks, describe
@@ -26,6 +26,8 @@ from tools.simulation.options import STREAMS
 from tools.simulation.setup import Plan, Step
 
 GROUP, CONSUMER = "g", "spark"
+BETWEEN = "between two actions of Spark"  # where a step may be `at`
+_BETWEEN = pack(BETWEEN)
 # Powers that may delete a lease, or bring an older one back.
 _TAKES_LEASES = (
     "flush",
@@ -179,7 +181,7 @@ class World:
             actor.tick(data)
         if actor is None or actor.counts:
             self.connection = connection
-            self.ticks.tick(beside=actor is not None, data=data)
+            self.ticks.tick(beside=actor is not None, data=_BETWEEN if connection is None else data)
         if self.is_driver(actor) and self.pace > 0:
             for helper in list(self.helpers):
                 self.let_work(helper, self.pace - 1)

@@ -1,19 +1,16 @@
 """The core of the source as an executable model: one stream, one group, one query, and its checkpoints.
 
-`facts.py` has the values and pure comparisons, `source.py` the driver, `world.py` Spark and what is true about each
-entry, `clients.py` everything else at random, and `scenarios.py` what may happen and which limit explains a failure.
-`product.py` puts the product in the place of the model, and compares the two step by step.
+`facts.py` has the values and pure comparisons, `source.py` the driver. `reader.py` puts it in the place of the product:
+Spark, powers, accidents and the verdict are those of the simulation. `scenarios.py` has what may happen.
 
     python -m tools.simulation.core_model --seeds 0-100
-    python -m tools.simulation.core_model --seeds 0-20 --subject product
     python -m tools.simulation.core_model --seeds 0-20 --subject both
-    python -m tools.simulation.core_model --seeds 0-5 --scenario "new checkpoint"
+    python -m tools.simulation.core_model --seeds 0-1 --scenario "new checkpoint" --story
 
-A history has some processes of a driver, which are killed at any command, and ends with a drain without faults. Then
-each entry must be in a committed batch, or noticed as lost, once. A strict query may only stop for a reason, and a
-batch that runs again must have the same entries. The report names each kind of failure, and the limit below that
-explains it. The command fails if there is none. The model is small enough to try a change of the rules first: change
-source.py, and run the scenarios again.
+The model is judged like the product (tools/simulation/verdict.py). Where both must divide entries alike into batches,
+the same plan runs with model and product, and each step is compared: offsets, what the sink has, what stops a query,
+and at each idle trigger the group and what is pending. The model is small enough to try a change of the rules first:
+change source.py, and run the scenarios again.
 
 Facts, for each stream, group and query:
 
@@ -47,29 +44,9 @@ Rules:
    everything else is acknowledged, or was lost before. It begins at the mark only if that is of a begin without a
    logged batch, and entries are reserved above it. Its first batch runs again by its end alone, whatever the mark says.
 
-Limits:
-
-1. A server returns to an older state, and as many entries as were lost are added before the next trigger.
-2. A shared group that is set forward looks as if another consumer had read the entries.
-3. Entries that are removed unread from a shared group are not noticed if a consumer reads past them before the next
-   look, or if the server does not know entries-read.
-4. Old entries that no batch has yet vanish silently if another client acknowledges them, or with the
-   consumer or the group.
-5. Shared group, entries-read unknown, XDEL above D: a strict query stops again at each start until the group has read
-   past the entry.
-6. Several interventions within one trigger of a query that is alone: the account may be wrong.
-7. XCLAIM with IDLE or TIME in the past, or a server clock that was set back (not simulated).
-8. A consumer that joins, reads and is deleted between two looks (not simulated).
-9. A shared group is set back, and entries pending above D have left the stream: they stay pending until the group has
-   passed them again.
-10. A query answers for entries from the first batch of its checkpoint on. What others remove, acknowledge or move
-    before that is logged is not noticed, except for entries that are pending and were removed.
-11. A server that has forgotten how many entries a shared group has read, and corrects the number later (Redis 7.0 after
-    a failover): a strict query may stop once although nothing is lost.
-
-Product and model do not divide entries alike into batches in the scenarios that scenarios.py names (`ALIKE` has the
-others), so there the product is judged by the truth alone. Batches that kill the query are not compared.
+What the simulation knows as a limit of the product (tools/simulation/documented.py) is one of the model, too. In
+addition, after a restore the model may read entries again (scenarios.py).
 
 Not modelled: many streams in one offset, noAck, dead letters by mode, order, an old driver that still runs, statistics
-of batches that kill the query. `tools/simulation` runs the product itself.
+of batches that kill the query. Without a scenario: maxDeliveries, whose dead letters are the product's own.
 """

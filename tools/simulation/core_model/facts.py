@@ -38,6 +38,15 @@ class Range(NamedTuple):
     count: int = 0
     until: int = 0
 
+    def __str__(self) -> str:
+        return f"{text(self.after)} {text(self.last)} {self.count} {self.until}"
+
+    @classmethod
+    def parse(cls, value: str) -> Range:
+        """Parse the text that `str` returns."""
+        after, last, count, until = value.split(" ")
+        return cls(parse(after), parse(last), int(count), int(until))
+
 
 def next_token(checkpoint: str) -> str:
     """Return a name for the next batch of a checkpoint."""

@@ -4,8 +4,8 @@ Facts on the server: the group (last-delivered ID D, entries-read), the pending 
 maxDeliveries the record. Facts in the checkpoint: one Offset per batch. Nothing is kept elsewhere: a new process with
 the same Offset goes on, whichever command was the last one of the old process.
 
-Every server command goes through `_do`, which calls `hook` before and after it. A MULTI is one command. The product
-sends XREADGROUP with CLIENT REPLY SKIP; the model ignores its reply.
+Every server command goes through `_do`. A MULTI is one command. The product sends XREADGROUP with CLIENT REPLY SKIP;
+the model ignores its reply.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tools.simulation.core_model.facts import (
     LAST,
@@ -54,19 +54,29 @@ class StopError(Exception):
     """A strict query stops: outcome, number of lost entries (at least)."""
 
 
+class Names(NamedTuple):
+    """Names on the server: the stream, our group and consumer, and the keys beside them."""
+
+    stream: str
+    group: str
+    consumer: str
+    mark: str
+    record: str
+    dead: str
+
+
 class Source:
-    """The driver of one process. hook(when, commands): called before and after each command; strict: failOnDataLoss;
-    report(outcome, count): what a lenient query logs; claims(consumer): whether to claim from it; max_deaths: runs that
-    a batch may kill (maxDeliveries), None: unlimited."""
+    """The driver of one process. report(outcome, count): what a lenient query logs; strict: failOnDataLoss;
+    claims(consumer): whether to claim from it; max_deaths: runs that a batch may kill (maxDeliveries), None: unlimited;
+    prefetch: it reserves entries ahead."""
 
     def __init__(
-        self, server: Any, stream: str, hook: Callable[[str, list], None], report: Callable[[str, int], None],
+        self, server: Any, names: Names, report: Callable[[str, int], None],
         strict: bool = True, limit: int = 5, claims: Callable[[str], bool] = lambda name: False,
         max_deaths: int | None = None, prefetch: bool = True,
     ) -> None:  # fmt: skip
-        self._server, self._hook, self._report = server, hook, report
-        self._key, self._group, self._us = stream, "g", "us"
-        self._mark_key, self._record_key, self._dead_key = f"mark:{stream}", f"record:{stream}", f"dead:{stream}"
+        self._server, self._report = server, report
+        self._key, self._group, self._us, self._mark_key, self._record_key, self._dead_key = names
         self.strict, self._limit, self._claims, self._max_deaths = strict, limit, claims, max_deaths
         self._prefetch = prefetch
         self._background: Iterator[None] = iter(())
@@ -176,16 +186,19 @@ class Source:
             self._background = self._background_work(start, look.mark)
         return end
 
-    def plan(self, checkpoint: Offset, end: Offset) -> list[Range]:
-        """Return the ranges that tasks read. After a restart, first acknowledge `checkpoint` (it is committed), and
-        bring the group to a state in which the batch can be read."""
+    def plan(self, checkpoint: Offset, end: Offset) -> tuple[Offset, list[Range]]:
+        """Return the batch as its tasks read it, and their ranges. A batch that runs again is compared with the server
+        first. Others in the group may have claimed entries of it, unless they were acknowledged with it."""
         if end.number == 1:
             self._begin_batches(end)
         is_again = end.token != self._live
         if is_again:
             self._require_newest(checkpoint, end)
+            look = self._look()
+            if (look.others or look.released) and look.mark != end.mark():
+                end = replace(end, read=None)
         if not end.guarded:
-            return self._held(end) if is_again else end.ranges
+            return end, self._held(end) if is_again else end.ranges
         record = self._record()
         batches = {t: b for t, b in record.get("batches", {}).items() if t in (checkpoint.token, end.token)}
         attempts, is_aside = batches.get(end.token, (0, False))
@@ -195,7 +208,7 @@ class Source:
             record["suspects"], changes = self._halved(record.get("suspects", []), end)
         batches[end.token] = (attempts + 1, is_aside)
         self._do(["SET", self._record_key, json.dumps({**record, "batches": batches})], *changes)
-        return [] if is_aside else self._held(end) if is_again else end.ranges
+        return end, [] if is_aside else self._held(end) if is_again else end.ranges
 
     def _begin_batches(self, end: Offset) -> None:
         """Replace the mark of a begin: Spark has logged the first batch above it. The query may now be killed while it
@@ -207,33 +220,27 @@ class Source:
         if mark.is_begin or (mark.is_seek and end.new is not None and end.new.after == mark.id):
             self._do(["SET", self._mark_key, str(Mark.of_first_batch(mark.id, end.checkpoint))])
 
-    def read(self, end: Offset, batch: list[Range]) -> list[Id]:
-        """What the tasks of the batch read. The new range of a query that is alone is read from the stream, all others
-        by the pending list. A missing entry is lost; one too many comes from an older state of the server."""
-        ids: list[Id] = []
+    def read(self, end: Offset, batch: list[Range]) -> dict[Id, list[str]]:
+        """What the tasks of the batch read: the fields of its entries. The new range of a query that is alone is read
+        from the stream, all others by the pending list. A missing entry is lost; one too many comes from an older state
+        of the server."""
+        rows: dict[Id, list[str]] = {}
         for entries in batch:
-            found = {parse(row[0]) for row in self._do(_xrange(self._key, entries))[0]}
+            if not entries.count:
+                continue
+            found = {parse(row[0]): row[1] for row in self._do(_xrange(self._key, entries))[0]}
             if not self._is_in_stream(entries, end):
-                found &= set(self._pending(entries))
+                pending = set(self._pending(entries))
+                found = {entry: fields for entry, fields in found.items() if entry in pending}
             if len(found) < entries.count:
                 self._find("ENTRIES_LOST", entries.count - len(found))
             if len(found) > max(r.count for r in end.ranges if r[:2] == entries[:2]):
                 self._find("SERVER_RESTORED", 0)
-            ids += sorted(found)
-        return ids
+            rows |= found
+        return rows
 
     def commit(self, end: Offset) -> None:
         """Spark may call it late or never: nothing depends on it. latest_offset acknowledges."""
-
-    @staticmethod
-    def shown(end: Offset, is_batch: bool) -> tuple[Any, ...]:
-        """Return what the product's offset must have in common with this one."""
-
-        def bounds(r: Range) -> tuple[Id, Id, int]:
-            return r.after, r.last, r.count
-
-        ranges = [*map(bounds, end.old), bounds(end.new) if end.new else None] if is_batch else []
-        return "batch" if is_batch else "idle", end.position, end.read, *ranges
 
     def background_step(self) -> bool:
         """Run one command of the background worker. Return whether there was one."""
@@ -262,18 +269,21 @@ class Source:
         wanted = 0 if above else limit
         look = self._look() if wanted else look  # what was acknowledged meanwhile is not pending
         while wanted > 0:
-            self._do(_xreadgroup(self._key, wanted))
+            self._do(self._xreadgroup(wanted))
             before, look = look, self._look()
-            gained = look.ours - before.ours  # after the group was set back, some were pending before
-            wanted = 0 if gained <= 0 or look.delivered >= look.last else wanted - gained
-            if gained <= 0 and before.delivered == start.position and look.delivered < look.last:
-                self._do(_xreadgroup(self._key, 1))  # with its reply, to see an error
+            gained = look.ours - before.ours
+            held = self._pending(Range(start.position, look.delivered))  # after a set-back, some were pending before
+            wanted = 0 if gained <= 0 or look.delivered >= look.last else limit - len(held)
+            if look.delivered == before.delivered == start.position and look.delivered < look.last:
+                self._do(self._xreadgroup(1))  # with its reply, to see an error
                 look = self._look()
         if look.delivered <= start.position:
             return None, look  # the group is at the position, or somebody has just set it back
         new = Range(start.position, look.delivered, 0, look.until)
-        count = len(self._pending(new))
-        return (new._replace(count=count) if count else None), look
+        ids = self._pending(new)
+        if len(ids) > limit:  # the group was set back: some were pending before
+            return Range(start.position, ids[limit - 1], limit, look.until), look
+        return (new._replace(count=len(ids)) if ids else None), look
 
     def _made(self, end: Offset, start: Offset, look: Look) -> Offset:
         """Name the batch. Its account is exact if the query was alone before and after it reserved the entries."""
@@ -347,7 +357,7 @@ class Source:
             look = self._look()
             yield
             if not look.others:
-                self._do(_xreadgroup(self._key, self._limit))
+                self._do(self._xreadgroup(self._limit))
                 yield
         yield from self._acknowledge(start, mark)
 
@@ -381,12 +391,13 @@ class Source:
 
     def _moved(self, start: Offset, moved: Offset, look: Look) -> Offset:
         """Acknowledge what is committed, and go on where an operator or an earlier run has moved the group."""
+        held = [i for entries in unacknowledged(start, look.mark) for i in self._pending(entries)]
         if self._settled != start.token:
             self._acknowledge_now(start, look.mark)
         if moved.read is None and not look.others:
             moved = replace(moved, read=self._read_before(moved.position, look)[0])
         self._put_group("", moved)
-        self._is_corrected = True
+        self._is_corrected |= not held or moved.position != start.position
         return moved
 
     def _as_left(self, start: Offset, look: Look) -> Look:
@@ -408,7 +419,7 @@ class Source:
             lost = lost_above(look, start.position, start.read)
             return ("STREAM_REPLACED", unread) if is_other or (lost or 0) < 0 else ("GROUP_MISSING", 0)
         if is_older(start, look.mark):
-            return "CHECKPOINT_OLDER", 0
+            return "CHECKPOINT_OLDER", int(bool(look.others) or start.read is None)
         if is_other:
             return "SERVER_RESTORED", max(start.added - look.added, 1)
         if look.others or start.read is None:
@@ -587,11 +598,12 @@ class Source:
             ours=ours, others=tuple(pending.items()), released=group["pending"] - ours - sum(pending.values()),
         )  # fmt: skip
 
+    def _xreadgroup(self, count: int) -> list:
+        return ["XREADGROUP", "GROUP", self._group, self._us, "COUNT", count, "STREAMS", self._key, ">"]
+
     def _do(self, *commands: list, may_fail: bool = False) -> list:
         """Send commands, several as one MULTI. Return their replies."""
-        self._hook("before", list(commands))
-        replies = self._server.run(commands)
-        self._hook("after", list(commands))
+        replies = self._server.run(list(commands))
         if not may_fail:
             for reply in replies:
                 if isinstance(reply, Exception):
@@ -601,10 +613,6 @@ class Source:
 
 def _xrange(stream: str, entries: Range) -> list:
     return ["XRANGE", stream, "(" + text(entries.after), text(entries.last)]
-
-
-def _xreadgroup(stream: str, count: int) -> list:
-    return ["XREADGROUP", "GROUP", "g", "us", "COUNT", count, "STREAMS", stream, ">"]
 
 
 def _pairs(reply: list) -> dict:

@@ -3,29 +3,27 @@
     told/sought back                     a plan by hand, and what its story must tell (told.py)
     event/claim/once/43                  a history, with its event after so many ticks, into this sink (histories.py)
     states/3                             some hundred states of streams and groups (compare.py)
-    core/new checkpoint/strict/3         a history of the core's model, run by the product (core_model)
+    core/new checkpoint/strict/3         a plan of a scenario, with the model of the core and the product (core_model)
+    core/removed, amid/strict/3          the same, amid the commands of the product, and with it alone
     seed/17                              the plan of this seed, with one of MIX added
 
-A play fails if it has a failure, ends the simulation, or does not end. In plans of seeds and histories of the core,
-failures that are documented do not count. A history of the core in which model and product do the same also fails if
-they differ. What has found each mutant is noted in found.tsv: it is tried first, and a page prints it.
+A play fails if it has a failure, ends the simulation, or does not end. In plans of seeds and of the core, failures that
+are documented do not count. A plan of the core also fails if model and product differ. What has found each mutant is
+noted in found.tsv: it is tried first, and a page prints it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import redis
 
 from tools.simulation import documented
 from tools.simulation.compare import faults
-from tools.simulation.core_model.clients import InProcess
-from tools.simulation.core_model.product import Product, differences
-from tools.simulation.core_model.scenarios import ALIKE, OF_THE_PRODUCT, kind_of, limit_of
-from tools.simulation.core_model.world import World
+from tools.simulation.core_model.scenarios import SCENARIOS, differences, failures
 from tools.simulation.histories import HISTORIES, moments, with_event
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.mutants.mutant import Mutant
@@ -41,15 +39,8 @@ SINKS = ("recorder", "once")
 SEEDS_OF_CORE = 2  # of each scenario
 STATES, GROUPS_OF_STATES = 500, 4
 _ENDLESS = 20.0  # seconds of processor time for one play
-_SCENARIOS = {
-    f"{scenario.name}/{'strict' if scenario.strict else 'lenient'}": scenario for scenario in (*OF_THE_PRODUCT, *ALIKE)
-}
+_SCENARIOS = {str(found): found for one in SCENARIOS for found in (one, replace(one, in_step=True))}
 Player = Callable[[str], str | None]
-
-
-def is_of_core(play: str) -> bool:
-    """Whether a play is a history of the core."""
-    return play.startswith("core/")
 
 
 def plan_of(play: str) -> Plan:
@@ -64,18 +55,12 @@ def plan_of(play: str) -> Plan:
 
 
 @contextlib.contextmanager
-def player(of_core: bool) -> Iterator[Player]:
-    """Yield a function that plays a play with the product as this process has it, and returns the kind of its failure.
-    of_core: plays of the core, or others: each have patches of their own."""
-    if of_core:
-        server = InProcess()
-        subject = Product(server)
-        with subject.installed():
-            yield lambda play: _failure_of_core(subject, play)
-    else:
-        process = ProcessServer()
-        with product(process), process.client(decode_responses=True) as client:
-            yield lambda play: _failure(process, client, play)
+def player() -> Iterator[Player]:
+    """Yield a function that plays a play with the product as this process has it, and returns the kind of its
+    failure."""
+    process = ProcessServer()
+    with product(process), process.client(decode_responses=True) as client:
+        yield lambda play: _failure(process, client, play)
 
 
 def _failure(server: ProcessServer, client: redis.Redis, play: str) -> str | None:
@@ -86,27 +71,18 @@ def _failure(server: ProcessServer, client: redis.Redis, play: str) -> str | Non
         if kind == "states":
             first = int(name) * STATES
             return next((fault for seed in range(first, first + STATES) for fault in faults(seed)), None)
-        failures = run(server, client, plan_of(play)).failures[:1]
+        if kind == "core":
+            of_seed, _, seed = name.rpartition("/")
+            scenario = _SCENARIOS[of_seed]
+            if scenario.in_step:
+                return next(iter(differences(server, client, scenario, int(seed))), None)
+            return next((one.kind for one in failures(server, client, scenario, int(seed), is_model=False)), None)
+        found = run(server, client, plan_of(play)).failures[:1]
         if kind == "event":
-            return next((one.kind for one in failures), None)
+            return next((one.kind for one in found), None)
     except Exception as error:  # noqa: BLE001 - of a product that is broken on purpose
         return f"ends the simulation | {type(error).__name__}: {str(error)[:80]}"
-    return next((one.kind for one in failures if documented.reason_of(one.kind) is None), None)
-
-
-def _failure_of_core(subject: Product, play: str) -> str | None:
-    name, _, seed = play.removeprefix("core/").rpartition("/")
-    scenario = _SCENARIOS[name]
-    try:
-        if scenario.in_step:
-            found = differences(subject, int(seed), scenario)
-        else:
-            world = World(subject.server, int(seed), scenario, subject)
-            world.run()
-            found = [failure for failure in world.wrong if not limit_of(kind_of(failure))]
-    except Exception as error:  # noqa: BLE001 - of a product that is broken on purpose
-        return f"ends the history | {type(error).__name__}: {str(error)[:80]}"
-    return found[0] if found else None
+    return next((one.kind for one in found if documented.reason_of(one.kind) is None), None)
 
 
 class _EndlessError(BaseException):
@@ -126,21 +102,20 @@ def finder_of(mutant: Mutant, first: Sequence[str], seeds: Sequence[int]) -> Not
 def _finder_among(mutant: Mutant, plays: Sequence[str]) -> Note | None:
     """Play with the mutant until a play fails that does not fail without it."""
     signal.signal(signal.SIGPROF, _end)
-    for of_core, group in itertools.groupby(plays, is_of_core):
-        with player(of_core) as failure_of:
-            for play in group:
-                mutant.install()
-                signal.setitimer(signal.ITIMER_PROF, _ENDLESS)
-                try:
-                    kind = failure_of(play)
-                except _EndlessError:  # so did the process: it plays nothing more
-                    return Note(play, "does not end")
-                signal.setitimer(signal.ITIMER_PROF, 0)
-                mutant.remove()
-                if kind is not None and (without := failure_of(play)) is None:
-                    return Note(play, " ".join(kind.split()))
-                if kind is not None:
-                    print(f"fails without a mutant: {play} · {without}", flush=True)
+    with player() as failure_of:
+        for play in plays:
+            mutant.install()
+            signal.setitimer(signal.ITIMER_PROF, _ENDLESS)
+            try:
+                kind = failure_of(play)
+            except _EndlessError:  # so did the process: it plays nothing more
+                return Note(play, "does not end")
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            mutant.remove()
+            if kind is not None and (without := failure_of(play)) is None:
+                return Note(play, " ".join(kind.split()))
+            if kind is not None:
+                print(f"fails without a mutant: {play} · {without}", flush=True)
     return None
 
 
