@@ -51,11 +51,16 @@ def bare_python(folder: Path, needed: Sequence[str] = NEEDED) -> Path:
     return folder / "bin" / "python"
 
 
+def files_of_package() -> list[Path]:
+    """All but the pages of `rstream help`. rglob does not follow the links to jobs/ and conf/."""
+    linked = [ROOT / "spark_streams" / "jobs" / name for name in ("programs", "conf")]
+    return [*(ROOT / "spark_streams").rglob("*"), *(file for folder in linked for file in folder.iterdir())]
+
+
 def package(path: Path) -> Path:
     """What a wheel holds, as the zip that --py-files takes."""
     with zipfile.ZipFile(path, "w") as packed:
-        programs = (ROOT / "spark_streams" / "jobs" / "programs").glob("*.py")  # a link, which rglob does not follow
-        for file in (*(ROOT / "spark_streams").rglob("*"), *programs, ROOT / "pyspark_rstream.py"):
+        for file in (*files_of_package(), ROOT / "pyspark_rstream.py"):
             if file.is_file() and file.suffix != ".pyc":
                 packed.write(file, file.relative_to(ROOT))
     return path
@@ -115,9 +120,7 @@ def test_a_wheel_holds_all_files_of_the_package() -> None:
     """Those that are no modules are named in pyproject.toml: also the pages of `rstream help`, which are a link."""
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["spark_streams"]
     named = {file for pattern in listed for file in (ROOT / "spark_streams").glob(pattern)}
-    there = {
-        file for file in (ROOT / "spark_streams").rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")
-    }
+    there = {file for file in files_of_package() if file.is_file() and file.suffix not in (".py", ".pyc")}
     pages = ROOT / "spark_streams" / "operations" / "pages"
     topics = {file for folder in ("guide", "reference") for file in (pages / folder).iterdir() if file.suffix == ".md"}
     assert topics

@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from spark_streams.base.given_text import assignment, parse_assignment
 from spark_streams.base.units import counted
@@ -24,9 +23,6 @@ from spark_streams.connector.deadletter.envelope import PREFIX, raw, text
 from spark_streams.connector.deadletter.transform import DeadLetter
 from spark_streams.connector.errors import NotPermittedError
 from spark_streams.operations.monitor.last_entries import Seen
-
-if TYPE_CHECKING:
-    from spark_streams.operations.console.changes import Change, CommandOutcome
 
 _QUOTING = ("reason", "error", "message")  # of an envelope, and of what a command prints: they may quote any value
 _READING = (("add",), ("dead", "redrive"), ("dead", "purge"))  # commands that read entries
@@ -83,11 +79,6 @@ class AllowList:
         """Return the error of a failed query as it is shown: conditions of this product are."""
         return value if _CONDITION.fullmatch(value) else self.text(value)
 
-    def change(self, change: Change) -> Change:
-        """Return the change as it is shown."""
-        outcome = None if change.outcome is None else self.outcome(change.arguments, change.outcome)
-        return replace(change, arguments=self.words(change.arguments), outcome=outcome)
-
     def words(self, arguments: Sequence[str]) -> list[str]:
         """Return the words of a command as they are shown: NAME=VALUE without the value of a hidden field."""
         if self.names is None or not _reads_entries(arguments):
@@ -98,11 +89,11 @@ class AllowList:
             for word, pair in zip(arguments, pairs, strict=True)
         ]
 
-    def outcome(self, arguments: Sequence[str], outcome: CommandOutcome) -> CommandOutcome:
-        """Return what a command with these arguments has printed as it is shown."""
+    def printed(self, arguments: Sequence[str], output: Json, error: str) -> tuple[Json, str]:
+        """Return what a command with these arguments has printed, its JSON document and its error, as it is shown."""
         if self.names is None or not _reads_entries(arguments):
-            return outcome
-        return replace(outcome, output=self._output(outcome.output, "", ""), error=self.text(outcome.error))
+            return output, error
+        return self._output(output, "", ""), self.text(error)
 
     def require_shown(self, parameters: Mapping[str, Sequence[str]]) -> None:
         """Raise NotPermittedError if one of these parameters asks for a hidden value of a dead letter, or would change

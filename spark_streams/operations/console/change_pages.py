@@ -97,7 +97,7 @@ async def change(site: Site, request: Request) -> Response:
     listed = None if number is None else site.changes.get(number)
     if listed is None:
         raise StreamStateError("this change is no longer in the list; the audit log holds it")
-    listed = site.allowed.change(listed)
+    listed = listed.shown(site.allowed)
     return await site.page(
         request,
         "change.html",

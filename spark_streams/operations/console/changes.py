@@ -46,6 +46,11 @@ class CommandOutcome:
         reasons = self.output.get("refused") if isinstance(self.output, dict) else None
         return reasons if isinstance(reasons, list) else []
 
+    def shown(self, allowed: AllowList, arguments: Sequence[str]) -> CommandOutcome:
+        """Return it as it is shown. arguments: of the command."""
+        output, error = allowed.printed(arguments, self.output, self.error)
+        return replace(self, output=output, error=error)
+
 
 @dataclass
 class Change:
@@ -58,6 +63,11 @@ class Change:
     progress: tuple[int, int, str] | None = None  # (done, total, note) of a command that reports it; total 0: unknown
     outcome: CommandOutcome | None = None  # None: it runs
     _process: asyncio.subprocess.Process | None = field(default=None, repr=False)
+
+    def shown(self, allowed: AllowList) -> Change:
+        """Return it as it is shown."""
+        outcome = None if self.outcome is None else self.outcome.shown(allowed, self.arguments)
+        return replace(self, arguments=allowed.words(self.arguments), outcome=outcome)
 
 
 # Of a command's JSON output.
@@ -90,11 +100,11 @@ class Audit:
 
     def begin(self, change: Change) -> None:
         """Write the first line of a change: when, who, what."""
-        self._add({"event": "change begins", **_named(self._allowed.change(change))})
+        self._add({"event": "change begins", **_named(change.shown(self._allowed))})
 
     def end(self, change: Change) -> None:
         """Write the last line of a change: its exit code, and how many entries it has changed."""
-        change = self._allowed.change(change)
+        change = change.shown(self._allowed)
         outcome = change.outcome
         line = {"event": "change ends", **_named(change), "exit_code": None if outcome is None else outcome.code}
         if outcome is not None and isinstance(outcome.output, dict):

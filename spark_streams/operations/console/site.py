@@ -182,7 +182,7 @@ class Site:
     async def dry_run(self, request: Request, arguments: Sequence[str]) -> CommandOutcome:
         """Return how a command ends that changes nothing. It ends if the browser goes."""
         outcome = await self.while_there(request, self.changes.dry_run(arguments))
-        return self.allowed.outcome(arguments, outcome)
+        return outcome.shown(self.allowed, arguments)
 
     async def page(self, request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
         """Return a page."""
