@@ -91,7 +91,7 @@ def test_ci_checks_with_the_types_of_spark() -> None:
     """`scripts/check` alone leaves them out in a fresh clone, so that it needs ruff and mypy only."""
     assert "for script in 'scripts/check --spark' scripts/docs" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     said = subprocess.run([ROOT / "scripts" / "check", "--other"], capture_output=True, text=True, check=False)
-    assert (said.returncode, said.stderr) == (1, "usage: scripts/check [--spark]\n")
+    assert (said.returncode, said.stderr) == (1, "usage: scripts/check [--spark | --figures]\n")
 
 
 def test_pre_commit_runs_the_check_of_the_clone() -> None:

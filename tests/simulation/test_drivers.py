@@ -15,7 +15,6 @@ from spark_streams.connector.source.partitioning import ALL, Part
 from spark_streams.connector.source.pending_list import acknowledge
 from spark_streams.connector.source.query.planning import ReplayedBatch
 from spark_streams.connector.source.trigger.trigger import Trigger, TriggerResult
-from spark_streams.connector.wire.connection.connection import Connection
 from tools.simulation.drivers import DRIVEN
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
@@ -96,9 +95,9 @@ def test_a_driver_that_dies_anywhere_loses_nothing_to_the_other_one() -> None:
 def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
     honest = Trigger.next
 
-    def early(self: Trigger, server: Connection, *given: Any) -> TriggerResult:
-        found = honest(self, server, *given)
-        acknowledge(GroupClient(server, Membership("g", "ann")), [Range("s:0", MIN_ID, MAX_ID)])
+    def early(self: Trigger, client: GroupClient, *given: Any) -> TriggerResult:
+        found = honest(self, client, *given)
+        acknowledge(GroupClient(client.server, Membership("g", "ann")), [Range("s:0", MIN_ID, MAX_ID)])
         return found
 
     patch.setattr(Trigger, "next", early)

@@ -48,7 +48,7 @@ def test_a_mark_that_is_behind_is_found(server: Server, client: redis.Redis, val
         before = world.raw.get(key)
         assert before is not None
         world.raw.set(key, value) if value else world.raw.delete(key)
-        verdict.check(world)
+        verdict.check_marks(world)
         world.raw.set(key, before)
 
     found = kinds(server, client, replace(THREE_BATCHES, steps=(*THREE_BATCHES.steps, Step("look"))), look=look)
@@ -69,8 +69,7 @@ def test_a_later_mark_and_that_of_a_seek_are_not_behind(server: Server, client: 
 
 def writes_no_marks(patch: pytest.MonkeyPatch) -> None:
     honest = Delivered.commit
-    patch.setattr(Delivered, "commit", lambda self, server, ranges, marks, committed, settled: honest(
-        self, server, ranges, {}, committed, settled))  # fmt: skip
+    patch.setattr(Delivered, "commit", lambda self, client, commit: honest(self, client, replace(commit, marks={})))
 
 
 def test_a_product_that_writes_no_marks_is_found_unless_the_judge_is_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK
 from spark_streams.connector.deadletter.page_reader import DEAD_LETTER_LIMITS
+from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
 from spark_streams.connector.deadletter.redrive_options import PARKED, RedriveOptions
 from spark_streams.connector.errors import (
     DecodeError,
@@ -25,7 +26,6 @@ from spark_streams.connector.errors import (
 from spark_streams.connector.keys import key_beside, retry_stream, returned_stream
 from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.wire.address.address import Address
-from spark_streams.jobs.parts.redriving import Redrive
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Actor, Killed
 from tools.simulation.model import DROPPED, Entry
@@ -276,7 +276,7 @@ class Redrives:
         address = replace(Address.parse(self._world.server.url), patience=PATIENCE)
 
         def work() -> Any:
-            return Redrive(address, options, sleep=PATIENCE.sleep, limits=_FEW, terms=TERMS).run()
+            return DeadLetterRedrive(address, options, sleep=PATIENCE.sleep, limits=_FEW, terms=TERMS).run()
 
         self._world.letters.observe()
         before = [letter for letter in self._world.letters.all.values() if not letter.is_gone]

@@ -31,7 +31,7 @@ from spark_streams.jobs.output import deltalake_table, pyiceberg_table
 from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
 from spark_streams.jobs.output.ownership import Claimant
 from spark_streams.jobs.output.table_config import TableConfig
-from spark_streams.jobs.parts.outputs import Outputs
+from spark_streams.jobs.parts.outputs import JobOutput
 from spark_streams.jobs.programs import archive, etl
 from tests.legs.recipes.conftest import RECIPES
 from tests.legs.recipes.tables import KINDS, Deltalake, Kind, Pyiceberg
@@ -129,17 +129,17 @@ def test_the_jobs_write_each_row_once(
         client.xadd("orders", {"n": "x"})
     tables = {name: toml(kind.settings(name)) for name in ("all", "large", "archive")}
     config = ETL.format(url=server.url, folder=tmp_path, **tables)
-    write = Outputs._write_output
+    write = JobOutput.write
 
-    def killed(self: Any, output: Any, place: Any, good: Any, count: int, batch: int) -> None:
-        if (output.name, batch) == ("large", 1):
+    def killed(self: JobOutput, good: Any, count: int, batch: int) -> int:
+        if (self.name, batch) == ("large", 1):
             raise KilledError
-        write(self, output, place, good, count, batch)
+        return write(self, good, count, batch)
 
-    monkeypatch.setattr(Outputs, "_write_output", killed)
+    monkeypatch.setattr(JobOutput, "write", killed)
     with pytest.raises(Exception, match="KilledError"):
         run(spark, etl, config, monkeypatch)
-    monkeypatch.setattr(Outputs, "_write_output", write)
+    monkeypatch.setattr(JobOutput, "write", write)
     assert (len(kind.rows("all")), len(kind.rows("large"))) == (14, 0)
     told = run(spark, etl, config, monkeypatch)
     assert (told["dead"], told["entries"]) == (1, 14)

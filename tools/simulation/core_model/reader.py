@@ -159,7 +159,7 @@ def _error(outcome: str, count: int) -> RStreamError:
         position=None if seen.position is None else StreamId.parse(seen.position),
         mark=StreamId(*world.committed(STREAM)), lost=count, is_exact=False,
     )  # fmt: skip
-    return error_of(finding, MessageContext(Membership((), GROUP, CONSUMER), world.server.url))
+    return error_of(finding, MessageContext(Membership(GROUP, CONSUMER), world.server.url))
 
 
 # -- offsets as the product writes them ------------------------------------------------------------------------------

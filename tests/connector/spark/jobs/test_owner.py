@@ -29,7 +29,7 @@ from spark_streams.jobs.output.ownership import write_text
 from spark_streams.jobs.output.spark_tables import BatchFolders
 from spark_streams.jobs.output.table_config import TableConfig
 from spark_streams.jobs.parts.loading import Load
-from spark_streams.jobs.parts.outputs import Outputs
+from spark_streams.jobs.parts.outputs import JobOutput
 from spark_streams.jobs.parts.source_and_sink import Sink
 from tools.servers.server import Server
 from tools.waiting import until
@@ -255,16 +255,16 @@ def test_partition_by_that_changed_behind_an_uncommitted_batch_is_refused(
 ) -> None:
     """No row is written a second time, and the folders have one depth."""
     fill(server)
-    write = Outputs._write_output
+    write = JobOutput.write
 
     def killed(self: Any, *words: Any) -> None:
         write(self, *words)
         raise RuntimeError("killed")
 
-    monkeypatch.setattr(Outputs, "_write_output", killed)
+    monkeypatch.setattr(JobOutput, "write", killed)
     with pytest.raises(Exception, match="killed"):
         run(spark, monkeypatch, "etl", config("etl", server, tmp_path))
-    monkeypatch.setattr(Outputs, "_write_output", write)
+    monkeypatch.setattr(JobOutput, "write", write)
     assert ids(spark, tmp_path / "table") == [*range(ENTRIES)]
     changed = config("etl", server, tmp_path, 'table.partition_by = ["n"]')
     refused(spark, monkeypatch, "etl", changed, "is partitioned by batch, but the job writes it by n, batch")
