@@ -258,7 +258,8 @@ MODES: Mapping[str, Told] = {
         "trigger", never="counted: 1.*counted: 1", **LENIENT,
     ),
     "a redrive beside another one": told(
-        "redrive 2000000: RedriveReport", "misfit", "misfit", "trigger", "trigger", Step("redrive", amount=0.3, how=0.09),
+        "redrive 2000000: RedriveReport", "misfit", "misfit", "trigger", "trigger",
+        Step("redrive", amount=0.3, how=0.09),
         Step("redrive", amount=0.9, how=0.58), **LETTERS,
     ),
     "a redrive that is overtaken": told(
