@@ -39,13 +39,6 @@ _NAMED_FOR = re.compile(r"interval (\d+) hours?")
 _LONGER = 24 * 30  # hours
 
 
-class Compaction(NamedTuple):
-    """When small files are merged. every: batches, 0: never; keep: hours that replaced files stay, None: forever."""
-
-    every: int = 0
-    keep: int | None = None
-
-
 class _DeltaBatch(NamedTuple):
     """A batch to write."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -12,8 +13,31 @@ from pyspark.sql.types import StructType
 from spark_streams.jobs.output.ownership import Owner
 from spark_streams.jobs.output.table_columns import TableFit
 
-if TYPE_CHECKING:
-    from spark_streams.jobs.output.table_config import TableConfig
+
+class Compaction(NamedTuple):
+    """When small files are merged. every: batches, 0: never; keep: hours that replaced files stay, None: forever."""
+
+    every: int = 0
+    keep: int | None = None
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """What a format needs to know of its table."""
+
+    where: str  # its name in the configuration
+    kind: str = "parquet"  # the format
+    path: str | None = None  # it or the name is set if the format needs one
+    name: str | None = None
+    partition_by: list[str] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)  # of the format
+    catalog: str | None = None  # of pyiceberg
+    compaction: Compaction = field(default_factory=Compaction)
+
+    @property
+    def place(self) -> str:
+        """Path or name of the table. Options of formats such as jdbc name the place themselves."""
+        return self.path or self.name or "place of its options"
 
 
 class OutputWriter(Protocol):
@@ -26,7 +50,7 @@ class OutputWriter(Protocol):
 class OwnableTable(ABC):
     """A table with columns, and with the query that writes it."""
 
-    def __init__(self, spark: SparkSession, config: TableConfig, transaction: str | None = None) -> None:
+    def __init__(self, spark: SparkSession, config: TableSettings, transaction: str | None = None) -> None:
         """transaction: name of this output within the query, for tables that record which batches they have; None: each
         row at least once."""
         self._spark = spark

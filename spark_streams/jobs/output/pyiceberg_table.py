@@ -37,7 +37,7 @@ from spark_streams.jobs.output.one_task import (
     no_error_ends_the_job,
     write_in_one_task,
 )
-from spark_streams.jobs.output.owned_table import OwnableTable
+from spark_streams.jobs.output.owned_table import OwnableTable, TableSettings
 from spark_streams.jobs.output.ownership import PROPERTY, Owner
 from spark_streams.jobs.output.table_columns import TableFit, check_partitions, partition_fields
 
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-    from spark_streams.jobs.output.table_config import TableConfig
 
 _PROPERTY = "spark-streams.batch."
 # Of a table that the job creates. Each batch adds a manifest and a metadata file: the first are merged, and of the
@@ -128,7 +127,7 @@ class PyicebergTable(OwnableTable):
     Files of a killed run are in no snapshot, and Iceberg's remove_orphan_files deletes them.
     """
 
-    def __init__(self, spark: SparkSession, config: TableConfig, transaction: str | None = None) -> None:
+    def __init__(self, spark: SparkSession, config: TableSettings, transaction: str | None = None) -> None:
         super().__init__(spark, config, transaction)
         assert config.catalog is not None
         self._location = TableLocation.configured(config.catalog, config.options, config.place)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +16,7 @@ from spark_streams.connector.micro_batch import partition_name
 from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.jobs.job import session_settings
 from spark_streams.jobs.output.one_task import application_of
-from spark_streams.jobs.output.owned_table import OwnableTable
+from spark_streams.jobs.output.owned_table import OwnableTable, TableSettings
 from spark_streams.jobs.output.ownership import (
     PROPERTY,
     FolderRecord,
@@ -31,9 +30,6 @@ from spark_streams.jobs.output.ownership import (
     write_record,
 )
 from spark_streams.jobs.output.table_columns import DELTA, FILES, TableFit, add_columns, with_null_folders
-
-if TYPE_CHECKING:
-    from spark_streams.jobs.output.table_config import TableConfig
 
 _PATTERN = re.compile(r"([\\\[\]{}*?])")  # characters that make a path a pattern
 
@@ -186,7 +182,7 @@ class AppendedTable(OwnableTable):
     that number or a lower one.
     """
 
-    def __init__(self, spark: SparkSession, config: TableConfig, transaction: str | None = None) -> None:
+    def __init__(self, spark: SparkSession, config: TableSettings, transaction: str | None = None) -> None:
         """config: a path or a name, or none of them if the options name the place."""
         super().__init__(spark, config, transaction)
         self._path, self._name = config.path, config.name

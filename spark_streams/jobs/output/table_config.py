@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -16,9 +16,9 @@ from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.running.error_summary import one_line
 from spark_streams.connector.watch.lineage.datasets import Dataset, path_dataset
-from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
+from spark_streams.jobs.output.deltalake_table import DeltalakeTable
 from spark_streams.jobs.output.one_task import missing_package
-from spark_streams.jobs.output.owned_table import OwnableTable, OwnedTable
+from spark_streams.jobs.output.owned_table import Compaction, OwnableTable, OwnedTable, TableSettings
 from spark_streams.jobs.output.ownership import Claimant, NamedPlace, Owner, check_surroundings
 from spark_streams.jobs.output.pyiceberg_table import PyicebergTable
 from spark_streams.jobs.output.spark_tables import AppendedTable, BatchFolders, CatalogTable
@@ -63,19 +63,11 @@ _RESERVED_OPTIONS = ("partitionoverwritemode", "txnappid", "txnversion", "path")
 
 
 @dataclass(frozen=True)
-class TableConfig:
+class TableConfig(TableSettings):
     """Settings of a table."""
 
-    where: str  # its name in the configuration
-    kind: str = "parquet"  # the format
-    path: str | None = None  # it or the name is set if the format needs one
-    name: str | None = None
-    partition_by: list[str] = field(default_factory=list)
     schema: str = STRICT
     once: bool = True  # whether a batch that is run again is detected
-    options: dict[str, str] = field(default_factory=dict)  # of the format
-    catalog: str | None = None  # of pyiceberg
-    compaction: Compaction = field(default_factory=Compaction)
     shared: bool = False  # whether other jobs append to it, too
 
     @classmethod
@@ -90,10 +82,10 @@ class TableConfig:
             settings.get("path"),
             settings.get("name"),
             list(settings.get("partition_by", [])),
-            settings.get("schema", STRICT),
-            settings.get("once", True),
             options,
             settings.get("catalog"),
+            schema=settings.get("schema", STRICT),
+            once=settings.get("once", True),
         )
         table._check_place()
         table = replace(
@@ -143,11 +135,6 @@ class TableConfig:
             raise ConfigError(
                 f"{where}.name has no meaning with format {DELTALAKE!r}, which no catalog holds: set {where}.path"
             )
-
-    @property
-    def place(self) -> str:
-        """Path or name of the table. Options of formats such as jdbc name the place themselves."""
-        return self.path or self.name or "place of its options"
 
     @property
     def dataset(self) -> Dataset:
