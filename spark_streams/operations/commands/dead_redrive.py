@@ -33,8 +33,7 @@ from spark_streams.operations.commands.dry_run import (
 from spark_streams.operations.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 
 if TYPE_CHECKING:
-    from spark_streams.connector.admin.dead_letters import RedriveOptions
-    from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, RedriveReport
+    from spark_streams.connector.admin.dead_letters import DeadLetterRedrive, RedriveOptions, RedriveReport
 
 
 @click.command()
@@ -114,8 +113,7 @@ def redrive(
       rstream dead redrive orders:dead --id 1795163834542-0 --set amount=12.50 --unset note --yes
       rstream dead redrive orders:dead --field customer=ann --to orders:retry --transform repairs:amounts --yes
     """
-    from spark_streams.connector.admin.dead_letters import FieldChanges, RedriveOptions
-    from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
+    from spark_streams.connector.admin.dead_letters import DeadLetterRedrive, FieldChanges, RedriveOptions
 
     address, criteria = address_of(url, starts=yes), criteria_of(filters)
     try:

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from spark_streams.base.given_text import assignment, parse_assignment
 from spark_streams.base.units import counted
 from spark_streams.base.untyped import Json
+from spark_streams.connector.admin.dead_letters import DeadLetter
 from spark_streams.connector.deadletter.envelope import PREFIX, raw, text
-from spark_streams.connector.deadletter.transform import DeadLetter
 from spark_streams.connector.errors import NotPermittedError
 from spark_streams.operations.monitor.last_entries import Seen
 

@@ -17,11 +17,11 @@ from typing import TypeVar
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.admin.groups import WaitingEntries
+from spark_streams.connector.admin.streams import Shard
 from spark_streams.connector.deadletter.envelope import raw
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.lag.margin import Margin, order
 from spark_streams.connector.lag.survey import ConsumerLag, GroupLag, StreamSummary, Survey
-from spark_streams.connector.shards.names import Shard
 from spark_streams.operations.console.charts import LagHistory
 from spark_streams.operations.console.incoming import NAME_BYTES
 from spark_streams.operations.monitor.held import Held, unused
