@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.deadletter.counts import REASONS, KindCounts, ReasonCounts
+from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.deadletter.envelope import attempts_in, text
 from spark_streams.connector.deadletter.letter_page import (
     KIND,
@@ -28,9 +29,7 @@ from spark_streams.connector.deadletter.listing import (
 )
 from spark_streams.connector.deadletter.mover import RedriveState, redrive_key
 from spark_streams.connector.deadletter.page_reader import (
-    DEAD_LETTER_LIMITS,
     FIRST_STREAMS,
-    DeadLetterLimits,
     Extent,
     PageSize,
     dead_letter_pages,

@@ -14,17 +14,10 @@ from dataclasses import dataclass
 
 from spark_streams.base.printable import json_text, name_text
 from spark_streams.connector.deadletter.counts import KindCounts
+from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.deadletter.envelope import names_origin, raw, text
 from spark_streams.connector.deadletter.letter_page import Criteria
-from spark_streams.connector.deadletter.page_reader import (
-    DEAD_LETTER_LIMITS,
-    FIRST_STREAMS,
-    DeadLetterLimits,
-    PageSize,
-    dead_letter_pages,
-    extent,
-    pages_of,
-)
+from spark_streams.connector.deadletter.page_reader import FIRST_STREAMS, PageSize, dead_letter_pages, extent, pages_of
 from spark_streams.connector.deadletter.transform import DeadLetter, dead_letters_of
 from spark_streams.connector.deadletter.waiting_entries import WaitingEntries, waiting_entries
 from spark_streams.connector.keys import read_retry_stream

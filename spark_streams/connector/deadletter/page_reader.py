@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from spark_streams.base.ids import MAX_ID, StreamId
+from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.deadletter.letter_page import Criteria, DeadLetterPage
 from spark_streams.connector.errors import StreamMissingError
 from spark_streams.connector.wire.connection.connection import PageSizer, ReplyError, ReplyTooLargeError, pack
@@ -20,26 +21,6 @@ from spark_streams.connector.wire.replies.replies import is_no_such_key, millise
 from spark_streams.connector.wire.replies.scan import hint_of_names, names_and_patterns
 from spark_streams.connector.wire.replies.xinfo import read_stream_state
 from spark_streams.connector.wire.session import Session
-
-
-@dataclass(frozen=True)
-class DeadLetterLimits:
-    """Limits for reading and posting dead letters. They are not options; tests use smaller ones.
-
-    Times were measured with dead letters of 100 bytes on redis-server, on one machine of two cores.
-    """
-
-    first_page: int = 200  # dead letters of the first page, when their size is not known yet
-    # Of one transaction. 500 at a time: 111,000 a second; 2,000: 129,000 (16 ms each); 8,000: 132,000.
-    largest_page: int = 2_000
-    page_bytes: int = 4 << 20  # of a page, estimated from the pages before it
-    max_bytes: int = 64 << 20  # of a reply; beyond it, the page is read again in smaller pieces
-    post_entries: int = 500  # of one transaction, which may be repeated. 100: 66,000 a second; 500: 71,000 (7 ms each)
-    post_bytes: int = 8 << 20  # of their fields; a single entry may have more
-
-
-DEAD_LETTER_LIMITS = DeadLetterLimits()
-
 
 T = TypeVar("T")
 

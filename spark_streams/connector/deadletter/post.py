@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.deadletter.failed_entry import (
     Command,
     FailedEntry,
@@ -30,7 +31,6 @@ from spark_streams.connector.deadletter.failed_entry import (
     origin_command,
 )
 from spark_streams.connector.deadletter.ids_left import watch_and_check_ids
-from spark_streams.connector.deadletter.page_reader import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
 from spark_streams.connector.keys import key_beside, origin_of
 from spark_streams.connector.wire.connection.connection import Connection, Reply, ReplyError

@@ -16,11 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.deadletter import transform
 from spark_streams.connector.deadletter.counts import KindCounts
+from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.deadletter.letter_page import Criteria
 from spark_streams.connector.deadletter.mover import Mover, RedriveRun, RedriveState, Rehearsal, begin_or_continue
 from spark_streams.connector.deadletter.page_reader import (
-    DEAD_LETTER_LIMITS,
-    DeadLetterLimits,
     PageSize,
     dead_letter_pages,
     extent,

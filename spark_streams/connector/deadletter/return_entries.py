@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.base.ids import StreamId
+from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.deadletter.ids_left import watch_and_check_ids
-from spark_streams.connector.deadletter.page_reader import DEAD_LETTER_LIMITS, DeadLetterLimits, PageSize
+from spark_streams.connector.deadletter.page_reader import PageSize
 from spark_streams.connector.errors import ServerReplyError
 from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.connector.wire.connection.server import Server

@@ -13,8 +13,8 @@ import redis
 
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.deadletter import post as posting
+from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS
 from spark_streams.connector.deadletter.failed_entry import FailedEntry
-from spark_streams.connector.deadletter.page_reader import DEAD_LETTER_LIMITS
 from spark_streams.connector.deadletter.post import post
 from spark_streams.connector.errors import IdsExhaustedError, RowTooLargeError, ServerReplyError
 from spark_streams.connector.source.group_client import Membership
