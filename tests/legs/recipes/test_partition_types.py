@@ -21,7 +21,8 @@ from pyspark.sql import types as T
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.jobs.output import deltalake_table, pyiceberg_table
-from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
+from spark_streams.jobs.output.deltalake_table import DeltalakeTable
+from spark_streams.jobs.output.owned_table import Compaction
 from spark_streams.jobs.output.pyiceberg_table import PyicebergTable
 from spark_streams.jobs.output.table_columns import changed_values, check_partition_types, new_table
 from spark_streams.jobs.output.table_config import TableConfig

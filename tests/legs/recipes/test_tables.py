@@ -28,7 +28,8 @@ from spark_streams import register
 from spark_streams.connector.errors import TableError
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output import deltalake_table, pyiceberg_table
-from spark_streams.jobs.output.deltalake_table import Compaction, DeltalakeTable
+from spark_streams.jobs.output.deltalake_table import DeltalakeTable
+from spark_streams.jobs.output.owned_table import Compaction
 from spark_streams.jobs.output.ownership import Claimant
 from spark_streams.jobs.output.table_config import TableConfig
 from spark_streams.jobs.parts.outputs import JobOutput
