@@ -95,7 +95,7 @@ def test_a_change_and_its_outcome() -> None:
         "new": "what a later version may print", "deeper": {"still": ["4111"]},
     }  # fmt: skip
     change = Change(1, "ann", words, datetime.now(UTC), outcome=CommandOutcome(1, output, "card is '4111'"))
-    shown = SHOWN.change(change)
+    shown = change.shown(SHOWN)
     assert shown.arguments == [
         *("dead", "redrive", "events", "--set", "card=hidden (4 bytes)", "--set=hidden (4 bytes)", "--set", "n=1"),
         *("--id", "1-0", "--unset", "a"),
@@ -108,15 +108,13 @@ def test_a_change_and_its_outcome() -> None:
         "entry": [{"field": "card", "value": "hidden (4 bytes)"}, {"field": "order", "value": "hidden"}],
         "new": "hidden (30 bytes)", "deeper": {"still": ["hidden (4 bytes)"]},
     } | {"command": hidden(output["command"])}  # type: ignore[arg-type]  # fmt: skip
-    assert AllowList().change(change) == change
+    assert change.shown(AllowList()) == change
 
 
 def test_what_commands_of_groups_say_is_shown() -> None:
     """They read no entry. A new action has its place in one of the two."""
     reading = {
-        name
-        for name, one in ACTIONS.items()
-        if SHOWN.outcome(one.command, CommandOutcome(1, None, "why")).error != "why"
+        name for name, one in ACTIONS.items() if CommandOutcome(1, None, "why").shown(SHOWN, one.command).error != "why"
     }
     assert reading == {"add", "redrive", "purge"}
     assert ACTIONS.keys() - reading == {"seek", "replay", "claim", "ack", "prune"}
