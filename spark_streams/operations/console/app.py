@@ -55,7 +55,7 @@ _TYPES = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg"
 
 async def static(_: Site, request: Request) -> Response:
     """Return a file."""
-    name = request.path_params["name"]
+    name = request.path_params.get("name", "icon.svg")  # /favicon.ico: browsers ask for it beside pages of plain text
     if name not in _TYPES:
         return PlainTextResponse("The console has no such file.\n", 404)
     return Response(_content(name), media_type=_TYPES[name])
@@ -111,6 +111,7 @@ ROUTES = (
     PageRoute("/events", events),
     PageRoute("/open", open_link),
     PageRoute("/static/{name}", static),
+    PageRoute("/favicon.ico", static),
 )
 
 
