@@ -237,7 +237,7 @@ def walk(browser: Browser, shop: dict[str, str]) -> _Walk:
     walk = _Walk(browser)
     entry, letter, retry = shop["entry"], shop["letter"], shop["retry"]
     walk.follow(
-        "/", "/streams?own=1", "/changes", "/changes/1", "/changes/2", "/doctor", "/queries", "/open",
+        "/", "/streams?own=1", "/changes", "/changes/1", "/changes/2", "/doctor", "/queries", "/open", "/favicon.ico",
         link("/stream", name="orders", value="sek"), link("/stream", name="orders", where='$[*] ~ "sek"'),
         link("/stream", name="orders", field="shop", value="bak"), link("/stream", name="orders", field="card"),
         link("/stream", name="orders", field="order", where="$.n = 2"),
