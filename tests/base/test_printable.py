@@ -15,18 +15,16 @@ from spark_streams.base.printable import json_text, printable, printable_lines
 from spark_streams.connector.errors import StreamStateError
 
 ROOT = Path(spark_streams.__file__).parent
-# Commands print by `say`, `print_table` or `print_json` (commands/shared.py). These call click.echo themselves:
+# Commands print by `say` or `print_json` (commands/shared.py). These call click.echo themselves:
 ECHOES = {
     "shared.py": "is that way",
-    "entry.py": "styles what is printable",
-    "exporter.py": "a page whose lines end as they are",
-    "console.py": "a line for the file of users, which is printable",
+    "print_entry.py": "styles what is printable",
+    "monitor.py": "a page whose lines end as they are",
     "dead.py": "empty lines",
-    "show.py": "empty lines",
-    "tail.py": "empty lines",
+    "show_entries.py": "empty lines",
     "help.py": "pages of the package",
-    "init.py": "what the user typed",
-    "url.py": "this machine's address",
+    "jobs.py": "what the user typed",
+    "engine.py": "this machine's address",
 }
 
 
