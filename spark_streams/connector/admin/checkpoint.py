@@ -26,25 +26,6 @@ from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.connection.connection import ReplyError
 from spark_streams.connector.wire.connection.server import Server
 
-__all__ = [
-    "ICEBERG_BATCH",
-    "ICEBERG_QUERY",
-    "KEYS",
-    "ArchiveTable",
-    "Batch",
-    "Checkpoint",
-    "CheckpointLog",
-    "Offset",
-    "QueryRecord",
-    "fetch_record",
-    "json_object",
-    "keys_of_query",
-    "last_batch",
-    "partition_name",
-    "read_checkpoint",
-    "retrying",
-]
-
 
 @dataclass(frozen=True)
 class Batch:

@@ -61,58 +61,6 @@ from spark_streams.connector.wire.entries.entry_page import parse_entries
 from spark_streams.connector.wire.entries.lines import Mask
 from spark_streams.connector.wire.session import Session
 
-__all__ = [
-    "DEAD_LETTER_LIMITS",
-    "FIRST_STREAMS",
-    "KIND",
-    "REASONS",
-    "Criteria",
-    "DeadLetter",
-    "DeadLetterLimits",
-    "DeadLetterPage",
-    "DeadLetterRedrive",
-    "Entry",
-    "Extent",
-    "FieldChanges",
-    "KindCounts",
-    "Loaded",
-    "Mask",
-    "Origin",
-    "PageSize",
-    "ReasonCounts",
-    "RedriveOptions",
-    "RedriveReport",
-    "StreamEntry",
-    "as_json",
-    "as_line",
-    "attempts_in",
-    "call",
-    "count_by_kind",
-    "dead_letter_pages",
-    "dead_letter_streams",
-    "dead_letters_of",
-    "delay_after",
-    "each_dead_letter",
-    "encode_fields",
-    "entry_pages",
-    "explain_no_match",
-    "extent",
-    "fetch_delays",
-    "fetch_origins",
-    "fetch_streams",
-    "fields_as_json",
-    "following",
-    "is_redriven_now",
-    "load",
-    "pages_of",
-    "parse_criteria",
-    "purge",
-    "read_page",
-    "showing_progress",
-    "text_as_json",
-]
-
-
 Entry = tuple[bytes, Sequence[bytes]]  # ID; name, value, name, value …
 
 

@@ -68,61 +68,6 @@ from spark_streams.connector.wire.replies.xinfo import (
     released_in,
 )
 
-__all__ = [
-    "ACTIVE_MS",
-    "DEFAULT_QUERY",
-    "FATAL",
-    "RELEASED_IDLE",
-    "SHOWN",
-    "GroupKey",
-    "GroupName",
-    "GroupSnapshot",
-    "GroupView",
-    "Mark",
-    "Readers",
-    "ReadingGroup",
-    "Start",
-    "StreamView",
-    "Sweeper",
-    "WaitingEntries",
-    "change",
-    "count_between",
-    "count_missing",
-    "count_read",
-    "count_waiting",
-    "fetch_consumers",
-    "fetch_group",
-    "fetch_mark",
-    "fetch_marks_of_stream",
-    "fetch_readers",
-    "fetch_time",
-    "find_group_keys",
-    "find_read_without_trace",
-    "find_running",
-    "find_with_running_query",
-    "groups_of",
-    "hint_of_names",
-    "holding",
-    "ids_between",
-    "is_idle",
-    "knows_acked",
-    "milliseconds",
-    "nth_from",
-    "queries_among",
-    "record_forgotten",
-    "released_in",
-    "running_message",
-    "set_mark",
-    "split_by_stream",
-    "transact",
-    "undelivered",
-    "view_streams",
-    "waiting_entries",
-    "waiting_lines",
-    "waiting_of",
-]
-
-
 ACTIVE_MS = 60_000  # a consumer that has sent a command within this time may be running
 DEFAULT_QUERY = str(next(option.default for option in SOURCE if option.name == "consumer"))  # without option consumer
 
@@ -305,7 +250,7 @@ def fetch_marks_of_stream(
 
 
 def find_read_without_trace(server: Server, groups: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return those of the groups, (stream, name) each, to which a query with noAck has committed: such a query leaves
+    """Return those of the groups, (stream, name) each, to which a query without a pending list has committed: it leaves
     no other trace."""
     keys = matching_strings(server, f"{PREFIX}committed:*") if groups else []
     values = server.execute_all([("GET", key) for key in keys])

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from spark_streams.connector.deadletter.failed_entry import fetch_recorded
 from spark_streams.connector.lag.margin import MarginWindow, NodeMemory, node_memories
-from spark_streams.connector.lag.survey import Survey
 from spark_streams.connector.options.access_options import server_of
 from spark_streams.connector.options.parsers import null_values
 from spark_streams.connector.options.table import IDENTITY
-from spark_streams.connector.schemas.decode_process import Shown
+from spark_streams.connector.schemas.decode_process import FieldDecoders, Shown
 from spark_streams.connector.shards.names import Shard, may_be_in_shards
 from spark_streams.connector.shards.settling import (
     delete_shards,
@@ -39,53 +37,6 @@ from spark_streams.connector.wire.topology.sentinel import fail_over as sentinel
 from spark_streams.connector.wire.topology.sentinel import master
 from spark_streams.connector.wire.topology.topology import SlotMap, connect_to_node, topology_of, unreachable_reason
 
-if TYPE_CHECKING:
-    from spark_streams.connector.schemas.decode_process import FieldDecoders
-
-__all__ = [
-    "IDENTITY",
-    "IDENTITY_VARIABLES",
-    "BlockedRead",
-    "KeptConnection",
-    "MarginWindow",
-    "Node",
-    "NodeMemory",
-    "PageSizer",
-    "Shard",
-    "ShardSet",
-    "ShardsSnapshot",
-    "Shown",
-    "SlotMap",
-    "Survey",
-    "connect_to_node",
-    "delete_shards",
-    "ensure_shards",
-    "execute_packed",
-    "fetch_recorded",
-    "fetch_shard_sets",
-    "fetch_shards_snapshots",
-    "field_decoders",
-    "info",
-    "master",
-    "may_be_in_shards",
-    "missing",
-    "missing_right",
-    "names_and_patterns",
-    "node_memories",
-    "null_values",
-    "pack",
-    "pairs",
-    "redacted",
-    "require_complete",
-    "require_plain",
-    "retry_streams_of",
-    "sentinel_fail_over",
-    "server_address",
-    "topology_of",
-    "unreachable_reason",
-    "url_of_cluster",
-]
-
 
 def server_address(url: str, options: Mapping[str, str], side: str) -> Address:
     """Return the checked address of a server. options: its login, which an embedded server may do without. Raises
@@ -109,7 +60,6 @@ def field_decoders(
 ) -> FieldDecoders:
     """Return the decoders of fields. by_registry: their names; by_file: name and file of the schema; login: user and
     password file of the registry, both empty for none; keeps_going: as FieldDecoders. Raises errors of the schemas."""
-    from spark_streams.connector.schemas.decode_process import FieldDecoders
     from spark_streams.connector.schemas.payload_format import NO_LOGIN, form_of, login_of, valid_schema
 
     access = login_of(login) if any(login) else NO_LOGIN

@@ -131,7 +131,7 @@ def idempotent_adds_in(reply: Sequence[Reply]) -> IdempotentAdds | None:
 
 
 def all_groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:
-    """Return the groups from the reply to XINFO GROUPS, also scratch groups of queries with noAck."""
+    """Return the groups from the reply to XINFO GROUPS, also scratch groups."""
     return [_group_in(group) for group in reply]
 
 
