@@ -81,6 +81,7 @@ _EXEC_REFUSED = "EXECABORT Transaction discarded because of: "  # then the error
 
 T = TypeVar("T")
 Argument = str | bytes | int
+Key = str | bytes
 Reply = Any  # int, bytes, None, ReplyError or a list of these
 Known = Callable[[Reply], bool]  # whether a reply is an error that is an answer (wire.replies.replies)
 
@@ -113,14 +114,49 @@ def pack(*arguments: Argument) -> bytes:
 SKIP = pack("CLIENT", "REPLY", "SKIP")  # the server sends no reply to the next command
 
 
-class Commands(ABC):
-    """Commands and the named errors of their replies, for one server and for a cluster (wire.connection.server)."""
+class Server(ABC):
+    """One server, or all of a cluster. Not for use by two threads at once. Usable as a context manager.
+
+    One server is a `Connection`, and `connection_for` returns itself. A cluster (wire.topology.cluster) sends each
+    command to the node of its key's slot, and returns the connections to its nodes for raw requests. No server of a
+    cluster handles several slots together: WATCH and MULTI are for the keys of one slot, and a caller with several keys
+    groups them with `together`.
+    """
 
     address: Address
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all connections; calling it twice is harmless."""
+
+    @property
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether it was not closed here; the server may have closed it."""
+
+    @abstractmethod
+    def renew_login(self) -> None:
+        """Log in again if the credentials have changed. Raises ServerUnreachableError."""
+
+    # -- commands: each is sent to the server of its key -------------------------------------------------------------
+
+    @abstractmethod
+    def execute(self, *arguments: Argument) -> Reply:
+        """Send one command and return its reply. Raises ServerReplyError (WrongKeyTypeError, …) for an error reply."""
 
     @abstractmethod
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
         """Return the replies of all commands in order; error replies stay values. For package wire."""
+
+    @abstractmethod
+    def execute_each(self, commands: Sequence[Sequence[Argument]], *known: Known) -> Iterator[Reply]:
+        """As `execute_all`, but yield one reply at a time, for large replies: neither side stores many."""
 
     def execute_all(self, commands: Sequence[Sequence[Argument]], *known: Known) -> list[Reply]:
         """Return the answers to all commands in order. Raises as `answer` does, the first error."""
@@ -150,13 +186,31 @@ class Commands(ABC):
     def memory(self) -> Memory:
         """Return the memory of the server; of a cluster: of its fullest node. Unknown if it does not answer."""
 
-    def not_a_stream(self, key: str | bytes, command: str) -> WrongKeyTypeError:
+    def not_a_stream(self, key: Key, command: str) -> WrongKeyTypeError:
         """Return the error for a key of another type. command: the command that was, or would be, refused for it."""
         name = key if isinstance(key, str) else key.decode("utf-8", "replace")
         return not_a_stream(self.address, name, command)
 
+    # -- location of keys ------------------------------------------------------------------------------------------
 
-class Connection(Commands):
+    @abstractmethod
+    def connection_for(self, key: Key) -> Connection:
+        """Return the connection to the server that holds this key. Raises ServerUnreachableError, ServerReplyError."""
+
+    @abstractmethod
+    def parts(self, items: Sequence[T], key: Callable[[T], Key]) -> list[tuple[Connection, list[T]]]:
+        """Group the items by the servers that hold their keys, in order. Raises as `connection_for` does."""
+
+    @abstractmethod
+    def together(self, items: Sequence[T], key: Callable[[T], Key]) -> list[list[T]]:
+        """Group the items so that one transaction may touch each group."""
+
+    @abstractmethod
+    def nodes(self) -> list[Connection]:
+        """Return a connection to each server that accepts writes. Raises as `connection_for` does."""
+
+
+class Connection(Server):
     """One socket to the server at `address`. Not for use by two threads at once. Usable as a context manager.
 
     node_address: one of several servers of the address (wire.connect selects it). Raises ServerUnreachableError if no
@@ -198,19 +252,11 @@ class Connection(Commands):
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close the socket; calling it twice is harmless."""
         self._connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
 
     @property
     def is_open(self) -> bool:
-        """Whether it was not closed here; the server may have closed it."""
         return socket_of(self._connection) is not None
 
     def abandon(self) -> None:
@@ -222,12 +268,10 @@ class Connection(Commands):
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)  # not TLS's shutdown, which is not thread-safe
 
     def renew_login(self) -> None:
-        """Log in again if the credentials have changed: a token expires, and its connections may be closed by the
-        server.
+        """A token expires, and its connections may be closed by the server.
 
         For long-lived connections, when no reply is outstanding; checked every few seconds. If the server refuses the
-        new login, the connection continues and a later call tries again: the file may be ahead of the server. Raises
-        ServerUnreachableError.
+        new login, the connection continues and a later call tries again: the file may be ahead of the server.
         """
         identity, now = self.address.identity, time.monotonic()
         if identity is None or not identity.changes or now < self._renewal:
@@ -245,8 +289,7 @@ class Connection(Commands):
             self._login = fresh
 
     def memory(self) -> Memory:
-        """Return the memory of the server, at most a second old. Unknown if it does not answer, or the user may not
-        ask."""
+        """At most a second old. Unknown also if the user may not ask."""
         asked, memory = self._memory
         if time.monotonic() - asked > _MEMORY_AGE:
             # A connection of its own: replies may be outstanding on this one.
@@ -255,22 +298,18 @@ class Connection(Commands):
             self._memory = (time.monotonic(), memory)
         return memory
 
-    # -- location of keys: all on this server (wire.connection.server) ------------------------------------------------
+    # -- location of keys: all on this server --------------------------------------------------------------------------
 
-    def connection_for(self, key: str | bytes) -> Connection:
-        """Return the connection to the server that holds this key: this one."""
+    def connection_for(self, key: Key) -> Connection:
         return self
 
-    def parts(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[tuple[Connection, list[T]]]:
-        """Group the items by the servers that hold their keys."""
+    def parts(self, items: Sequence[T], key: Callable[[T], Key]) -> list[tuple[Connection, list[T]]]:
         return [(self, list(items))] if items else []
 
-    def together(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[list[T]]:
-        """Group the items so that one transaction may touch each group."""
+    def together(self, items: Sequence[T], key: Callable[[T], Key]) -> list[list[T]]:
         return [list(items)] if items else []
 
     def nodes(self) -> list[Connection]:
-        """Return a connection to each server that accepts writes."""
         return [self]
 
     def require_all_keys(self) -> None:
@@ -328,7 +367,6 @@ class Connection(Commands):
         return reply
 
     def execute(self, *arguments: Argument) -> Reply:
-        """Send one command and return its reply. Raises ServerReplyError (WrongKeyTypeError, …) for an error reply."""
         self.send(pack(*arguments))
         reply = self.replies(1)[0]
         if isinstance(reply, ReplyError):
@@ -336,17 +374,13 @@ class Connection(Commands):
         return reply
 
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-        """Return the replies of all commands in order, in one round trip; error replies stay values."""
         replies: list[Reply] = []
         for count in self._sent_in_turn(commands):
             replies += self.replies(count)
         return replies
 
     def execute_each(self, commands: Sequence[Sequence[Argument]], *known: Known) -> Generator[Reply, None, None]:
-        """As `execute_all`, but yield one reply at a time, for large replies: neither side stores many.
-
-        If the caller does not take all replies, the connection is closed.
-        """
+        """If the caller does not take all replies, the connection is closed."""
         unread = len(commands)
         try:
             for count in self._sent_in_turn(commands):

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from spark_streams.connector.errors import RStreamError, ServerUnreachableError, UnsupportedError
 from spark_streams.connector.keys import slot_of
@@ -23,11 +23,12 @@ from spark_streams.connector.wire.address.address import Address
 from spark_streams.connector.wire.address.server_url import Node
 from spark_streams.connector.wire.connection.connection import (
     Argument,
-    Commands,
     Connection,
+    Key,
     Known,
     Reply,
     ReplyError,
+    Server,
     pack,
 )
 from spark_streams.connector.wire.connection.named_errors import Memory
@@ -100,11 +101,11 @@ _TOGETHER = 100  # commands of `execute_each` whose replies are stored at a time
 _HOPS = 5
 
 
-def slot(key: str | bytes) -> int:
+def slot(key: Key) -> int:
     return slot_of(key.encode() if isinstance(key, str) else key)
 
 
-def keys_of(command: Command) -> Sequence[str | bytes]:
+def keys_of(command: Command) -> Sequence[Key]:
     """Return the keys of a command, if it needs any. Raises UnsupportedError if the command is for all nodes."""
     name = str(command[0])
     if name in _NEEDS_NO_KEY:
@@ -128,8 +129,8 @@ class _Leg:
     commands: list[Command] = field(default_factory=list)
 
 
-class Cluster(Commands):
-    """All nodes of the cluster at `address` (wire.connection.server). follows: redirections are followed.
+class Cluster(Server):
+    """All nodes of the cluster at `address`. follows: redirections are followed.
 
     Raises what Topology raises.
     """
@@ -142,14 +143,7 @@ class Cluster(Commands):
         self._watched: dict[int, Connection] = {}  # slot → connection on which its keys are watched
         self._topology.masters()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close all connections; calling it twice is harmless."""
         for connection in self._connections.values():
             connection.close()
 
@@ -158,32 +152,27 @@ class Cluster(Commands):
         return all(connection.is_open for connection in self._connections.values())
 
     def renew_login(self) -> None:
-        """Log in again on each node if the credentials have changed. Raises ServerUnreachableError."""
         for connection in self._connections.values():
             connection.renew_login()
 
     # -- location of keys ------------------------------------------------------------------------------------------
 
-    def connection_for(self, key: str | bytes) -> Connection:
-        """Return the connection to the node that holds this key. Raises ServerUnreachableError, ServerReplyError."""
+    def connection_for(self, key: Key) -> Connection:
         return self._to(self._topology.node_of(slot(key)))
 
-    def parts(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[tuple[Connection, list[T]]]:
-        """Group the items by the nodes that hold their keys."""
+    def parts(self, items: Sequence[T], key: Callable[[T], Key]) -> list[tuple[Connection, list[T]]]:
         by_connection: dict[Connection, list[T]] = {}
         for item in items:
             by_connection.setdefault(self.connection_for(key(item)), []).append(item)
         return list(by_connection.items())
 
-    def together(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[list[T]]:
-        """Group the items by the slots of their keys."""
+    def together(self, items: Sequence[T], key: Callable[[T], Key]) -> list[list[T]]:
         by_slot: dict[int, list[T]] = {}
         for item in items:
             by_slot.setdefault(slot(key(item)), []).append(item)
         return list(by_slot.values())
 
     def nodes(self) -> list[Connection]:
-        """Return a connection to each master."""
         return [self._to(node) for node in self._topology.masters()]
 
     def _to(self, node: Node) -> Connection:
@@ -203,7 +192,6 @@ class Cluster(Commands):
         return new_connection
 
     def memory(self) -> Memory:
-        """Return the memory of the fullest node."""
         try:
             return max((node.memory() for node in self.nodes()), key=lambda memory: memory.share)
         except RStreamError:
@@ -212,11 +200,9 @@ class Cluster(Commands):
     # -- commands --------------------------------------------------------------------------------------------------
 
     def execute(self, *arguments: Argument) -> Reply:
-        """Send one command and return its reply. Raises ServerReplyError for an error reply."""
         return self.execute_all([arguments])[0]
 
     def execute_each(self, commands: Sequence[Command], *known: Known) -> Iterator[Reply]:
-        """Yield the answers in order; few of them are stored at a time."""
         for start in range(0, len(commands), _TOGETHER):
             yield from self.execute_all(commands[start : start + _TOGETHER], *known)
 
@@ -269,14 +255,14 @@ class Cluster(Commands):
         return replies
 
     @staticmethod
-    def _split(command: Command) -> list[tuple[str | bytes, Command]]:
+    def _split(command: Command) -> list[tuple[Key, Command]]:
         """Return (a key, the command for its node) for each slot of a command; an empty list if it has no key."""
         keys = keys_of(command)
         if len(keys) < 2 or len({slot(key) for key in keys}) == 1:
             return [(keys[0], command)] if keys else []
         if command[0] not in _KEYS_ONLY:
             raise UnsupportedError(f"{command[0]!r} of keys in several slots of a cluster")
-        by_slot: dict[int, list[str | bytes]] = {}
+        by_slot: dict[int, list[Key]] = {}
         for key in keys:
             by_slot.setdefault(slot(key), []).append(key)
         return [(slot_keys[0], (command[0], *slot_keys)) for slot_keys in by_slot.values()]
