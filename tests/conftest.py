@@ -10,8 +10,8 @@ import pytest
 import redis
 from hypothesis import HealthCheck, settings
 
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tests.seeds import TIMES
 from tests.trimming import nodes_of_one_entry
 from tests.turns import EACH_TURN, TURNS, rows_of_turn, test_and_row, turn_of_file

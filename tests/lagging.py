@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import redis
 
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.session import Session
 from tests.proxy import Proxy
 from tools.servers.server import Server, running_redis

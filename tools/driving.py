@@ -22,7 +22,7 @@ from spark_streams.connector.source.stream_reader import UNLIMITED, StreamReader
 from spark_streams.connector.source.trigger import reserve, roles
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.spark.worker import micro_batch
-from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE, Patience
+from spark_streams.connector.wire.address import DEFAULT_PATIENCE, Patience
 from tools.servers.server import Server
 
 ALL = ReadMaxRows(UNLIMITED)

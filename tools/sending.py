@@ -10,7 +10,7 @@ from unittest import mock
 
 import hiredis
 
-from spark_streams.connector.wire.connection.connection import Connection, pack
+from spark_streams.connector.wire.connection import Connection, pack
 
 Act = Callable[[Connection, bytes], object]  # the connection, the request
 

@@ -29,9 +29,9 @@ from rich.table import Table
 
 from spark_streams.connector.lag.survey import StreamView, view_streams
 from spark_streams.connector.spark.startup.sitecustomize import add_to_path
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.topology.sentinel import master
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.sentinel import master
 from spark_streams.errors import RStreamError
 from spark_streams.jobs.command import SETTINGS, run
 from spark_streams.operations.commands.shared import connect, url_option

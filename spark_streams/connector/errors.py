@@ -136,7 +136,7 @@ class ServerUnreachableError(ServerError):
 class ServerReplyError(ServerError):
     """The server answered a command with an error.
 
-    code: the first word of the reply (`OOM`, `LOADING`, `ERR` …), by which wire.connection.retry detects temporary
+    code: the first word of the reply (`OOM`, `LOADING`, `ERR` …), by which wire.session detects temporary
     states; empty if unknown.
     """
 

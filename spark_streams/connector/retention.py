@@ -40,19 +40,18 @@ from spark_streams.base.ids import MAX_ID, InvalidStreamId, StreamId
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.pattern import escape
 from spark_streams.connector.keys import forgotten_key, key_beside
-from spark_streams.connector.wire.connection.connection import Reply, ReplyError
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Reply, ReplyError, Server
 from spark_streams.connector.wire.lease import Processes, are_held
-from spark_streams.connector.wire.replies.multi_exec import transact
-from spark_streams.connector.wire.replies.replies import (
+from spark_streams.connector.wire.replies import (
     is_no_group,
     is_no_such_key,
     is_not_permitted,
     is_syntax_error,
     milliseconds,
+    transact,
 )
-from spark_streams.connector.wire.replies.scan import matching_strings
-from spark_streams.connector.wire.replies.xinfo import ConsumerInfo, GroupInfo, consumers_in, groups_in
+from spark_streams.connector.wire.scan import matching_strings
+from spark_streams.connector.wire.xinfo import ConsumerInfo, GroupInfo, consumers_in, groups_in
 
 GroupName = tuple[bytes, bytes]  # stream, group
 Name = TypeVar("Name", bytes, str)

@@ -31,7 +31,7 @@ from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.spark.installation import JAVA_REMEDY, has_java
 from spark_streams.connector.spark.running_pyspark import is_of_connect
 from spark_streams.connector.watch.lineage.datasets import Dataset
-from spark_streams.connector.wire.address.address import Address, default_url
+from spark_streams.connector.wire.address import Address, default_url
 from spark_streams.jobs.settings.job_config import Config, value_at
 from spark_streams.jobs.settings.spark_start import SparkSettings, prepare, settings_of, start_jvm
 

@@ -9,7 +9,7 @@ import pytest
 
 from spark_streams.base.given_text import LONGEST, assignment, first_line, parse_assignment
 from spark_streams.connector.errors import LoginError
-from spark_streams.connector.wire.address.identity import password_in
+from spark_streams.connector.wire.address import password_in
 
 
 def test_each_name_and_value_is_read_as_it_was_written() -> None:

@@ -20,8 +20,8 @@ from spark_streams.cli import main
 from spark_streams.connector import dead_letters
 from spark_streams.connector.deadletter.envelope import NAMES, open_envelope
 from spark_streams.connector.errors import IdsExhaustedError, InvalidOptionError, ServerReplyError, UnsupportedError
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tests.proxy import Proxy
 from tools.servers.server import Server
 

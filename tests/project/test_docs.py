@@ -14,7 +14,7 @@ import spark_streams
 from spark_streams.cli import main
 from spark_streams.connector import errors, keys
 from spark_streams.connector.options.table import BATCH_SOURCE, SINK, SOURCE
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.engine.commands import COMMANDS
 from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.settings.sample_config import CONF, sample_config

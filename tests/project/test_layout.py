@@ -247,9 +247,9 @@ def test_connections_are_made_in_one_place() -> None:
     }
     assert makers == {
         "connector.wire.connect",
-        "connector.wire.connection.connection",
-        "connector.wire.topology.sentinel",
-        "connector.wire.topology.topology",
+        "connector.wire.connection",
+        "connector.wire.sentinel",
+        "connector.wire.topology",
     }
 
 
@@ -355,7 +355,7 @@ def test_what_is_public_is_there() -> None:
     assert all(getattr(spark_streams, name) is not None for name in spark_streams.__all__)
 
 
-# What these read decides about entries. An error is no answer there (connector/wire/connection/connection.py).
+# What these read decides about entries. An error is no answer there (connector/wire/connection.py).
 NO_ERROR_IS_AN_ANSWER = (
     *(f"connector/{folder}" for folder in ("source", "sink", "deadletter", "retention", "shards")),
     *("operations/groups", "operations/transfer"),

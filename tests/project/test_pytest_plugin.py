@@ -44,7 +44,7 @@ TESTS = """
 
     def test_a_query_may_find_it_in_the_environment(rstream_url, monkeypatch):
         monkeypatch.setenv("RSTREAM_URL", rstream_url)
-        from spark_streams.connector.wire.address.address import default_url
+        from spark_streams.connector.wire.address import default_url
         assert default_url() == rstream_url
 """
 

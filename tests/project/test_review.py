@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from spark_streams.connector.schemas.schema_registry import client_context
-from spark_streams.connector.wire.address.redis_py import _tls
+from spark_streams.connector.wire.sockets import _tls
 from spark_streams.engine.server.listeners import _tls_context
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.store.node_limits import NodeLimits
@@ -55,7 +55,7 @@ def test_the_modules_that_open_a_connection_are_known() -> None:
         "connector/watch/lineage/lineage.py",
     }
     assert by_socket == {
-        "connector/wire/address/redis_py.py",  # your servers
+        "connector/wire/sockets.py",  # your servers
         "operations/verify/relay.py",  # rstream verify, to the server that it tries
         "engine/launch/engine_process.py",  # the engine's socket file
         "engine/server/listeners.py",  # whether another engine has that file

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tools.simulation import documented
 from tools.simulation.histories import LENIENT, POISON, more, plan
 from tools.simulation.in_process.core import Core

@@ -10,7 +10,7 @@ import redis
 from spark_streams.connector.errors import DataLossError
 from spark_streams.connector.source.trigger import observe
 from spark_streams.connector.spark.data_source import ReadMaxRows
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tests.simulation.test_found import LENIENT, at_rest, lost
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, positions, read, reader
 from tools.key_copies import copies, make_again

@@ -8,9 +8,9 @@ import pytest
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import ServerUnreachableError
-from spark_streams.connector.wire.address.address import Address, Patience
-from spark_streams.connector.wire.blocked_read import BlockedRead
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address, Patience
+from spark_streams.connector.wire.connect import BlockedRead
+from spark_streams.connector.wire.connection import Connection
 from tools.simulation.in_process.core import Core
 from tools.simulation.in_process.patches import on_core
 from tools.simulation.in_process.server import ProcessServer

@@ -13,7 +13,7 @@ from spark_streams.connector.deadletter.failed_entry import Command, FailedEntry
 from spark_streams.connector.deadletter.mover import Mover
 from spark_streams.connector.deadletter.redrive import RedriveLease
 from spark_streams.connector.deadletter.redrive_plan import PagePlan
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tests.simulation.test_sees import plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product

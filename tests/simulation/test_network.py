@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_streams.connector.errors import ServerUnreachableError
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tools.simulation import powers_accidents
 from tools.simulation.elsewhere import Elsewhere
 from tools.simulation.histories import more, plan

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import redis
 
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tools.servers.server import Server
 from tools.simulation.histories import plan
 from tools.simulation.patched import product

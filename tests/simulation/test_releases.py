@@ -8,7 +8,7 @@ import pytest
 
 from spark_streams.connector.source.pending.claim import Claims
 from spark_streams.connector.source.trigger.trigger import Trigger
-from spark_streams.connector.wire.replies.xinfo import RELEASED_IDLE
+from spark_streams.connector.wire.xinfo import RELEASED_IDLE
 from tests.simulation.test_sees import more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.options import STREAMS

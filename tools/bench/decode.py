@@ -18,7 +18,7 @@ import pyarrow.json
 from redis._parsers.helpers import parse_stream_list
 
 from spark_streams.connector.source.rows.columns import Columns
-from spark_streams.connector.wire.entries.entry_page import decode_entries
+from spark_streams.connector.wire.entry_page import decode_entries
 from tools.bench.row import Row
 from tools.stopping import stop
 

@@ -11,7 +11,7 @@ from time import perf_counter
 from pyspark.sql import DataFrame
 
 from spark_streams.connector.shards.names import shards_of
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from tools.bench.row import Row
 from tools.bench.servers import running

@@ -23,7 +23,7 @@ from spark_streams.connector.sink.encode.fields import text_columns
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.runs import begin_run
 from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
-from spark_streams.connector.wire.entries.xadd_bytes import encode_xadd
+from spark_streams.connector.wire.xadd_bytes import encode_xadd
 from tools.bench.engine import benchmark
 from tools.bench.row import Row
 from tools.bench.servers import Running, running

@@ -30,7 +30,7 @@ import spark_streams
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.shards.names import shards_of
 from spark_streams.connector.sink.send.chunk_writer import append
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.verify.running_query import PATIENCE
 from tools.chaos.job import Job, error_of, session

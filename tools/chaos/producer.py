@@ -8,8 +8,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.address.server_url import master_name
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.server_url import master_name
 from spark_streams.operations.verify import producer
 
 

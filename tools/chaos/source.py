@@ -28,8 +28,8 @@ from spark_streams.connector.spark.data_source import (
     SupportsTriggerAvailableNow,
     for_this_spark,
 )
-from spark_streams.connector.wire.connection.connection import Connection
-from spark_streams.connector.wire.connection.retry import Backoff
+from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.session import Backoff
 from tools.chaos.query import Query
 from tools.chaos.sink import Record, new_run, record_attempt
 from tools.chaos.strike import Sleep, Strike, apply_strike, leave_a_zombie, stand_still, wait_for_file

@@ -37,7 +37,7 @@ from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kin
 from spark_streams.connector.source.group.snapshot import GroupState, OtherConsumer, PendingAbove, StreamSnapshot
 from spark_streams.connector.source.offset import StreamOffset
 from spark_streams.connector.source.trigger.roles import snapshot_at_query
-from spark_streams.connector.wire.replies.xinfo import StreamState
+from spark_streams.connector.wire.xinfo import StreamState
 
 FIRST = 1_000_000  # IDs of a stream that is created again are lower, or continue
 NO_ACK_TOKEN = without_pending_list("5f1c9a0b-")  # of all batches of a checkpoint

@@ -15,7 +15,7 @@ import redis
 
 from spark_streams.connector.errors import LedgerError, RStreamError, StreamStateError
 from spark_streams.connector.source.group_client import lease_key
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from spark_streams.connector.wire.lease import TTL
 from tools.servers.server import Server
 from tools.simulation import powers_accidents

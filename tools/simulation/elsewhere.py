@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from spark_streams.connector.errors import ConsumerTakenError, RStreamError
 from spark_streams.connector.source.group.streams import ConsumerLease
 from spark_streams.connector.source.group_client import lease_key
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.lease import TTL, Processes
 from tools.simulation.in_process.server import ProcessServer

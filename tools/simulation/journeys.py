@@ -19,7 +19,7 @@ from spark_streams.connector.keys import retry_stream, returned_stream
 from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.offset import Offset
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.journey.entry_lines import JourneyLine
 from spark_streams.operations.journey.journey import Beside, Journey, journeys

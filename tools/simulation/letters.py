@@ -25,7 +25,7 @@ from spark_streams.connector.errors import (
 )
 from spark_streams.connector.keys import key_beside, retry_stream, returned_stream
 from spark_streams.connector.options.parsers import MOST_DELAYS
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Actor, Killed
 from tools.simulation.model import DROPPED, Entry

@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from spark_streams.connector.wire.address.redis_py import socket_of
+from spark_streams.connector.wire.sockets import socket_of
 from tools.simulation.histories import more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product

@@ -11,9 +11,9 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE
-from spark_streams.connector.wire.address.redis_py import socket_of
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import DEFAULT_PATIENCE
+from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.sockets import socket_of
 from tools.servers.server import Server
 from tools.simulation.in_process.server import ProcessServer
 

@@ -12,8 +12,8 @@ from spark_streams.connector.errors import ServerUnreachableError
 from spark_streams.connector.shards import names
 from spark_streams.connector.source.query import batch_stream as micro_batch_stream
 from spark_streams.connector.spark import worker as task_context
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tools.sending import acknowledged_in, claimed_in
 from tools.servers.server import Server
 from tools.simulation.actor import Actor

@@ -11,7 +11,7 @@ from typing import Any
 from spark_streams.connector.errors import RetriesExhaustedError
 from spark_streams.connector.source.query.triggering import BackgroundWorker
 from spark_streams.connector.source.trigger.run_state import Job
-from spark_streams.connector.wire.address.address import Address, Patience
+from spark_streams.connector.wire.address import Address, Patience
 from spark_streams.connector.wire.lease import LeaseTerms, Processes
 from tools.simulation.actor import Actor
 from tools.simulation.world import World

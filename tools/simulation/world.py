@@ -15,7 +15,7 @@ import redis
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.offset import Range
-from spark_streams.connector.wire.connection.connection import Connection, pack
+from spark_streams.connector.wire.connection import Connection, pack
 from spark_streams.operations.verify.history import id_key
 from tools.servers.server import Server
 from tools.simulation.actor import Actor, Ticks, describe

@@ -23,8 +23,7 @@ from spark_streams.connector.micro_batch import ICEBERG_BATCH, ICEBERG_QUERY, pa
 from spark_streams.connector.sink.ledger.ledger import QueryRecord
 from spark_streams.connector.source.archive.files import KEYS, ArchiveTable, retrying
 from spark_streams.connector.source.offset import Offset
-from spark_streams.connector.wire.connection.connection import ReplyError
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import ReplyError, Server
 
 
 @dataclass(frozen=True)

@@ -55,10 +55,9 @@ from spark_streams.connector.deadletter.transform import (
 from spark_streams.connector.deadletter.waiting_entries import delay_after
 from spark_streams.connector.keys import delays_key, origins_key
 from spark_streams.connector.running.progress_bar import showing_progress
-from spark_streams.connector.wire.connection.connection import Reply, ReplyError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.entries.entry_page import parse_entries
-from spark_streams.connector.wire.entries.lines import Mask
+from spark_streams.connector.wire.connection import Reply, ReplyError, Server
+from spark_streams.connector.wire.entry_page import parse_entries
+from spark_streams.connector.wire.lines import Mask
 from spark_streams.connector.wire.session import Session
 
 Entry = tuple[bytes, Sequence[bytes]]  # ID; name, value, name, value …

@@ -22,7 +22,6 @@ from spark_streams.base.pattern import escape
 from spark_streams.connector.deadletter.waiting_entries import WaitingEntries, waiting_entries, waiting_of
 from spark_streams.connector.errors import GroupInUseError, StreamMissingError, StreamStateError
 from spark_streams.connector.keys import PREFIX, key_beside, key_of_query, keys_of_consumer, keys_of_group
-from spark_streams.connector.lag.survey import GroupView, StreamView, view_streams
 from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.options.table import SOURCE
 from spark_streams.connector.retention import (
@@ -48,16 +47,11 @@ from spark_streams.connector.source.group.account import (
 )
 from spark_streams.connector.source.group.recovery import Start
 from spark_streams.connector.source.group_client import lease_key
-from spark_streams.connector.wire.connection.connection import Argument, Reply, ReplyError
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Argument, Reply, ReplyError, Server
 from spark_streams.connector.wire.lease import Processes, are_held, describe
-from spark_streams.connector.wire.replies.multi_exec import transact
-from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, is_not_permitted, milliseconds
-from spark_streams.connector.wire.replies.scan import hint_of_names, matching_streams, matching_strings
-from spark_streams.connector.wire.replies.xinfo import (
-    FATAL,
-    RELEASED_IDLE,
-    SHOWN,
+from spark_streams.connector.wire.replies import is_no_group, is_no_such_key, is_not_permitted, milliseconds, transact
+from spark_streams.connector.wire.scan import hint_of_names, matching_streams, matching_strings
+from spark_streams.connector.wire.xinfo import (
     ConsumerInfo,
     GroupInfo,
     StreamState,
@@ -65,7 +59,6 @@ from spark_streams.connector.wire.replies.xinfo import (
     consumers_in,
     group_named,
     read_stream_state,
-    released_in,
 )
 
 ACTIVE_MS = 60_000  # a consumer that has sent a command within this time may be running

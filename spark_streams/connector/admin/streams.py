@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_streams.connector.deadletter.failed_entry import fetch_recorded
-from spark_streams.connector.lag.margin import MarginWindow, NodeMemory, node_memories
 from spark_streams.connector.options.access_options import server_of
 from spark_streams.connector.options.parsers import null_values
 from spark_streams.connector.options.table import IDENTITY
-from spark_streams.connector.schemas.decode_process import FieldDecoders, Shown
+from spark_streams.connector.schemas.decode_process import FieldDecoders
 from spark_streams.connector.shards.names import Shard, may_be_in_shards
 from spark_streams.connector.shards.settling import (
     delete_shards,
@@ -24,18 +23,12 @@ from spark_streams.connector.shards.shards_snapshot import (
     fetch_shards_snapshots,
     require_complete,
 )
-from spark_streams.connector.wire.address.address import IDENTITY_VARIABLES, Address, check_server
-from spark_streams.connector.wire.address.server_url import Node, redacted
-from spark_streams.connector.wire.blocked_read import BlockedRead
-from spark_streams.connector.wire.connect import KeptConnection
-from spark_streams.connector.wire.connection.connection import PageSizer, pack
-from spark_streams.connector.wire.connection.named_errors import missing_right, url_of_cluster
-from spark_streams.connector.wire.replies.multi_exec import execute_packed
-from spark_streams.connector.wire.replies.replies import info, pairs
-from spark_streams.connector.wire.replies.scan import missing, names_and_patterns
-from spark_streams.connector.wire.topology.sentinel import fail_over as sentinel_fail_over
-from spark_streams.connector.wire.topology.sentinel import master
-from spark_streams.connector.wire.topology.topology import SlotMap, connect_to_node, topology_of, unreachable_reason
+from spark_streams.connector.wire.address import Address, check_server
+from spark_streams.connector.wire.named_errors import missing_right, url_of_cluster
+from spark_streams.connector.wire.sentinel import fail_over as sentinel_fail_over
+from spark_streams.connector.wire.sentinel import master
+from spark_streams.connector.wire.server_url import Node, redacted
+from spark_streams.connector.wire.topology import SlotMap, connect_to_node, topology_of, unreachable_reason
 
 
 def server_address(url: str, options: Mapping[str, str], side: str) -> Address:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.deadletter.envelope import text
-from spark_streams.connector.wire.entries.lines import Index
+from spark_streams.connector.wire.lines import Index
 
 _OTHER_KINDS = "(others)"
 

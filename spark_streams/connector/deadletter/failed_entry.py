@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 
 from spark_streams.connector.deadletter.envelope import dead_letter_fields
 from spark_streams.connector.keys import origin_field, origins_key
-from spark_streams.connector.wire.connection.connection import Argument
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.xinfo import RELEASED_IDLE
+from spark_streams.connector.wire.connection import Argument, Server
+from spark_streams.connector.wire.xinfo import RELEASED_IDLE
 
 Command = Sequence[Argument]
 

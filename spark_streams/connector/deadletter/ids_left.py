@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.errors import IdsExhaustedError, WrongKeyTypeError
-from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply
-from spark_streams.connector.wire.connection.server import Key
-from spark_streams.connector.wire.replies.replies import is_no_such_key
-from spark_streams.connector.wire.replies.xinfo import stream_in
+from spark_streams.connector.wire.connection import Argument, Connection, Key, Reply
+from spark_streams.connector.wire.replies import is_no_such_key
+from spark_streams.connector.wire.xinfo import stream_in
 
 
 def watch_and_check_ids(

@@ -18,8 +18,8 @@ from spark_streams.connector.deadletter.envelope import is_dead_letter
 from spark_streams.connector.deadletter.failed_entry import fetch_recorded
 from spark_streams.connector.deadletter.page_reader import FIRST_STREAMS, PageSize, pages_of
 from spark_streams.connector.deadletter.redrive_options import PARKED
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_wrong_type
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.replies import is_wrong_type
 
 _log = logging.getLogger("spark_streams.deadletter")
 

@@ -24,8 +24,8 @@ from spark_streams.base.times import duration
 from spark_streams.connector.deadletter.counts import KindCounts
 from spark_streams.connector.deadletter.envelope import FIELDS, NAMES, PREFIX, raw, text
 from spark_streams.connector.errors import InvalidOptionError
-from spark_streams.connector.wire.entries.entry_page import EntryPage
-from spark_streams.connector.wire.entries.lines import Index, Mask
+from spark_streams.connector.wire.entry_page import EntryPage
+from spark_streams.connector.wire.lines import Index, Mask
 
 KIND = ("stream", "stage", "reason", "error")
 _PLACES = {name: place for place, name in enumerate(NAMES)}

@@ -21,10 +21,10 @@ from spark_streams.connector.deadletter.page_reader import FIRST_STREAMS, PageSi
 from spark_streams.connector.deadletter.transform import DeadLetter, dead_letters_of
 from spark_streams.connector.deadletter.waiting_entries import WaitingEntries, waiting_entries
 from spark_streams.connector.keys import read_retry_stream
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_wrong_type
-from spark_streams.connector.wire.replies.scan import list_streams
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.replies import is_wrong_type
+from spark_streams.connector.wire.scan import list_streams
 from spark_streams.connector.wire.session import Session
 
 

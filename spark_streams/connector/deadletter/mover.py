@@ -53,12 +53,10 @@ from spark_streams.connector.deadletter.redrive_plan import Decision, PagePlan, 
 from spark_streams.connector.errors import RedriveTakenError, RStreamError, ServerReplyError, StreamStateError
 from spark_streams.connector.keys import key_beside
 from spark_streams.connector.operator_commands import redrive_command
-from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.multi_exec import execute_packed, transact
-from spark_streams.connector.wire.replies.replies import find_errors, is_wrong_type
-from spark_streams.connector.wire.replies.xinfo import stream_states
+from spark_streams.connector.wire.connection import Argument, Connection, Reply, Server
+from spark_streams.connector.wire.replies import execute_packed, find_errors, is_wrong_type, transact
 from spark_streams.connector.wire.session import Session
+from spark_streams.connector.wire.xinfo import stream_states
 
 KEPT_MS = 86_400_000
 

@@ -13,14 +13,13 @@ from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.deadletter.letter_page import Criteria, DeadLetterPage
 from spark_streams.connector.errors import StreamMissingError
-from spark_streams.connector.wire.connection.connection import PageSizer, ReplyError, ReplyTooLargeError, pack
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.entries.entry_page import decode_entries
-from spark_streams.connector.wire.entries.lines import Index
-from spark_streams.connector.wire.replies.replies import is_no_such_key, milliseconds
-from spark_streams.connector.wire.replies.scan import hint_of_names, names_and_patterns
-from spark_streams.connector.wire.replies.xinfo import read_stream_state
+from spark_streams.connector.wire.connection import PageSizer, ReplyError, ReplyTooLargeError, Server, pack
+from spark_streams.connector.wire.entry_page import decode_entries
+from spark_streams.connector.wire.lines import Index
+from spark_streams.connector.wire.replies import is_no_such_key, milliseconds
+from spark_streams.connector.wire.scan import hint_of_names, names_and_patterns
 from spark_streams.connector.wire.session import Session
+from spark_streams.connector.wire.xinfo import read_stream_state
 
 T = TypeVar("T")
 

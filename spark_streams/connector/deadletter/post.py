@@ -33,11 +33,9 @@ from spark_streams.connector.deadletter.failed_entry import (
 from spark_streams.connector.deadletter.ids_left import watch_and_check_ids
 from spark_streams.connector.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
 from spark_streams.connector.keys import key_beside, origin_of
-from spark_streams.connector.wire.connection.connection import Connection, Reply, ReplyError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.multi_exec import transact, transact_each
-from spark_streams.connector.wire.replies.replies import find_errors
-from spark_streams.connector.wire.server_limits import find_exceeded_limit
+from spark_streams.connector.wire.connect import find_exceeded_limit
+from spark_streams.connector.wire.connection import Connection, Reply, ReplyError, Server
+from spark_streams.connector.wire.replies import find_errors, transact, transact_each
 
 _ATTEMPTS = 100  # while other clients append to the same dead-letter stream
 

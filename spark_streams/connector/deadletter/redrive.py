@@ -33,8 +33,8 @@ from spark_streams.connector.deadletter.transform import FieldPreview
 from spark_streams.connector.deadletter.waiting_entries import refuse_returned_entries, refuse_to_redrive
 from spark_streams.connector.errors import RedriveTakenError
 from spark_streams.connector.keys import key_beside
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.lease import DEFAULT_TERMS, Lease, LeaseTerms
 from spark_streams.connector.wire.session import Session
 

@@ -25,8 +25,8 @@ from spark_streams.connector.deadletter.letter_page import Criteria
 from spark_streams.connector.deadletter.transform import FieldChanges
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.keys import is_product_key, origin_field, origins_key
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.scan import names_and_patterns
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.scan import names_and_patterns
 
 MAX_REDRIVES = 3
 PARKED = ":parked"  # the end of the default name of a parking stream

@@ -31,8 +31,8 @@ from spark_streams.connector.deadletter.envelope import MARK, raw, text
 from spark_streams.connector.deadletter.letter_page import DeadLetterPage, by_value
 from spark_streams.connector.deadletter.redrive_options import Origin, RedriveOptions
 from spark_streams.connector.deadletter.transform import Transform
-from spark_streams.connector.wire.entries.lines import Index, Mask
-from spark_streams.connector.wire.entries.xadd_bytes import Requests, encode_xadd
+from spark_streams.connector.wire.lines import Index, Mask
+from spark_streams.connector.wire.xadd_bytes import Requests, encode_xadd
 
 
 class Decision(enum.IntEnum):

@@ -17,10 +17,8 @@ from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LI
 from spark_streams.connector.deadletter.ids_left import watch_and_check_ids
 from spark_streams.connector.deadletter.page_reader import PageSize
 from spark_streams.connector.errors import ServerReplyError
-from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply, ReplyError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.multi_exec import transact_each
-from spark_streams.connector.wire.replies.replies import find_errors, is_busy_group
+from spark_streams.connector.wire.connection import Argument, Connection, Reply, ReplyError, Server
+from spark_streams.connector.wire.replies import find_errors, is_busy_group, transact_each
 
 _TRIES = 100  # of a page, while other clients append to these streams
 _FIRST_PAGE = 20  # entries; their size decides about the next page

@@ -23,8 +23,8 @@ from spark_streams.base.given_text import parse_assignment
 from spark_streams.connector.deadletter.envelope import MARK, NAMES, raw, text
 from spark_streams.connector.deadletter.letter_page import DeadLetterPage
 from spark_streams.connector.errors import InvalidOptionError, TransformError
-from spark_streams.connector.wire.address import address as allowed
-from spark_streams.connector.wire.entries.lines import Index
+from spark_streams.connector.wire import address as allowed
+from spark_streams.connector.wire.lines import Index
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from spark_streams.base.printable import name_text
 from spark_streams.connector.errors import StreamStateError, UnsupportedError
 from spark_streams.connector.keys import RetryStream, delays_key, read_retry_stream, retry_stream, returned_stream
 from spark_streams.connector.options.parsers import MOST_DELAYS
-from spark_streams.connector.wire.connection.connection import Reply
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_wrong_type, milliseconds
+from spark_streams.connector.wire.connection import Reply, Server
+from spark_streams.connector.wire.replies import is_wrong_type, milliseconds
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ from spark_streams.base.ids import StreamId, age_ms
 from spark_streams.base.units import duration, size
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.lag.survey import GroupLag, StreamSummary, Survey
-from spark_streams.connector.wire.connection.connection import ReplyError
-from spark_streams.connector.wire.connection.named_errors import ASK, Memory
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import ReplyError, Server
+from spark_streams.connector.wire.named_errors import ASK, Memory
 
 
 @dataclass(frozen=True)

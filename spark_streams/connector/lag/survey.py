@@ -15,10 +15,9 @@ from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId, age_ms
 from spark_streams.base.printable import name_text
 from spark_streams.connector.deadletter.envelope import names_origin
 from spark_streams.connector.errors import NotPermittedError, RStreamError, WrongKeyTypeError
-from spark_streams.connector.wire.connection.connection import Argument, Reply, ReplyError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_no_such_key, is_not_permitted, milliseconds
-from spark_streams.connector.wire.replies.xinfo import (
+from spark_streams.connector.wire.connection import Argument, Reply, ReplyError, Server
+from spark_streams.connector.wire.replies import is_no_such_key, is_not_permitted, milliseconds
+from spark_streams.connector.wire.xinfo import (
     ConsumerInfo,
     GroupInfo,
     IdempotentAdds,

@@ -19,17 +19,17 @@ from spark_streams.connector.options.migration import hint_of_other_connector
 from spark_streams.connector.options.option import REQUIRED, Option, documented, linked, named, near, warn_if_deprecated
 from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE
 from spark_streams.connector.shards.names import MAX_NAME, may_be_in_shards
-from spark_streams.connector.wire.address import server_url
-from spark_streams.connector.wire.address.address import (
+from spark_streams.connector.wire import server_url
+from spark_streams.connector.wire.address import (
     DEFAULT_URL_VARIABLE,
     Address,
+    Identity,
     Patience,
     check_identity,
     check_server,
     default_identity,
     default_url,
 )
-from spark_streams.connector.wire.address.identity import Identity
 
 # At most one option of each line may be set.
 _ONE_OF_THESE = (

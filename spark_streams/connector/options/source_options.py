@@ -15,7 +15,7 @@ from spark_streams.connector.options.option import Option
 from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.table import BATCH_SOURCE, SOURCE
 from spark_streams.connector.shards.names import Shard
-from spark_streams.connector.wire.address import address as allowed
+from spark_streams.connector.wire import address as allowed
 
 
 @dataclass(frozen=True, kw_only=True)

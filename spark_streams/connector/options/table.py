@@ -26,7 +26,7 @@ from spark_streams.connector.options.parsers import (
     text,
 )
 from spark_streams.connector.options.source_table import SOURCE_GROUPS
-from spark_streams.connector.wire.address.address import Address, default_url
+from spark_streams.connector.wire.address import Address, default_url
 
 _WHERE_TO_WRITE = (
     Option(

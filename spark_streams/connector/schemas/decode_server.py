@@ -31,7 +31,7 @@ from spark_streams.connector.schemas.json_schema import text_of
 from spark_streams.connector.schemas.payload_format import PROTOBUF, PayloadFormat
 from spark_streams.connector.schemas.reasons import BAD_VALUE, UnreadableError
 from spark_streams.connector.schemas.schema_registry import Registry
-from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE
+from spark_streams.connector.wire.address import DEFAULT_PATIENCE
 
 Decode = Callable[[bytes, bytes], Frame]  # takes the name of a field and its value
 _PATIENCE = replace(DEFAULT_PATIENCE, limit=5.0)  # a person waits

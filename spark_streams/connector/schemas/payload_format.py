@@ -12,8 +12,8 @@ from pathlib import Path
 
 from spark_streams.connector.errors import ConfigError, InvalidOptionError, RegistryError, RStreamError, SchemaError
 from spark_streams.connector.schemas.schema_columns import REMEDY
-from spark_streams.connector.wire.address import server_url as http_url
-from spark_streams.connector.wire.address.identity import password_in
+from spark_streams.connector.wire import server_url as http_url
+from spark_streams.connector.wire.address import password_in
 
 AVRO, PROTOBUF, JSON = "avro", "protobuf", "json"
 FORMATS = (AVRO, PROTOBUF, JSON)

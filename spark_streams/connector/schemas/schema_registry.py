@@ -30,8 +30,8 @@ from urllib.request import Request, urlopen
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import RegistryError, RetriesExhaustedError
 from spark_streams.connector.schemas.payload_format import NO_LOGIN, Login
-from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE, Patience
-from spark_streams.connector.wire.connection.retry import Backoff
+from spark_streams.connector.wire.address import DEFAULT_PATIENCE, Patience
+from spark_streams.connector.wire.session import Backoff
 
 _UNKNOWN_FOR = 60.0  # seconds until an unknown ID is asked for again: a replica of a registry may lag
 _LARGEST_ID = 2**31 - 1  # a larger one is unknown without a request: registries cannot parse it

@@ -16,10 +16,9 @@ from spark_streams.connector.shards.shards_snapshot import (
     plain_and_shards,
     require_complete,
 )
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.multi_exec import transact
-from spark_streams.connector.wire.replies.replies import is_busy_group
-from spark_streams.connector.wire.replies.scan import list_streams
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.replies import is_busy_group, transact
+from spark_streams.connector.wire.scan import list_streams
 
 _MAKING = "rstream:making"  # a group that exists for a moment: only XGROUP creates an empty stream
 _PAGE = "rstream help order-by-key, on the number of shards"

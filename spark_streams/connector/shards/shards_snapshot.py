@@ -25,10 +25,9 @@ from spark_streams.connector.errors import ShardsError
 from spark_streams.connector.keys import shards_key
 from spark_streams.connector.operator_commands import delete_shards_command, recreate_shards_command
 from spark_streams.connector.shards.names import MAX_SHARDS, possible_names, shards_of
-from spark_streams.connector.wire.connection.connection import Reply, ReplyError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_no_such_key, is_not_permitted, is_wrong_type
-from spark_streams.connector.wire.replies.xinfo import stream_in
+from spark_streams.connector.wire.connection import Reply, ReplyError, Server
+from spark_streams.connector.wire.replies import is_no_such_key, is_not_permitted, is_wrong_type
+from spark_streams.connector.wire.xinfo import stream_in
 
 RULE = "crc32"  # of the key's bytes, modulo the number of shards; names as in names.py
 _KEPT = 300  # characters of a key that cannot be read

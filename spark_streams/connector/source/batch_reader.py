@@ -45,8 +45,8 @@ from spark_streams.connector.source.task.fetcher import Fetcher
 from spark_streams.connector.spark.arrow import rows_for_spark
 from spark_streams.connector.spark.data_source import DataSourceReader
 from spark_streams.connector.spark.worker import SameVersion
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.entries.entry_page import EntryPage
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.entry_page import EntryPage
 from spark_streams.connector.wire.session import Session
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from spark_streams.connector.keys import key_beside
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from spark_streams.connector.errors import ServerReplyError
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Range
-from spark_streams.connector.wire.connection.connection import Argument, Connection, ReplyError, pack
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.entries.pending_page import PendingPage, decode_pending, last_of_full_page
+from spark_streams.connector.wire.connection import Argument, Connection, ReplyError, Server, pack
+from spark_streams.connector.wire.pending_page import PendingPage, decode_pending, last_of_full_page
 
 TIME = pack("TIME")
 NO_LIMIT: Mapping[str, int] = MappingProxyType({})

@@ -19,7 +19,7 @@ from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.partitioning import share
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 
 _Command = tuple[str | bytes | int, ...]
 

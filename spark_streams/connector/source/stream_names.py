@@ -26,7 +26,7 @@ from spark_streams.connector.shards.settling import (
     require_still_plain,
     restore_shard_sets,
 )
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 
 Options = TypeVar("Options", bound=ReadOptions)
 

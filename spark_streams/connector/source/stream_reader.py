@@ -47,7 +47,7 @@ from spark_streams.connector.spark.data_source import (
     SupportsTriggerAvailableNow,
 )
 from spark_streams.connector.spark.worker import SameVersion, micro_batch, set_up_source_process
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.session import Session
 
 if TYPE_CHECKING:

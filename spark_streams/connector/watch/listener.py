@@ -37,7 +37,7 @@ from spark_streams.connector.watch.metrics_page import MetricsPage
 from spark_streams.connector.watch.notebook import NotebookTable, lag_table, query_table
 from spark_streams.connector.watch.progress import Activity, Health, WatchedQuery, limit_of, offsets_in, read_progress
 from spark_streams.connector.watch.query_metrics import LagCache, QueryCollector
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

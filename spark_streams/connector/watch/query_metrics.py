@@ -27,9 +27,9 @@ from spark_streams.connector.lag.group_metrics import (
 from spark_streams.connector.lag.margin import Margin, MarginWindow, node_memories
 from spark_streams.connector.lag.survey import GroupLag, survey
 from spark_streams.connector.watch.progress import WatchedQuery
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import KeptConnection
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

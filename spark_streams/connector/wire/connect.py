@@ -1,17 +1,22 @@
-"""Connects to the servers of an address, whatever its kind is."""
+"""Connects to the servers of an address, whatever its kind is: one, the master of several, a cluster."""
 
 from __future__ import annotations
 
+import contextlib
+import select
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
+import hiredis
+
+from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import RStreamError, ServerReplyError, ServerUnreachableError
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection, Reply, ReplyError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import info
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection, Reply, ReplyError, Server, pack
+from spark_streams.connector.wire.named_errors import ASK, Memory
+from spark_streams.connector.wire.replies import info, is_forbidden
 
 # -- connections to a server that is no longer the master, behind an address that leads to the new one -----------------
 
@@ -94,11 +99,11 @@ def connect(address: Address, repeats: bool = False) -> Server:
     ServerReplyError while a master is being replaced, UnsupportedError if an address of a cluster leads to none.
     """
     if address.is_cluster:
-        from spark_streams.connector.wire.topology.cluster import Cluster
+        from spark_streams.connector.wire.cluster import Cluster
 
         return Cluster(address, follows=not repeats)
     if address.asks_sentinels:
-        from spark_streams.connector.wire.topology.sentinel import connect_to_master, watch
+        from spark_streams.connector.wire.sentinel import connect_to_master, watch
 
         server, named = connect_to_master(address)
         watch(address, server, named)
@@ -111,7 +116,7 @@ def connect(address: Address, repeats: bool = False) -> Server:
 def invalidate_topology(address: Address) -> None:
     """Refresh the topology before its next use: a connection to this address was lost or redirected."""
     if address.is_cluster:
-        from spark_streams.connector.wire.topology.topology import forget
+        from spark_streams.connector.wire.topology import forget
 
         forget(address)
 
@@ -164,3 +169,146 @@ class KeptConnection:
         if self._server is not None:
             self._server.close()
             self._server = None
+
+
+# -- XREAD BLOCK over many streams, with one connection per node -------------------------------------------------------
+
+# The server keeps each request until one of its streams gets an entry, or until its time is over. Between two calls the
+# request stays with the server, so waiting costs no commands. The entry itself is of no interest: the caller asks for
+# the state of all streams after it.
+
+
+class BlockedRead:
+    """One caller's blocking reads. Not for two threads at once.
+
+    refused: the server's error if this user may not use XREAD; then nothing is waited for.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._server: Server | None = None
+        self._waiting: dict[Connection, frozenset[str]] = {}
+        self.refused: str | None = None
+
+    def begin(self, last: Mapping[str, StreamId], seconds: float) -> None:
+        """Wait for an entry above `last`, the last ID of each stream, for at most `seconds`.
+
+        A node whose request is still open is not asked again: none of its streams has had an entry since.
+        Raises ServerError.
+        """
+        server = self._server = self._server or connect(self._address, repeats=True)
+        for connection, streams in server.parts(list(last), lambda stream: stream):
+            names = frozenset(streams)
+            if self._waiting.get(connection) == names:
+                continue
+            if connection in self._waiting:
+                self.close()
+                return self.begin(last, seconds)
+            ids = [str(last[stream]) for stream in streams]
+            wait = max(1, round(seconds * 1000))
+            connection.send(pack("XREAD", "COUNT", 1, "BLOCK", wait, "STREAMS", *streams, *ids))
+            self._waiting[connection] = names
+        return None
+
+    def is_over(self, seconds: float) -> bool:
+        """Wait up to `seconds`. Whether a stream has an entry, the time is over, or a connection was lost."""
+        if any(connection.has_input for connection in self._waiting):
+            ready = [connection for connection in self._waiting if connection.has_input]
+        else:
+            poll = select.poll()
+            by_file = {connection.fileno(): connection for connection in self._waiting}
+            for file in by_file:
+                poll.register(file, select.POLLIN)
+            ready = [by_file[file] for file, _ in poll.poll(seconds * 1000)]
+        for connection in ready:
+            self._take_reply(connection)
+        return bool(ready)
+
+    def close(self) -> None:
+        """Close all connections; the server forgets the requests."""
+        self._waiting = {}
+        if self._server is not None:
+            with contextlib.suppress(RStreamError):
+                self._server.close()
+            self._server = None
+
+    def _take_reply(self, connection: Connection) -> None:
+        """Read a reply that is small. A connection with a large one is closed, so that no large entry is read here."""
+        reader = hiredis.Reader(replyError=ReplyError)
+        try:
+            reader.feed(connection.receive_some())  # type: ignore[arg-type]  # it takes any buffer
+        except RStreamError:
+            self.close()
+            return
+        reply = reader.gets()
+        if isinstance(reply, ReplyError):
+            if reply.code == "NOPERM":
+                self.refused = str(reply)
+            invalidate_topology(self._address)
+            leave_if_replica(self._address, reply)
+        if reply is False or isinstance(reply, ReplyError):
+            self.close()
+        else:
+            self._waiting.pop(connection, None)
+
+
+# -- what a server is configured to: limits for one argument and one request -------------------------------------------
+
+# proto-max-bulk-len           bytes of one argument (default 512 MB)
+#     client-query-buffer-limit    bytes of a request, or of a transaction, that is being received (default 1 GB)
+#
+# The server closes the connection of a client that exceeds them (FACTS R22), and retries would never succeed.
+
+SMALL = 1 << 20  # bytes that every server accepts: neither limit can be lower
+NAMES = ("proto-max-bulk-len", "client-query-buffer-limit")
+
+
+def fetch_limits(server: Server) -> tuple[int, int] | None:
+    """Return both limits, in this order; None if the user may not read them, or the server has no CONFIG. Raises
+    ServerError."""
+    replies = server.execute_all([("CONFIG", "GET", name) for name in NAMES], is_forbidden)
+    if any(is_forbidden(reply) or len(reply) != 2 for reply in replies):
+        return None
+    return int(replies[0][1]), int(replies[1][1])
+
+
+def find_exceeded_limit(address: Address, argument: int, request: int) -> str:
+    """Return the limit that an argument and a request of these sizes exceed, for a message; empty if none, or unknown.
+
+    Call it after a connection was lost: it opens a connection of its own.
+    """
+    if max(argument, request) <= SMALL:
+        return ""
+    try:
+        with connect(address) as server:
+            limits = fetch_limits(server)
+    except RStreamError:
+        return ""  # the server is unavailable; its next user reports that
+    if limits is None:
+        return ""
+    sizes = zip(NAMES, (argument, request), limits, strict=True)
+    return next((f"takes {limit} ({name})" for name, size, limit in sizes if size > limit), "")
+
+
+# -- whether a server evicts keys when its memory is full (maxmemory, maxmemory-policy) --------------------------------
+
+
+def evicting_policy(server: Server) -> str | None:
+    """Return the eviction policy; None if no key is evicted (`noeviction`, or no maxmemory), or if INFO is not
+    permitted.
+
+    `allkeys-…` evicts any key, `volatile-…` keys with an expiry. Raises ServerError.
+    """
+    return find_worst_policy(node.execute_all([ASK], is_forbidden)[0] for node in server.nodes())
+
+
+def find_worst_policy(replies: Iterable[Reply]) -> str | None:
+    """Return the policy that evicts most, from the replies of all servers to ASK."""
+    memories = [Memory.read(reply) for reply in replies]
+    policies = [memory.policy for memory in memories if memory.limit and memory.policy != "noeviction"]
+    return next((policy for policy in policies if drops_any_key(policy)), next(iter(policies), None))
+
+
+def drops_any_key(policy: str | None) -> bool:
+    """Whether keys without an expiry are evicted, too."""
+    return policy is not None and policy.startswith("allkeys")

@@ -36,10 +36,10 @@ from pathlib import Path
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.errors import RStreamError, TakenError
 from spark_streams.connector.keys import SESSIONS, session_key
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect, leave, leave_if_replica
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.multi_exec import transact
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.replies import transact
 
 TTL = 10_000  # milliseconds
 _TOGETHER = 100  # keys of a transaction: the server's time grows with the square of their number

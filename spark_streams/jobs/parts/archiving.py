@@ -21,9 +21,9 @@ from spark_streams.connector.source.archive_form import HEX
 from spark_streams.connector.source.stream_names import resolve_shards
 from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.connection.retry import is_transient
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.xinfo import group_named, groups_in
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.session import is_transient
+from spark_streams.connector.wire.xinfo import group_named, groups_in
 from spark_streams.jobs.job import Facts, Job, WrittenPart
 from spark_streams.jobs.output.owned_table import OwnedTable
 from spark_streams.jobs.output.ownership import Claimant, check_places, other_places

@@ -28,7 +28,7 @@ from spark_streams.connector.sink.encode.fields import USES_OF_COLUMN, check_wri
 from spark_streams.connector.sink.ledger.batch_commit import rows_written
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 from spark_streams.jobs.job import Facts, Job, JobError, JobPart
 from spark_streams.jobs.job_columns import FOREIGN, JobColumns
 from spark_streams.jobs.output.table_columns import SELF_DESCRIBING

@@ -31,8 +31,8 @@ from spark_streams.connector.source.stream_names import resolve_shards
 from spark_streams.connector.watch.listener import Watch
 from spark_streams.connector.watch.progress import limit_of
 from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.scan import (
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.scan import (
     ABSENT,
     CREATE,
     SILENT,

@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 from spark_streams.jobs.arguments import MONITORING, PROGRAMS
 
 if TYPE_CHECKING:

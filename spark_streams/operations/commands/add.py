@@ -19,9 +19,8 @@ from spark_streams.operations.commands.print_entry import no_such_entry, parse_i
 from spark_streams.operations.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 
 if TYPE_CHECKING:
-    from spark_streams.connector.wire.address.address import Address
-    from spark_streams.connector.wire.connection.connection import Argument
-    from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.connector.wire.address import Address
+    from spark_streams.connector.wire.connection import Argument, Server
 
 _CHUNK = 1_000  # entries that are sent together
 _SHOWN = 200  # characters of a name or a value that --check shows
@@ -121,7 +120,7 @@ def _changed(server: Server, stream: str, again: str, fields: Sequence[str], uns
 
 def _print_check(server: Server, stream: str, entry: str, no_create: bool, words: Sequence[str], as_json: bool) -> None:
     """Print what would be added, and exit with REFUSED if the server would refuse it."""
-    from spark_streams.connector.wire.replies.xinfo import read_stream_state
+    from spark_streams.connector.wire.xinfo import read_stream_state
 
     [reply] = server.pipeline([("XINFO", "STREAM", stream)])
     state = read_stream_state(server, stream, reply)
@@ -160,7 +159,7 @@ def _send(server: Server, head: Sequence[Argument], entries: Iterator[Sequence[s
     """Return the number of added entries, and the last ID.
 
     Raises ServerError, SchemaError: the message holds the number of entries that were added before the error."""
-    from spark_streams.connector.wire.connection.connection import ReplyError
+    from spark_streams.connector.wire.connection import ReplyError
 
     added, last = 0, None
     while True:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from spark_streams.connector.admin.dead_letters import Criteria, KindCounts
     from spark_streams.connector.admin.groups import WaitingEntries
     from spark_streams.connector.schemas.decode_process import FieldDecoders
-    from spark_streams.connector.wire.address.address import Address
-    from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.connector.wire.address import Address
+    from spark_streams.connector.wire.connection import Server
 
 
 _LINE_SECONDS = 0.2  # between two lines of progress for a program

@@ -28,7 +28,7 @@ from spark_streams.operations.commands.stream_names import exact_option, require
 
 if TYPE_CHECKING:
     from spark_streams.connector.admin.groups import GroupSnapshot
-    from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.connector.wire.connection import Server
     from spark_streams.operations.groups.change_plan import Bound, Only, Plan
 
 REFUSED = 3  # exit code of a dry run of a change that would be refused
@@ -180,7 +180,7 @@ def change_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def all_streams(server: Server) -> list[str]:
     """Return all streams whose names are UTF-8, without the product's own."""
-    from spark_streams.connector.wire.replies.scan import matching_streams
+    from spark_streams.connector.wire.scan import matching_streams
 
     return matching_streams(server, "*", ())
 

@@ -10,7 +10,7 @@ import click
 from spark_streams.operations.commands.shared import address_of, url_option
 
 if TYPE_CHECKING:
-    from spark_streams.connector.wire.address.address import Address
+    from spark_streams.connector.wire.address import Address
 
 
 @click.command(

@@ -16,9 +16,8 @@ from spark_streams.connector.errors import StreamStateError
 from spark_streams.operations.commands.shared import say
 
 if TYPE_CHECKING:
-    from spark_streams.connector.admin.streams import Shown
-    from spark_streams.connector.schemas.decode_process import FieldDecoders
-    from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.connector.schemas.decode_process import FieldDecoders, Shown
+    from spark_streams.connector.wire.connection import Server
 
 
 _VALUE = 500  # characters of a name or a value that are shown

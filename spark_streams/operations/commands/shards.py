@@ -16,7 +16,7 @@ from spark_streams.operations.commands.stream_names import require_existing
 
 if TYPE_CHECKING:
     from spark_streams.connector.admin.streams import ShardSet, ShardsSnapshot
-    from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.connector.wire.connection import Server
 
 
 @click.command(short_help="List sharded streams, or the shards of one.")
@@ -122,7 +122,7 @@ def _print(shard_set: ShardSet, line: str, as_json: bool, **more: object) -> Non
 
 def _list(server: Server, as_json: bool) -> None:
     from spark_streams.connector.admin.streams import Shard, fetch_shards_snapshots
-    from spark_streams.connector.wire.replies.scan import list_streams
+    from spark_streams.connector.wire.scan import list_streams
 
     # The registry key of a sharded stream is created together with its shards, so a scan of the streams finds all.
     counts: dict[str, set[int]] = {}
@@ -227,7 +227,7 @@ def _require_none_waits(server: Server, shard_set: ShardSet, names: Sequence[str
 
 def _require_read(server: Server, shard_set: ShardSet, returned: Sequence[str]) -> None:
     from spark_streams.base.ids import StreamId
-    from spark_streams.connector.admin.groups import view_streams
+    from spark_streams.connector.lag.survey import view_streams
 
     for view in view_streams(server, [*shard_set.names, *returned]):
         late = [

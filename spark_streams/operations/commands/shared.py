@@ -19,8 +19,8 @@ from spark_streams.connector.errors import RStreamError, UnsupportedError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spark_streams.connector.wire.address.address import Address
-    from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.connector.wire.address import Address
+    from spark_streams.connector.wire.connection import Server
 
 _WIDE = 240  # columns
 # Keys of click's context: connection settings from the command line, and from the environment.

@@ -1,4 +1,4 @@
-"""The streams that names and patterns on the command line mean. The rule: connector/wire/replies/scan.py."""
+"""The streams that names and patterns on the command line mean. The rule: connector/wire/scan.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_streams.connector.keys import is_product_key
 from spark_streams.operations.commands.shared import say
 
 if TYPE_CHECKING:
-    from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.connector.wire.connection import Server
 
 F = TypeVar("F", bound=Callable[..., object])
 Name = str | bytes  # bytes if it is not UTF-8
@@ -27,8 +27,8 @@ def exact_option(command: F) -> F:
 def streams_by_word(server: Server, words: Sequence[str], exact: bool = False) -> dict[str, tuple[list[Name], bool]]:
     """Return for each word its streams, and whether it is a pattern. A sharded stream becomes its shards. A stream that
     is named may not exist. exact: all words are names. Raises ServerError."""
-    from spark_streams.connector.admin.streams import fetch_shard_sets, names_and_patterns
-    from spark_streams.connector.wire.replies.scan import matching_keys
+    from spark_streams.connector.admin.streams import fetch_shard_sets
+    from spark_streams.connector.wire.scan import matching_keys, names_and_patterns
 
     divided = names_and_patterns(server, words, exact)
     sets = fetch_shard_sets(server, sorted(divided.names))
@@ -48,7 +48,7 @@ def named_streams(
 
     with_retry_streams: all streams include those that hold entries waiting for a retry; exact: all words are names.
     Raises StreamMissingError if a stream does not exist, or if a pattern matches none."""
-    from spark_streams.connector.wire.replies.scan import list_streams, without_retry_streams
+    from spark_streams.connector.wire.scan import list_streams, without_retry_streams
 
     if not words:
         all_streams = list_streams(server)
@@ -86,8 +86,8 @@ def resolve_streams(
 
 def require_existing(server: Server, names: Sequence[Name]) -> None:
     """Raise StreamMissingError if one of these streams does not exist. The error has the nearest names."""
-    from spark_streams.connector.admin.groups import hint_of_names
-    from spark_streams.connector.wire.replies.replies import is_no_such_key, is_not_permitted, is_wrong_type
+    from spark_streams.connector.wire.replies import is_no_such_key, is_not_permitted, is_wrong_type
+    from spark_streams.connector.wire.scan import hint_of_names
 
     # XINFO rather than EXISTS: a user with rights for stream commands only may send it.
     commands = [("XINFO", "STREAM", name) for name in names]
@@ -109,13 +109,13 @@ def _without_dead_letters(server: Server, pattern: str, streams: Sequence[str]) 
 
 
 def _with_group(server: Server, streams: Sequence[str], group: str) -> list[str]:
-    from spark_streams.connector.wire.replies.xinfo import streams_with_group
+    from spark_streams.connector.wire.xinfo import streams_with_group
 
     return streams_with_group(server, streams, group)
 
 
 def _no_match(server: Server, word: str, having: str = "") -> StreamMissingError:
-    from spark_streams.connector.admin.groups import hint_of_names
+    from spark_streams.connector.wire.scan import hint_of_names
 
     return StreamMissingError(
         f"no stream at {server.address}{having} is called {word!r} or matches it; {hint_of_names(server, [word])}"

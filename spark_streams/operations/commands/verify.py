@@ -26,7 +26,7 @@ from spark_streams.operations.commands.shared import (
 )
 
 if TYPE_CHECKING:
-    from spark_streams.connector.wire.address.address import Address
+    from spark_streams.connector.wire.address import Address
 
 _UNPROVED, _STOPPED = 4, 130  # exit codes
 # Options of source and sink, by the variable that only commands read.
@@ -115,8 +115,7 @@ def verify(
 
 def _server(engine: bool, url: str, closing: contextlib.ExitStack) -> tuple[Address, dict[str, str]]:
     """Return the server, and the variables by which a driver logs in to it."""
-    from spark_streams.connector.admin.streams import IDENTITY_VARIABLES
-    from spark_streams.connector.wire.address.address import Address
+    from spark_streams.connector.wire.address import IDENTITY_VARIABLES, Address
 
     no_login = dict.fromkeys(IDENTITY_VARIABLES, "")
     if not engine:

@@ -22,8 +22,8 @@ from spark_streams.connector.admin.dead_letters import (
 from spark_streams.connector.deadletter.envelope import raw
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.keys import read_retry_stream
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.console.actions import with_options
 from spark_streams.operations.console.allow_list import AllowList

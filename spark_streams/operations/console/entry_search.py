@@ -26,10 +26,8 @@ from typing import NoReturn
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.base.untyped import Json
-from spark_streams.connector.admin.streams import PageSizer
 from spark_streams.connector.errors import OptionError
-from spark_streams.connector.wire.connection.connection import ReplyError
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import PageSizer, ReplyError, Server
 from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.monitor.last_entries import Seen, entries_of
 

@@ -14,7 +14,7 @@ from spark_streams.base.units import count, counted, duration
 from spark_streams.connector.admin.groups import GroupSnapshot, fetch_group
 from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.lag.survey import GroupLag
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 from spark_streams.operations.console.incoming import Parameters
 from spark_streams.operations.console.live import View
 from spark_streams.operations.console.site import Pages, Site, key_of

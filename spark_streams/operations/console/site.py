@@ -25,15 +25,14 @@ from spark_streams.base.printable import is_utf8, printable_lines
 from spark_streams.base.times import from_milliseconds, moment
 from spark_streams.base.units import count, counted, duration, rate, size
 from spark_streams.base.version import __version__
-from spark_streams.connector.admin.streams import Shown
 from spark_streams.connector.counters import with_heading
 from spark_streams.connector.deadletter.envelope import raw, text
 from spark_streams.connector.lag.margin import Margin
 from spark_streams.connector.operator_commands import shell_line
-from spark_streams.connector.schemas.decode_process import FieldDecoders
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.schemas.decode_process import FieldDecoders, Shown
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 from spark_streams.operations.console.actions import with_options
 from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.cells import DecodedCell, cell

@@ -19,10 +19,9 @@ from spark_streams.connector.deadletter.envelope import text
 from spark_streams.connector.errors import OptionError, StreamMissingError, StreamStateError, UnsupportedError
 from spark_streams.connector.keys import shards_key
 from spark_streams.connector.lag.margin import UNKNOWN, Margin, order
-from spark_streams.connector.wire.connection.connection import ReplyError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
-from spark_streams.connector.wire.replies.xinfo import FATAL, StreamState, stream_states
+from spark_streams.connector.wire.connection import ReplyError, Server
+from spark_streams.connector.wire.replies import is_no_group, is_no_such_key
+from spark_streams.connector.wire.xinfo import FATAL, StreamState, stream_states
 from spark_streams.operations.console.allow_list import AllowList
 from spark_streams.operations.console.cells import SHORT, Cell, DecodedCell, cell, fields_of, is_editable
 from spark_streams.operations.console.entry_search import PAGE, FieldFilter, FoundEntries, JsonFilter, read_entries

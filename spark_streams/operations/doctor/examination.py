@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from spark_streams.connector.admin.streams import Node, SlotMap, connect_to_node, topology_of, unreachable_reason
 from spark_streams.connector.errors import LoginError, NotPermittedError, ServerReplyError, ServerUnreachableError
 from spark_streams.connector.keys import SLOTS
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection, ReplyError
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection, ReplyError
 from spark_streams.operations.doctor.rights import USES, Missing, ask_rights, rights_findings
 from spark_streams.operations.doctor.server_facts import Level, ServerFacts, ServerFinding, fetch_facts, sorted_by_level
 from spark_streams.operations.doctor.server_findings import (

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.connector.admin.streams import missing_right
-from spark_streams.connector.wire.connection.connection import Connection, ReplyError
-from spark_streams.connector.wire.replies.replies import is_not_permitted
+from spark_streams.connector.wire.connection import Connection, ReplyError
+from spark_streams.connector.wire.replies import is_not_permitted
 from spark_streams.operations.doctor.server_facts import Level, ServerFinding
 
 LOOKING, READING, WRITING, REDRIVE = "looking", "reading", "writing", "redrive"

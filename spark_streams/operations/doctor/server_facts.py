@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from spark_streams.base.numbers import parse_number
-from spark_streams.connector.admin.groups import milliseconds
-from spark_streams.connector.admin.streams import info, pairs
-from spark_streams.connector.wire.connection.connection import Connection, Reply, ReplyError
-from spark_streams.connector.wire.replies.replies import is_not_permitted
+from spark_streams.connector.wire.connection import Connection, Reply, ReplyError
+from spark_streams.connector.wire.replies import info, is_not_permitted, milliseconds, pairs
 
 
 class Level(StrEnum):

@@ -9,17 +9,16 @@ from collections.abc import Sequence
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.printable import name_text
 from spark_streams.base.units import counted, size
-from spark_streams.connector.admin.groups import find_with_running_query, released_in
+from spark_streams.connector.admin.groups import find_with_running_query
 from spark_streams.connector.errors import RStreamError, WrongKeyTypeError
 from spark_streams.connector.lag.survey import StreamSummary, survey
 from spark_streams.connector.operator_commands import forget_command
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.connection.connection import Connection, Reply, ReplyError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_wrong_type
-from spark_streams.connector.wire.replies.scan import list_streams
-from spark_streams.connector.wire.replies.xinfo import GroupInfo, groups_in, idempotent_adds_in
+from spark_streams.connector.wire.connection import Connection, Reply, ReplyError, Server
+from spark_streams.connector.wire.replies import is_wrong_type
+from spark_streams.connector.wire.scan import list_streams
+from spark_streams.connector.wire.xinfo import GroupInfo, groups_in, idempotent_adds_in, released_in
 from spark_streams.operations.doctor.server_facts import Level, ServerFacts, ServerFinding
 from spark_streams.operations.monitor.held import Held, fetch_held, sorted_by_entries
 

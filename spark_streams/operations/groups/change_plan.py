@@ -18,8 +18,7 @@ from typing import TypeVar
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.admin.groups import change
 from spark_streams.connector.operator_commands import ONLY
-from spark_streams.connector.wire.connection.connection import Argument, Reply
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Argument, Reply, Server
 
 NO_GROUP = "-"  # instead of an ID: the group did not exist
 E = TypeVar("E")

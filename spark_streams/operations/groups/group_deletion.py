@@ -28,10 +28,9 @@ from spark_streams.connector.admin.groups import (
 from spark_streams.connector.errors import GroupInUseError, StreamStateError
 from spark_streams.connector.keys import keys_of_consumer
 from spark_streams.connector.operator_commands import create_command
-from spark_streams.connector.wire.connection.connection import Argument, ReplyError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
-from spark_streams.connector.wire.replies.xinfo import ConsumerInfo, consumers_in, group_named
+from spark_streams.connector.wire.connection import Argument, ReplyError, Server
+from spark_streams.connector.wire.replies import is_no_group, is_no_such_key
+from spark_streams.connector.wire.xinfo import ConsumerInfo, consumers_in, group_named
 from spark_streams.operations.groups.change_plan import NO_GROUP, UNBOUNDED, Bound, Only, Plan, Transaction, made
 from spark_streams.operations.groups.pending_entries import Choice, acknowledge, pages, require_consumer
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.admin.groups import (
-    RELEASED_IDLE,
-    SHOWN,
     GroupSnapshot,
     count_missing,
     fetch_mark,
@@ -16,11 +14,10 @@ from spark_streams.connector.admin.groups import (
     queries_among,
     set_mark,
 )
-from spark_streams.connector.admin.streams import pairs
 from spark_streams.connector.errors import StreamStateError, UnsupportedError
-from spark_streams.connector.wire.connection.connection import Argument
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_unknown_command
+from spark_streams.connector.wire.connection import Argument, Server
+from spark_streams.connector.wire.replies import is_unknown_command, pairs
+from spark_streams.connector.wire.xinfo import RELEASED_IDLE, SHOWN
 from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, Transaction
 
 _PAGE = 1_000  # entries that one transaction changes, some milliseconds of the server's time

@@ -35,12 +35,12 @@ from spark_streams.connector.admin.groups import (
     nth_from,
     set_mark,
 )
-from spark_streams.connector.admin.streams import missing
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.operator_commands import seek_command
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_no_such_key
-from spark_streams.connector.wire.replies.xinfo import StreamState, group_named, read_stream_state
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.replies import is_no_such_key
+from spark_streams.connector.wire.scan import missing
+from spark_streams.connector.wire.xinfo import StreamState, group_named, read_stream_state
 from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, Transaction
 from spark_streams.operations.groups.pending_entries import Choice, claim_again
 

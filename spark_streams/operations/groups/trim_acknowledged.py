@@ -21,8 +21,8 @@ from spark_streams.connector.admin.groups import (
     fetch_readers,
     knows_acked,
 )
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.xinfo import StreamState, stream_states
 from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, made
 from spark_streams.operations.monitor.held import stream_sizes
 

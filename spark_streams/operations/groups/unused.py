@@ -37,7 +37,7 @@ from spark_streams.connector.admin.groups import (
 )
 from spark_streams.connector.errors import GroupInUseError
 from spark_streams.connector.lag.survey import survey
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 from spark_streams.operations.groups.change_plan import Plan, made
 from spark_streams.operations.groups.group_deletion import Deleted, delete_group
 from spark_streams.operations.monitor.held import Held, fetch_held

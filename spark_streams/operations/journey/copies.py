@@ -33,9 +33,9 @@ from spark_streams.connector.admin.dead_letters import (
 )
 from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, open_envelope, raw, split_mark, text
 from spark_streams.connector.keys import read_retry_stream
-from spark_streams.connector.wire.connection.connection import Reply
-from spark_streams.connector.wire.replies.xinfo import stream_states
+from spark_streams.connector.wire.connection import Reply
 from spark_streams.connector.wire.session import Session
+from spark_streams.connector.wire.xinfo import stream_states
 from spark_streams.operations.journey.entry_facts import EntryFacts
 from spark_streams.operations.journey.entry_lines import JourneyLine
 

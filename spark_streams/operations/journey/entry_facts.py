@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.admin.groups import Mark, count_between, fetch_marks_of_stream, milliseconds, nth_from
-from spark_streams.connector.wire.connection.connection import Argument, Reply, ReplyError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
-from spark_streams.connector.wire.replies.xinfo import (
+from spark_streams.connector.admin.groups import Mark, count_between, fetch_marks_of_stream, nth_from
+from spark_streams.connector.wire.connection import Argument, Reply, ReplyError, Server
+from spark_streams.connector.wire.replies import is_no_group, is_no_such_key, milliseconds
+from spark_streams.connector.wire.xinfo import (
     GroupInfo,
     IdempotentAdds,
     StreamState,

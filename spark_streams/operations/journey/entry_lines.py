@@ -26,7 +26,8 @@ from spark_streams.base.ids import is_time
 from spark_streams.base.printable import name_text
 from spark_streams.base.times import from_milliseconds
 from spark_streams.base.units import counted, duration
-from spark_streams.connector.admin.groups import FATAL, Mark
+from spark_streams.connector.admin.groups import Mark
+from spark_streams.connector.wire.xinfo import FATAL
 from spark_streams.operations.journey.entry_facts import EntryFacts, GroupFacts, Pending
 
 _OF_BATCH = "this is known of the batch, not of the entry: the query may have written no row of it"

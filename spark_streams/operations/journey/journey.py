@@ -17,7 +17,7 @@ from spark_streams.connector.admin.dead_letters import (
 )
 from spark_streams.connector.deadletter.envelope import is_dead_letter, raw, text
 from spark_streams.connector.keys import is_returned, read_retry_stream
-from spark_streams.connector.wire.replies.scan import list_streams
+from spark_streams.connector.wire.scan import list_streams
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.journey.batches import (
     BatchTable,

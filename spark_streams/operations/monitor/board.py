@@ -12,8 +12,8 @@ from rich.text import Text
 from spark_streams.base.printable import printable
 from spark_streams.base.times import from_milliseconds
 from spark_streams.base.units import count, duration, rate, sparkline
-from spark_streams.connector.admin.groups import SHOWN
 from spark_streams.connector.lag.survey import ConsumerLag, GroupLag
+from spark_streams.connector.wire.xinfo import SHOWN
 from spark_streams.operations.monitor.rates import UNKNOWN, Key, Rates, SurveyHistory
 
 _LEAST = 6  # columns of the screen

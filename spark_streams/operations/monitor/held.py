@@ -16,9 +16,8 @@ from spark_streams.base.units import count, duration, size
 from spark_streams.connector.admin.groups import ReadingGroup, holding
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.lag.survey import ACTIVE_MS, GroupLag, StreamSummary, Survey
-from spark_streams.connector.wire.connection.connection import ReplyError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.xinfo import GroupInfo
+from spark_streams.connector.wire.connection import ReplyError, Server
+from spark_streams.connector.wire.xinfo import GroupInfo
 
 
 def stream_sizes(

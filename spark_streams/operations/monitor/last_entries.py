@@ -12,12 +12,10 @@ from typing import NamedTuple
 
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.base.printable import name_text
-from spark_streams.connector.admin.streams import PageSizer
 from spark_streams.connector.errors import StreamStateError
-from spark_streams.connector.wire.connection.connection import Argument, Reply, ReplyError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_no_such_key
-from spark_streams.connector.wire.replies.xinfo import group_named, stream_states
+from spark_streams.connector.wire.connection import Argument, PageSizer, Reply, ReplyError, Server
+from spark_streams.connector.wire.replies import is_no_such_key
+from spark_streams.connector.wire.xinfo import group_named, stream_states
 
 # Entries per round trip over all streams: at first, at most; bytes per round trip.
 _FIRST, _LARGEST, _BYTES = 10, 1_000, 4 << 20

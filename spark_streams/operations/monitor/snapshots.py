@@ -34,28 +34,22 @@ from spark_streams.connector.admin.dead_letters import (
     read_page,
 )
 from spark_streams.connector.admin.groups import WaitingEntries, waiting_entries, waiting_of
-from spark_streams.connector.admin.streams import (
-    KeptConnection,
-    MarginWindow,
-    NodeMemory,
-    names_and_patterns,
-    node_memories,
-)
 from spark_streams.connector.deadletter.envelope import raw
 from spark_streams.connector.errors import NotPermittedError, RStreamError, ServerError, ServerUnreachableError
 from spark_streams.connector.keys import read_retry_stream
-from spark_streams.connector.lag.margin import Margin
+from spark_streams.connector.lag.margin import Margin, MarginWindow, NodeMemory, node_memories
 from spark_streams.connector.lag.survey import GroupLag, StreamSummary, survey
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import ReplyTooLargeError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.scan import (
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connect import KeptConnection
+from spark_streams.connector.wire.connection import ReplyTooLargeError, Server
+from spark_streams.connector.wire.scan import (
     LONGEST_NAME,
     MOST_STREAMS,
     Bounded,
     bounded,
     list_streams,
     matching_streams,
+    names_and_patterns,
 )
 from spark_streams.operations.monitor.held import Held, held_in, stream_sizes
 

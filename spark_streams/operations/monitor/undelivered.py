@@ -15,13 +15,14 @@ from functools import partial
 from typing import NamedTuple
 
 from spark_streams.base.ids import MIN_ID, StreamId
-from spark_streams.connector.admin.groups import count_between, hint_of_names, nth_from
-from spark_streams.connector.admin.streams import BlockedRead
+from spark_streams.connector.admin.groups import count_between, nth_from
 from spark_streams.connector.errors import GroupMissingError, RStreamError, StreamMissingError, StreamStateError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_no_such_key
-from spark_streams.connector.wire.replies.xinfo import group_named, groups_in, lag_of, stream_states
+from spark_streams.connector.wire.connect import BlockedRead
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.replies import is_no_such_key
+from spark_streams.connector.wire.scan import hint_of_names
 from spark_streams.connector.wire.session import Session
+from spark_streams.connector.wire.xinfo import group_named, groups_in, lag_of, stream_states
 
 _LONGEST = 60.0  # seconds of a blocking read: a connection that was lost without a sign is noticed then
 _MARGIN = 0.5  # seconds that the server is given to end it by itself

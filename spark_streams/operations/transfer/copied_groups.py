@@ -22,16 +22,21 @@ from spark_streams.base.export_lines import VERSION
 from spark_streams.base.ids import StreamId
 from spark_streams.base.printable import json_text
 from spark_streams.connector.admin.dead_letters import text_as_json
-from spark_streams.connector.admin.groups import count_read, milliseconds, transact
-from spark_streams.connector.admin.streams import pairs
+from spark_streams.connector.admin.groups import count_read
 from spark_streams.connector.deadletter.envelope import text
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.keys import copied_key
 from spark_streams.connector.operator_commands import seek_command
-from spark_streams.connector.wire.connection.connection import Argument, Reply
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_busy_group, is_no_such_key, is_not_permitted
-from spark_streams.connector.wire.replies.xinfo import GroupInfo, groups_in, stream_states
+from spark_streams.connector.wire.connection import Argument, Reply, Server
+from spark_streams.connector.wire.replies import (
+    is_busy_group,
+    is_no_such_key,
+    is_not_permitted,
+    milliseconds,
+    pairs,
+    transact,
+)
+from spark_streams.connector.wire.xinfo import GroupInfo, groups_in, stream_states
 
 _SECONDS = 30 * 86_400  # that a record lives
 NEW, MOVED, SAME, LEFT = "new", "moved", "unchanged", "left"

@@ -25,7 +25,7 @@ from typing import Any
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.admin.dead_letters import DEAD_LETTER_LIMITS, DeadLetterLimits, entry_pages
 from spark_streams.connector.admin.groups import nth_from
-from spark_streams.connector.admin.streams import execute_packed, fetch_shard_sets, missing, pack, require_plain
+from spark_streams.connector.admin.streams import fetch_shard_sets, require_plain
 from spark_streams.connector.errors import (
     CopyMismatchError,
     CopyTargetError,
@@ -34,11 +34,11 @@ from spark_streams.connector.errors import (
     ShardsError,
 )
 from spark_streams.connector.keys import is_product_key
-from spark_streams.connector.wire.connection.connection import ReplyError
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_id_refusal, is_no_such_key
-from spark_streams.connector.wire.replies.xinfo import ends_in, read_stream_state, stream_states
+from spark_streams.connector.wire.connection import ReplyError, Server, pack
+from spark_streams.connector.wire.replies import execute_packed, is_id_refusal, is_no_such_key
+from spark_streams.connector.wire.scan import missing
 from spark_streams.connector.wire.session import Session
+from spark_streams.connector.wire.xinfo import ends_in, read_stream_state, stream_states
 from spark_streams.operations.groups.position import GroupTarget
 from spark_streams.operations.transfer.transferred import Digest, TransferEntry, TransferRules
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_streams.connector.errors import RStreamError
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect, invalidate_topology
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 from spark_streams.operations.verify.history import Added, Outcome
 from spark_streams.operations.verify.running_query import BAD, RunPlan
 

@@ -6,8 +6,8 @@ from spark_streams.connector.admin.checkpoint import keys_of_query
 from spark_streams.connector.admin.streams import connect_to_node, master, sentinel_fail_over, topology_of
 from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.keys import PREFIX, slot_of
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Server
 from spark_streams.operations.doctor.server_facts import fetch_facts
 
 _SETTINGS = ("appendonly", "appendfsync", "save", "min-replicas-to-write")

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from spark_streams.base.version import __version__
 from spark_streams.connector.admin.checkpoint import CheckpointLog
 from spark_streams.connector.errors import InvalidOptionError, QueryError, RStreamError, UnsupportedError
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.verify import server_side
 from spark_streams.operations.verify.history import Outcome, check_history

@@ -14,9 +14,9 @@ from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.deadletter.redrive import RedriveLease
 from spark_streams.connector.errors import RedriveTakenError, RStreamError
 from spark_streams.connector.keys import SESSIONS
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
-from spark_streams.connector.wire.replies.replies import pairs
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.replies import pairs
 
 if TYPE_CHECKING:
     from tests.connector.deadletter.lives import Lives

@@ -25,9 +25,9 @@ from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.pending.claim import DeadEntries, dead_letter
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
-from spark_streams.connector.wire.address.address import Address, Patience
-from spark_streams.connector.wire.connection.connection import Connection, pack
-from spark_streams.connector.wire.replies.replies import pairs
+from spark_streams.connector.wire.address import Address, Patience
+from spark_streams.connector.wire.connection import Connection, pack
+from spark_streams.connector.wire.replies import pairs
 from spark_streams.connector.wire.session import Session
 from tests.connector.deadletter.faults import FOREIGN, Faults, Killed
 from tests.connector.deadletter.making import SMALL

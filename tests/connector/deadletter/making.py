@@ -13,7 +13,7 @@ from spark_streams.connector.deadletter.envelope import MARK, dead_letter_fields
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, RedriveReport
 from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.keys import origin_field, origins_key
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from tools.servers.server import Server
 
 DEAD = "dead"

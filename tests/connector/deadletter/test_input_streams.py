@@ -17,8 +17,8 @@ from spark_streams.connector.deadletter.input_streams import Inputs, divide
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.source.batch_reader import BatchReader, infer_schema
 from spark_streams.connector.source.rows.columns import Columns
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tests.connector.deadletter.making import envelopes, fill
 from tools import driving
 from tools.driving import ALL, LOOK_EACH_TIME, SCHEMA, add, drain, forget_all, read

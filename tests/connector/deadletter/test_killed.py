@@ -17,8 +17,8 @@ import pytest
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection, pack
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection, pack
 from tests.connector.deadletter.making import DEAD, fill, marks, numbers
 from tests.proxy import Proxy
 from tools.driving import drain, forget_all, reader
@@ -113,7 +113,7 @@ def test_sigterm_ends_it_after_its_page_and_it_goes_on_later(server: Server) -> 
 
 _DRIVER = """
 import os, signal, sys
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tools.servers.server import Server
 from tools.driving import ALL, read, reader
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from spark_streams.connector.deadletter.counts import KindCounts
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK, NAMES, dead_letter_fields, open_envelope, raw
 from spark_streams.connector.deadletter.letter_page import DeadLetterPage
-from spark_streams.connector.wire.connection.connection import pack
-from spark_streams.connector.wire.entries.entry_page import decode_entries
+from spark_streams.connector.wire.connection import pack
+from spark_streams.connector.wire.entry_page import decode_entries
 
 _names = st.one_of(st.sampled_from([*FIELDS, MARK, b"n", b""]), st.binary(max_size=4))
 _entry = st.lists(st.tuples(_names, st.binary(max_size=6)), min_size=1, max_size=20).map(

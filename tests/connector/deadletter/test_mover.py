@@ -16,9 +16,9 @@ from spark_streams.connector.deadletter.mover import (
     redrive_key,
     redriven_key,
 )
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.replies.multi_exec import transact
+from spark_streams.connector.wire.replies import transact
 from spark_streams.connector.wire.session import Session
 from tests.connector.deadletter.making import DEAD
 from tools.sending import KilledError, dying_at

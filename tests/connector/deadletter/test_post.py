@@ -20,8 +20,8 @@ from spark_streams.connector.errors import IdsExhaustedError, RowTooLargeError, 
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.pending import claim
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection, ReplyError, pack
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection, ReplyError, pack
 from tests.connector.deadletter.making import DEAD, envelopes, numbers
 from tools.driving import ALL, SMALL, another_reader, drain, forget_all, pending_count, read, reader
 from tools.machine_time import machine_seconds

@@ -8,8 +8,8 @@ import pytest
 
 from spark_streams.connector.deadletter.letter_page import Criteria
 from spark_streams.connector.deadletter.redrive import purge
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tests.connector.deadletter.making import DEAD, SMALL, fill, numbers
 from tools.servers.server import Server
 

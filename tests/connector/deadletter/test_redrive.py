@@ -34,8 +34,8 @@ from spark_streams.connector.errors import (
     WrongKeyTypeError,
 )
 from spark_streams.connector.keys import origins_key, retry_stream
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tests.connector.deadletter.making import DEAD, SMALL, envelopes, fill, marks, numbers, redrive, words
 from tools.sending import KilledError, before_sending, dying_at, in_turn, lost, reply_lost
 from tools.servers.server import Server

@@ -11,7 +11,7 @@ from spark_streams.connector.deadletter.letter_page import Criteria, DeadLetterP
 from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.deadletter.redrive_plan import Decision, origins, plan_page
 from spark_streams.connector.deadletter.transform import DeadLetter
-from spark_streams.connector.wire.entries.entry_page import decode_entries
+from spark_streams.connector.wire.entry_page import decode_entries
 
 CLOSED, HOMELESS, LEFT, MOVE, NOT_MEANT, PARK = (
     *(Decision.CLOSED, Decision.HOMELESS, Decision.LEFT),

@@ -14,7 +14,7 @@ from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
 from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.deadletter.transform import DeadLetter, FieldChanges
 from spark_streams.connector.errors import InvalidOptionError, TransformError
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from tests.connector.deadletter.making import DEAD, SMALL, fill, numbers, record_origin, words
 from tests.connector.deadletter.test_cli import dead
 from tools.sending import KilledError, dying_at

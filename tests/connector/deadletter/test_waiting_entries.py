@@ -13,8 +13,8 @@ from spark_streams.connector.deadletter.return_entries import return_due_entries
 from spark_streams.connector.errors import IdsExhaustedError, ServerReplyError
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.source.group.begin import require_entry_counts
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tests.connector.deadletter.making import SMALL
 from tests.connector.deadletter.test_cli import dead
 from tests.connector.deadletter.test_post import between_queue_and_exec

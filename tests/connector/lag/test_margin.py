@@ -25,7 +25,7 @@ from spark_streams.connector.lag.margin import (
     rule_of,
 )
 from spark_streams.connector.lag.survey import StreamSummary, Survey, survey
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tests.operations.monitor.dashboard import CONF
 from tests.operations.monitor.streams_over_time import BEGAN_MS, Life, acked, maxlen, never, older_than
 from tests.operations.monitor.test_exporter import read, samples_of

@@ -15,8 +15,8 @@ from spark_streams.base.ids import AHEAD_MS, FIRST_MS, U64_MAX, StreamId, age_ms
 from spark_streams.base.units import duration
 from spark_streams.connector.admin.groups import fetch_group
 from spark_streams.connector.lag.survey import survey, view_streams
-from spark_streams.connector.wire.connection.connection import Connection
-from spark_streams.connector.wire.replies.xinfo import GroupInfo, lag_of
+from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.xinfo import GroupInfo, lag_of
 from spark_streams.operations.commands.print_entry import age
 from spark_streams.operations.groups.unused import possible_reader
 from spark_streams.operations.monitor.undelivered import fetch_undelivered

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.connector.lag.survey import survey
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tests.operations.monitor.test_exporter import read
 from tools.servers.server import Server, skip_without_xnack
 

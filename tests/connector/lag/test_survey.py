@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from spark_streams.connector.lag.survey import GroupLag, survey
-from spark_streams.connector.wire.connection.connection import Connection
-from spark_streams.connector.wire.replies.scan import list_streams
+from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.scan import list_streams
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server
 

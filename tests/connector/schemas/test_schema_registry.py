@@ -16,7 +16,7 @@ from spark_streams.connector.schemas.decoder import Decoder, ids_of
 from spark_streams.connector.schemas.payload_format import Login, PayloadFormat, check_url
 from spark_streams.connector.schemas.reasons import UnreadableError
 from spark_streams.connector.schemas.schema_registry import MOST_AT_ONCE, MOST_UNKNOWN, Registry
-from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE
+from spark_streams.connector.wire.address import DEFAULT_PATIENCE
 from tests.connector.schemas.avro_values import FIRST, READER, VERSIONS, encoded, form, record
 from tests.connector.schemas.registry_server import RegistryServer
 

@@ -9,8 +9,8 @@ from typing import Any
 from unittest import mock
 
 from spark_streams.connector.errors import RStreamError
-from spark_streams.connector.wire.connection.connection import Connection
-from spark_streams.connector.wire.connection.server import Pipe
+from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.session import Pipe
 
 
 class PausedTask(threading.Thread):

@@ -20,7 +20,7 @@ from spark_streams.connector.errors import LedgerError
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.runs import begin_run
 from spark_streams.connector.sink.send.chunk_writer import TaskResult
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from tests.connector.sink.keeping import Copy
 from tests.connector.sink.paused_task import PausedTask, watched
 from tests.connector.sink.writing import KilledError, close, dying, frame, ledger_keys, numbers, options, write

@@ -15,8 +15,8 @@ from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.batch_commit import STREAMS_PER_TRANSACTION, close_batch
 from spark_streams.connector.sink.ledger.runs import run_name
 from spark_streams.connector.sink.send.chunk_writer import SinkTask, TaskResult, append
-from spark_streams.connector.wire.address.address import Patience
-from spark_streams.connector.wire.connection.connection import Connection, pack
+from spark_streams.connector.wire.address import Patience
+from spark_streams.connector.wire.connection import Connection, pack
 from tools.sending import KilledError, before_sending
 from tools.servers.server import Server
 

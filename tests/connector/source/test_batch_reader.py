@@ -23,7 +23,7 @@ from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.source.batch_reader import BatchReader
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.rows.columns import Columns
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tools.servers.server import Server
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])

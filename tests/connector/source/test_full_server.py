@@ -12,7 +12,7 @@ import redis
 
 from spark_streams.connector.errors import RetriesExhaustedError
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.wire.address.address import Patience
+from spark_streams.connector.wire.address import Patience
 from tests.full_server import full
 from tools import driving
 from tools.driving import ALL, NEVER_AHEAD, add, drain, read, stop_all

@@ -16,10 +16,10 @@ from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.pending_list import acknowledge, pending_ids, pending_ranges
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection, ReplyError
-from spark_streams.connector.wire.entries.pending_page import PendingPage, decode_pending, texts_of
-from spark_streams.connector.wire.replies.replies import milliseconds
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection, ReplyError
+from spark_streams.connector.wire.pending_page import PendingPage, decode_pending, texts_of
+from spark_streams.connector.wire.replies import milliseconds
 from tools.servers.server import Server
 
 MEMBER = Membership("g", "c")

@@ -12,8 +12,8 @@ from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.errors import WrongKeyTypeError
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.quota import average_sizes
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tools.servers.server import Server
 
 FEW = replace(LIMITS, sampled_entries=10, sampled_at_once=40, sampled_bytes=1_000)

@@ -20,7 +20,7 @@ from spark_streams.connector.source.batch_reader import BatchReader, infer_schem
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import EntriesPartition, StreamReader
 from spark_streams.connector.source.task.fetcher import Fetcher
-from spark_streams.connector.wire.address.address import Patience
+from spark_streams.connector.wire.address import Patience
 from tests.proxy import Proxy
 from tools import driving
 from tools.driving import ALL, SCHEMA, add, drain, read

@@ -20,7 +20,7 @@ from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from spark_streams.connector.watch.lineage import lineage as lineage_module
 from spark_streams.connector.watch.lineage.datasets import stream_dataset
 from spark_streams.connector.watch.listener import Watch
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.jobs.programs import archive
 from tests.connector.spark.jobs.test_etl import run as run_job
 from tests.connector.spark.streams import read_stream, run_to_the_end

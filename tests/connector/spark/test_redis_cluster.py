@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.connector.keys import slot_of
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from tests.connector.spark.streams import append, read_stream, run_to_the_end
 from tools.servers.cluster import running_cluster

@@ -12,8 +12,8 @@ from spark_streams import route_dead_letters
 from spark_streams.connector.deadletter.envelope import MARK, NAMES, RedriveMark, dead_letter_fields, open_envelope
 from spark_streams.connector.errors import SchemaError
 from spark_streams.connector.spark.worker import time_of_batch
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tests.connector.spark.streams import read_stream, run_to_the_end
 from tools.servers.server import Server
 

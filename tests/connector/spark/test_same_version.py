@@ -12,7 +12,7 @@ from spark_streams.connector.datasource import RStreamDataSource
 from spark_streams.connector.errors import VersionError
 from spark_streams.connector.sink import writers
 from spark_streams.connector.spark import worker
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 
 GIVEN = {"url": "redis://127.0.0.1:1/0", "streams": "s", "stream": "s", "group": "g", "delivery": "at-least-once"}
 SCHEMA = StructType().add("n", "long")

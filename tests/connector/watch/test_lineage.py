@@ -21,7 +21,7 @@ from spark_streams.connector.watch.lineage import lineage as outbox_module
 from spark_streams.connector.watch.lineage.datasets import Dataset, path_dataset, stream_dataset
 from spark_streams.connector.watch.lineage.lineage import KEY_FILE, Outbox, sender, without_values
 from spark_streams.connector.watch.lineage.openlineage_events import SCHEMA_URL, run_event
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from tests.connector.watch.collector import OURS, Collector, check, check_ours
 from tools.machine_time import machine_seconds
 from tools.servers.server import free_port

@@ -14,7 +14,7 @@ from spark_streams.connector.lag.survey import GroupLag
 from spark_streams.connector.watch.listener import Watch
 from spark_streams.connector.watch.notebook import NotebookTable, lag_table, query_table
 from spark_streams.connector.watch.progress import WatchedQuery
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from tests.connector.watch.test_progress import offset, progress
 from tools.servers.server import Server
 

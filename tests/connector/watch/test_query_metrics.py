@@ -10,7 +10,7 @@ import redis
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.lag.survey import GroupLag
 from spark_streams.connector.watch.query_metrics import LagCache
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from tools.servers.server import Server, free_port
 
 

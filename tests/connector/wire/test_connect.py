@@ -13,7 +13,7 @@ import redis
 
 from spark_streams.connector.errors import ServerReplyError, ServerUnreachableError, UnsupportedError
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import RoleCheck, connect
 from spark_streams.connector.wire.lease import LeaseTerms
 from tests.lagging import FAST

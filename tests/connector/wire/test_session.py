@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_streams.connector.errors import RetriesExhaustedError, ServerUnreachableError
-from spark_streams.connector.wire.address.address import Address, Patience
-from spark_streams.connector.wire.connection.connection import Connection, ReplyError
+from spark_streams.connector.wire.address import Address, Patience
+from spark_streams.connector.wire.connection import Connection, ReplyError
 from spark_streams.connector.wire.session import Session
 from tools.servers.server import Server
 

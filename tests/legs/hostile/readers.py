@@ -15,7 +15,7 @@ from spark_streams.connector.deadletter.redrive_options import RedriveOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.source.batch_reader import BatchReader, infer_schema
 from spark_streams.connector.source.rows.columns import Columns
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from tools.servers.server import Server
 
 TIME = pa.timestamp("us", tz="UTC")

@@ -247,7 +247,7 @@ def test_addresses_and_identities_are_made_from_options_in_one_place() -> None:
             "operations/commands/shared.py",
             "Address.parse",
         ),  # an engine as the target of a copy; the list is asked there, too
-        ("connector/wire/address/address.py", "Identity"),  # of the environment
+        ("connector/wire/address.py", "Identity"),  # of the environment
         ("operations/commands/verify.py", "Address.parse"),  # an engine that the command has started
         (
             "operations/verify/verify_run.py",

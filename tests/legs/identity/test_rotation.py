@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from spark_streams.connector.options.access_options import server_of
+from spark_streams.connector.wire import connection
 from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.connection import connection
 from spark_streams.connector.wire.session import Session
 from tests.legs.identity import tokens
 from tests.legs.identity.rotation import Rotation

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from spark_streams.connector.deadletter.envelope import open_envelope
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from spark_streams.operations.console.incoming import link
 from tests.connector.schemas.avro_values import READER, VERSIONS, encoded
 from tests.connector.schemas.conftest import registry

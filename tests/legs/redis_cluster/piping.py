@@ -10,10 +10,10 @@ import time
 from collections import Counter
 from typing import Any, Protocol
 
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.replies.xinfo import stream_states
 from spark_streams.connector.wire.session import Session
+from spark_streams.connector.wire.xinfo import stream_states
 from tests.connector.sink.writing import HASTY, batch_of, close, frame, options, write
 from tools.driving import ALL, reader, rows
 from tools.machine_time import machine_seconds

@@ -14,7 +14,7 @@ from click.testing import Result
 from examples.flights.demo import redis_cli
 from spark_streams.cli import main
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from tests.connector.deadletter.making import DEAD, fill
 from tests.runner import separate_runner

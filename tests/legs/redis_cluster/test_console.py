@@ -6,7 +6,7 @@ import pytest
 
 from spark_streams.connector.shards.names import shards_of
 from spark_streams.connector.shards.settling import ensure_shards
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from tests.connector.deadletter.making import fill
 from tests.operations.console.browser import form_to, wait_for_change

@@ -22,9 +22,9 @@ from spark_streams.connector.errors import ServerReplyError, StreamStateError, U
 from spark_streams.connector.keys import retry_stream, returned_stream, slot_of
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.connection.connection import pack
+from spark_streams.connector.wire.connection import pack
 from tests.connector.deadletter.making import DEAD, envelopes, fill, marks, numbers, redrive
 from tools.driving import ALL, drain, forget_all, reader, rows
 from tools.machine_time import machine_seconds

@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
 from spark_streams.connector.lag.survey import survey
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect, invalidate_topology
-from spark_streams.connector.wire.replies.scan import list_streams
+from spark_streams.connector.wire.scan import list_streams
 from spark_streams.operations.doctor.rights import LOOKING, READING, REDRIVE, WRITING, names_of
 from tests.connector.deadletter.making import DEAD, fill, redrive
 from tests.connector.source.limited_user import read_in_all_ways

@@ -8,7 +8,7 @@ import pytest
 
 from spark_streams.connector.errors import LoginError, NotPermittedError
 from spark_streams.connector.keys import slot_of
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect, invalidate_topology
 from tests.connector.deadletter.making import DEAD, fill, redrive
 from tests.legs.identity.documented_rights import besides, rights

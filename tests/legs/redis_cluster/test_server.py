@@ -9,13 +9,13 @@ import pytest
 from spark_streams.connector.errors import NotAllowedError, ServerReplyError, UnsupportedError
 from spark_streams.connector.keys import key_beside, slot_of
 from spark_streams.connector.options.access_options import server_of
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire import cluster as cluster_watch
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.scan import list_streams, matching_streams, streams_if_few
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.scan import list_streams, matching_streams, streams_if_few
 from spark_streams.connector.wire.session import Session
-from spark_streams.connector.wire.topology import cluster as cluster_watch
-from spark_streams.connector.wire.topology.topology import SlotMap, topology_of
+from spark_streams.connector.wire.topology import SlotMap, topology_of
 from tools.servers.cluster import RedisCluster
 
 NAMES = [f"s{n}" for n in range(12)]

@@ -20,10 +20,9 @@ from spark_streams.connector.errors import (
 )
 from spark_streams.connector.options.access_options import server_of
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.connection.retry import is_transient
-from spark_streams.connector.wire.session import Session
+from spark_streams.connector.wire.session import Session, is_transient
 from tests.legs.identity.documented_rights import rights
 from tests.legs.sentinel.stub import stub
 from tools.driving import add, drain, forget_all, reader

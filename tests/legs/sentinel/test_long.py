@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_streams
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.session import Session
 from tools.driving import pending_count
 from tools.servers.sentinels import Sentinels

@@ -11,7 +11,7 @@ import redis
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.console.incoming import link
 from tests.operations.console.browser import Browser, form_to, replaced, wait_for_change

@@ -9,7 +9,7 @@ import redis
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import OptionError
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.console import entry_search
 from spark_streams.operations.console.allow_list import AllowList

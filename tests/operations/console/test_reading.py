@@ -12,7 +12,7 @@ from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.errors import WrongKeyTypeError
 from spark_streams.connector.lag.survey import ConsumerLag, GroupLag, StreamSummary, Survey
 from spark_streams.connector.shards.names import shards_of
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.console import entry_search
 from spark_streams.operations.console.allow_list import AllowList

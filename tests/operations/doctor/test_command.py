@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply
-from spark_streams.connector.wire.replies.replies import is_syntax_error
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Argument, Connection, Reply
+from spark_streams.connector.wire.replies import is_syntax_error
 from spark_streams.engine import LocalEngine
 from spark_streams.operations.doctor.server_facts import fetch_facts
 from tools.servers.server import (

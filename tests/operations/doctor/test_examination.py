@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_streams.connector.wire.address.server_url import Node
-from spark_streams.connector.wire.topology.topology import SlotMap
+from spark_streams.connector.wire.server_url import Node
+from spark_streams.connector.wire.topology import SlotMap
 from spark_streams.operations.doctor.examination import ClusterFacts, Member, judge_cluster, merge
 from spark_streams.operations.doctor.server_facts import Level, ServerFinding, sorted_by_level, worst
 from tests.operations.doctor.test_server_findings import MB, check, facts

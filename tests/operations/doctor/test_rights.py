@@ -13,9 +13,9 @@ from spark_streams.connector.lag.survey import survey, view_streams
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.batch_commit import void_batch
 from spark_streams.connector.sink.ledger.runs import begin_job, begin_run
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
-from spark_streams.connector.wire.replies.scan import list_streams
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.scan import list_streams
 from spark_streams.operations.doctor.rights import (
     LOOKING,
     OWN,

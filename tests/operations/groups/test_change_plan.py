@@ -10,8 +10,7 @@ import redis
 from spark_streams.connector.admin.groups import GroupSnapshot, fetch_group
 from spark_streams.connector.errors import GroupInUseError
 from spark_streams.connector.source.group_client import lease_key
-from spark_streams.connector.wire.connection.connection import Connection
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Connection, Server
 from spark_streams.operations.groups.change_plan import Only, Plan, apply, effect, only_these
 from spark_streams.operations.groups.group_deletion import delete_consumer, delete_group
 from spark_streams.operations.groups.pending_entries import Choice, acknowledge, claim

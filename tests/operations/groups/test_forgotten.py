@@ -13,9 +13,9 @@ from spark_streams.connector.counters import LOST
 from spark_streams.connector.errors import GroupForgottenError, GroupInUseError
 from spark_streams.connector.keys import forgotten_key, key_beside
 from spark_streams.connector.retention import ForgottenGroup
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.connection.server import Server as Wire
+from spark_streams.connector.wire.connection import Server as Wire
 from spark_streams.operations.groups.change_plan import apply
 from spark_streams.operations.groups.unused import find_held, forget_group
 from tools.driving import ALL, add, another_reader, drain, read

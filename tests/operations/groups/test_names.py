@@ -9,7 +9,7 @@ import redis
 
 from spark_streams.base.pattern import NamesAndPatterns, escape, matches
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.monitor.snapshots import StreamFilter
 from tests.operations.groups.conftest import Rstream, RstreamJson

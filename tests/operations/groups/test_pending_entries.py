@@ -10,7 +10,7 @@ import redis
 from spark_streams.connector.admin import groups as guard
 from spark_streams.connector.errors import ServerUnreachableError
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tests.operations.groups.conftest import Rstream, RstreamJson
 
 G = ("--group", "g", "--even-active")

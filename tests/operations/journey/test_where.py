@@ -17,7 +17,7 @@ from spark_streams.connector.deadletter.post import post
 from spark_streams.connector.deadletter.return_entries import return_due_entries
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.source.commit_mark import committed_key
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from tests.connector.deadletter.making import fill, redrive
 from tools.servers.server import Server

@@ -14,7 +14,7 @@ from spark_streams.connector.watch.metrics_page import MetricsPage
 from spark_streams.connector.watch.progress import WatchedQuery
 from spark_streams.connector.watch.query_metrics import LagCache
 from spark_streams.connector.watch.query_metrics import QueryCollector as OfQueries
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.operations.monitor.exported_metrics import ExportedMetrics
 from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
 from tests.connector.deadletter.making import fill

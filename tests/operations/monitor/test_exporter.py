@@ -25,7 +25,7 @@ from spark_streams.cli import main
 from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.watch.metrics_page import MetricsPage
-from spark_streams.connector.wire.address.address import Address, Patience
+from spark_streams.connector.wire.address import Address, Patience
 from spark_streams.operations.monitor.exported_metrics import ExportedMetrics
 from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
 from tests.connector.deadletter.making import DEAD, fill

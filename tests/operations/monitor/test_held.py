@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from spark_streams.cli import main
 from spark_streams.connector.lag.survey import survey
 from spark_streams.connector.watch.metrics_page import MetricsPage
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from spark_streams.operations.monitor import held
 from spark_streams.operations.monitor.exported_metrics import ExportedMetrics
 from spark_streams.operations.monitor.held import MEASURED, Held, fetch_held, held_in

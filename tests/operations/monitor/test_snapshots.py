@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.monitor.snapshots import StreamFilter
 from tools.servers.server import Server

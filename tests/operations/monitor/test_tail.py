@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from spark_streams.base.ids import StreamId
 from spark_streams.cli import main
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from spark_streams.operations.monitor.last_entries import Follower
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server, free_port, serving

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
 from spark_streams.connector.source.group.account import nth_from
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.monitor import undelivered
 from spark_streams.operations.monitor.undelivered import wait_for_entries

@@ -12,7 +12,7 @@ import redis
 from spark_streams.base.export_lines import read_export
 from spark_streams.base.ids import MIN_ID
 from spark_streams.connector.errors import StreamStateError
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.engine import LocalEngine
 from spark_streams.operations.transfer.copied_groups import fetch_groups_state

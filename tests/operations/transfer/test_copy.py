@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from spark_streams.base.ids import StreamId
 from spark_streams.cli import main
 from spark_streams.connector.errors import CopyTargetError
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.transfer.copied_groups import copy_groups, fetch_groups

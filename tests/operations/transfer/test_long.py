@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import redis
 
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from tests.operations.transfer.test_copy import kill_and_finish
 from tools.servers.cluster import RedisCluster

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from spark_streams.connector.admin.checkpoint import CheckpointLog
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.operations.verify.history import Added, Outcome, Report, check_history
 from spark_streams.operations.verify.observer import RunObserver
 from spark_streams.operations.verify.running_query import BAD, RunPlan

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import UnsupportedError
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.verify import server_side
 from tools.servers.server import Server

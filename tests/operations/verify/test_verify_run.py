@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.connector.errors import InvalidOptionError
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire.address import Address
 from spark_streams.operations.verify.relay import Relay
 from spark_streams.operations.verify.running_query import RunPlan
 from spark_streams.operations.verify.verify_run import reached_through, verify

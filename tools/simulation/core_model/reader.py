@@ -16,8 +16,8 @@ from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kind, MessageContext, error_of
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimit
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tools.simulation.actor import Killed
 from tools.simulation.core_model.facts import Id, Offset, Range, text
 from tools.simulation.core_model.source import Names, RefusedError, Source, StopError

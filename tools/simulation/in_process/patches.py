@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from spark_streams.connector.deadletter import failed_entry
-from spark_streams.connector.wire import blocked_read, connect
-from spark_streams.connector.wire.connection import connection, retry
-from spark_streams.connector.wire.connection.sockets import Lost, TooMuchError
+from spark_streams.connector.wire import connect, connection
+from spark_streams.connector.wire import connect as blocked_read
+from spark_streams.connector.wire import session as retry
+from spark_streams.connector.wire.sockets import Lost, TooMuchError
 from spark_streams.engine.commands.server import info
 from spark_streams.engine.commands.values import plain_values
 from spark_streams.engine.core import Engine

@@ -7,7 +7,7 @@ from tools.simulation.mutants.mutant import Mutant
 REFUSALS = (
     Mutant(
         "an-error-among-the-answers",
-        "connector/wire/connection/connection.py",
+        "connector/wire/connection.py",
         "        if isinstance(reply, ReplyError) and not any(is_answer(reply) for is_answer in known):\n",
         "        if False:\n",
         "An error reply is returned in the place of an answer.",

@@ -30,8 +30,8 @@ from spark_streams.connector.shards.of_keys import shards_of_keys
 from spark_streams.connector.shards.settling import ensure_shards, require_plain
 from spark_streams.connector.sink.encode.fields import FIELDS, USES_OF_COLUMN, text_columns, text_of
 from spark_streams.connector.sink.encode.fingerprint import Hashes, Mask, row_hashes
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.entries.xadd_bytes import Requests, encode_xadd, pack_maps
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.xadd_bytes import Requests, encode_xadd, pack_maps
 
 MAX_BYTES = 8 << 20  # of a chunk, unless a single row is larger
 _PIECE = 128 << 20  # bytes of Arrow data that are encoded at once: the text is a few times as long at most

@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from spark_streams.base.ids import MAX_ID, InvalidStreamId, StreamId
 from spark_streams.connector.errors import EntryIdError, RowTooLargeError, RStreamError
 from spark_streams.connector.sink.encode.chunks import Chunk, cut
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import ReplyError
-from spark_streams.connector.wire.connection.named_errors import ids_exhausted
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import (
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connect import NAMES, SMALL, fetch_limits
+from spark_streams.connector.wire.connection import ReplyError, Server
+from spark_streams.connector.wire.named_errors import ids_exhausted
+from spark_streams.connector.wire.replies import (
     ID_TOO_LOW,
     IDS_EXHAUSTED,
     is_exhausted,
@@ -28,8 +28,7 @@ from spark_streams.connector.wire.replies.replies import (
     is_id_refusal,
     parse_replies,
 )
-from spark_streams.connector.wire.replies.xinfo import stream_states
-from spark_streams.connector.wire.server_limits import NAMES, SMALL, fetch_limits
+from spark_streams.connector.wire.xinfo import stream_states
 
 _ROWS_PER_REQUEST = 200  # entries may be large
 

@@ -22,7 +22,7 @@ from spark_streams.connector.sink.ledger.ledger import (
     read_mark,
     rows_in,
 )
-from spark_streams.connector.wire.connection.connection import Reply
+from spark_streams.connector.wire.connection import Reply
 
 _log = logging.getLogger("spark_streams.sink")
 

@@ -46,10 +46,9 @@ from spark_streams.connector.sink.ledger.ledger import (
     QueryRecord,
     rows_in,
 )
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection, Reply
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.multi_exec import transact
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection, Reply, Server
+from spark_streams.connector.wire.replies import transact
 from spark_streams.connector.wire.session import Session
 
 STREAMS_PER_TRANSACTION = 500  # only saves round trips: the streams are independent

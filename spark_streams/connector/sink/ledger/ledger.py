@@ -64,7 +64,7 @@ from spark_streams.connector.keys import CLOSED, DONE, head_key
 from spark_streams.connector.sink.encode.fingerprint import Hashes
 from spark_streams.connector.sink.ledger import refusals
 from spark_streams.connector.sink.ledger.batch import Batch
-from spark_streams.connector.wire.connection.connection import Argument
+from spark_streams.connector.wire.connection import Argument
 
 Command = tuple[Argument, ...]
 

@@ -38,8 +38,8 @@ from spark_streams.connector.sink.ledger.ledger import (
     read_mark,
     rows_in,
 )
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.multi_exec import transact
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.replies import transact
 
 _PROLONG = 3600.0  # seconds; a job's keys live 168 times as long (JOB_SECONDS)
 

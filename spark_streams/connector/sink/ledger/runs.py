@@ -16,12 +16,11 @@ from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.keys import CLOSED, RUNS
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.ledger import JOB_SECONDS, NONE_CLOSED, number_in
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.named_errors import ASK
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.multi_exec import transact
-from spark_streams.connector.wire.replies.replies import is_forbidden, milliseconds
-from spark_streams.connector.wire.server_limits import drops_any_key, evicting_policy, find_worst_policy
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connect import drops_any_key, evicting_policy, find_worst_policy
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.named_errors import ASK
+from spark_streams.connector.wire.replies import is_forbidden, milliseconds, transact
 from spark_streams.connector.wire.session import Session
 
 _log = logging.getLogger("spark_streams.sink")

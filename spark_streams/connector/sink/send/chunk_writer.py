@@ -43,9 +43,8 @@ from spark_streams.connector.sink.send.exactly_once import ExactlyOnce
 from spark_streams.connector.sink.send.feedback import Feedback
 from spark_streams.connector.sink.send.pace import Pace
 from spark_streams.connector.sink.trim import Trimmer
-from spark_streams.connector.wire.connection.connection import ReplyError, pack
-from spark_streams.connector.wire.connection.server import Pipe, Server
-from spark_streams.connector.wire.session import Session
+from spark_streams.connector.wire.connection import ReplyError, Server, pack
+from spark_streams.connector.wire.session import Pipe, Session
 
 _LEDGER = ("EXEC", "(the sink's ledger)")  # the refused command, in messages
 

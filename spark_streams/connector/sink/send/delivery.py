@@ -5,7 +5,7 @@ sends the commands and follows the table. A method that takes a server sends its
 with a ledger.
 
 At least once: plain pipelined XADDs, and no ledger. Rows that the server refuses for a temporary reason
-(wire.connection.retry) are sent again alone, after all outstanding replies. If the connection is lost, the complete
+(wire.session) are sent again alone, after all outstanding replies. If the connection is lost, the complete
 chunk is sent again, because the task cannot know how much of it arrived. Both may change the order of entries; the
 second may write some entries twice.
 
@@ -28,10 +28,9 @@ from spark_streams.connector.sink.encode.row_errors import first_unwritten, id_r
 from spark_streams.connector.sink.ledger.balance import Total
 from spark_streams.connector.sink.ledger.ledger_view import LedgerView, StreamRows
 from spark_streams.connector.sink.send.chunk_states import Event, State
-from spark_streams.connector.wire.connection.connection import Connection, ReplyError
-from spark_streams.connector.wire.connection.retry import is_transient
-from spark_streams.connector.wire.connection.server import Pipe, Server
-from spark_streams.connector.wire.replies.replies import find_errors, is_id_form_unknown, may_hold_errors, parse_replies
+from spark_streams.connector.wire.connection import Connection, ReplyError, Server
+from spark_streams.connector.wire.replies import find_errors, is_id_form_unknown, may_hold_errors, parse_replies
+from spark_streams.connector.wire.session import Pipe, is_transient
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,9 @@ from spark_streams.connector.sink.ledger.ledger import Command, expiry, pack_mar
 from spark_streams.connector.sink.ledger.ledger_view import LedgerView, LedgerViews, StreamRows, open_views
 from spark_streams.connector.sink.send.chunk_states import Event
 from spark_streams.connector.sink.send.delivery import Comparison, Delivery, ReplyResult, Request, UnwrittenRows, Write
-from spark_streams.connector.wire.connection.connection import Connection, Reply, pack
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.multi_exec import Outcome, transact
-from spark_streams.connector.wire.replies.replies import find_errors, is_no_such_key, parse_replies
-from spark_streams.connector.wire.replies.xinfo import read_stream_state
+from spark_streams.connector.wire.connection import Connection, Reply, Server, pack
+from spark_streams.connector.wire.replies import Outcome, find_errors, is_no_such_key, parse_replies, transact
+from spark_streams.connector.wire.xinfo import read_stream_state
 
 _NOTHING: Hashes = np.empty(0, np.uint64)
 _OK = b"+OK\r\n"

@@ -25,7 +25,7 @@ from spark_streams.connector.keys import batch_kind_key, is_product_key
 from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.sink.encode.chunks import Chunk, Destination
 from spark_streams.connector.source.stream_names import PatternRead, pattern_reads
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -14,10 +14,9 @@ import time
 
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.keys import pace_key
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.multi_exec import transact
-from spark_streams.connector.wire.replies.replies import milliseconds
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.replies import milliseconds, transact
 from spark_streams.connector.wire.session import Session
 
 _CHUNKS = 10  # per second

@@ -37,7 +37,7 @@ from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.partitioning import ALL, Part, Task
 from spark_streams.connector.source.stream_names import with_shards
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 
 _TASK_BYTES = 128_000_000
 

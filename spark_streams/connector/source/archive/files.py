@@ -22,7 +22,7 @@ from pyarrow import fs
 from spark_streams.base.extras import command_for
 from spark_streams.base.ids import MAX_ID, MIN_ID, InvalidStreamId, StreamId
 from spark_streams.connector.errors import ArchiveError
-from spark_streams.connector.wire.entries.entry_page import UInt64s
+from spark_streams.connector.wire.entry_page import UInt64s
 
 DAY = 86_400_000  # milliseconds
 _DATE = "date="

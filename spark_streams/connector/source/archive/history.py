@@ -34,8 +34,8 @@ from spark_streams.connector.source.group.snapshot import GroupState, fetch_mark
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.quota import BatchQuota
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.xinfo import StreamState
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.xinfo import StreamState
 
 _PAGE = 1_000  # entries
 

@@ -35,8 +35,8 @@ from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.partitioning import Part
 from spark_streams.connector.source.task.fetcher import FetchedPage, Fetcher
-from spark_streams.connector.wire.entries.entry_page import EntryPage, UInt64s, last_values
-from spark_streams.connector.wire.entries.lines import Index, Mask
+from spark_streams.connector.wire.entry_page import EntryPage, UInt64s, last_values
+from spark_streams.connector.wire.lines import Index, Mask
 from spark_streams.connector.wire.session import Session
 
 _PAGE = 10_000  # rows

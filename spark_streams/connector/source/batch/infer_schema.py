@@ -37,7 +37,7 @@ from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.rows.cast import cast_values
 from spark_streams.connector.source.rows.columns import METADATA
 from spark_streams.connector.source.stream_names import with_shards
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 
 STREAMS = 20  # that are sampled at most
 SHARE = 0.8  # of the values, which a type must fit

@@ -29,17 +29,10 @@ from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.partitioning import ALL, Part, Task, divide_into_tasks, task_size
 from spark_streams.connector.source.stream_names import with_shards
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_no_such_key
-from spark_streams.connector.wire.replies.scan import (
-    SILENT,
-    bounded,
-    lines_of,
-    matching_streams,
-    missing,
-    nothing_matches,
-)
-from spark_streams.connector.wire.replies.xinfo import StreamEnds, ends_in, stream_in
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.replies import is_no_such_key
+from spark_streams.connector.wire.scan import SILENT, bounded, lines_of, matching_streams, missing, nothing_matches
+from spark_streams.connector.wire.xinfo import StreamEnds, ends_in, stream_in
 
 _log = logging.getLogger("spark_streams.source")
 _T = TypeVar("_T")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.source.offset import Range
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 
 _ROUNDS = 6  # of probes, if entries come in bursts; otherwise one is enough
 _PROBES = 4_096  # per round, shared between the streams

@@ -32,10 +32,9 @@ from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.compare import is_ahead
 from spark_streams.connector.source.group.snapshot import StreamSnapshot
 from spark_streams.connector.source.offset import Offset, StreamOffset
-from spark_streams.connector.wire.connection.connection import Argument, PageSizer, Reply, pack
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import parse_replies
-from spark_streams.connector.wire.replies.xinfo import GroupInfo, StreamState, lag_of, stream_states
+from spark_streams.connector.wire.connection import Argument, PageSizer, Reply, Server, pack
+from spark_streams.connector.wire.replies import parse_replies
+from spark_streams.connector.wire.xinfo import GroupInfo, StreamState, lag_of, stream_states
 
 _FIRST_PAGE = 10  # entries; their sizes are still unknown
 _PAGE_BYTES = 4 << 20

@@ -46,8 +46,9 @@ from spark_streams.connector.source.group.snapshot import fetch_marks, fetch_sta
 from spark_streams.connector.source.group.streams import ExpectedStreams, StreamSet
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Offset
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import (
+from spark_streams.connector.wire.connect import drops_any_key, evicting_policy
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.replies import (
     is_forbidden,
     is_key_required,
     is_no_group,
@@ -56,8 +57,7 @@ from spark_streams.connector.wire.replies.replies import (
     is_syntax_error,
     is_wrong_number_of_arguments,
 )
-from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
-from spark_streams.connector.wire.server_limits import drops_any_key, evicting_policy
+from spark_streams.connector.wire.xinfo import StreamState, stream_states
 
 _log = logging.getLogger("spark_streams.source")
 

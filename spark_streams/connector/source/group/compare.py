@@ -21,7 +21,7 @@ from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kind, Start
 from spark_streams.connector.source.group.snapshot import GroupState, PendingAbove, StreamSnapshot
 from spark_streams.connector.source.offset import StreamOffset
-from spark_streams.connector.wire.replies.xinfo import StreamState
+from spark_streams.connector.wire.xinfo import StreamState
 
 NOTHING_ABOVE = PendingAbove()
 

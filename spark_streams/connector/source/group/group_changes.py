@@ -12,10 +12,15 @@ from spark_streams.connector.source.group.recovery import Start
 from spark_streams.connector.source.group.snapshot import missing
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Offset
-from spark_streams.connector.wire.connection.connection import Argument, Reply
-from spark_streams.connector.wire.replies.multi_exec import transact_in_turn
-from spark_streams.connector.wire.replies.replies import is_busy_group, is_error, is_key_required, is_no_such_key
-from spark_streams.connector.wire.replies.xinfo import group_named
+from spark_streams.connector.wire.connection import Argument, Reply
+from spark_streams.connector.wire.replies import (
+    is_busy_group,
+    is_error,
+    is_key_required,
+    is_no_such_key,
+    transact_in_turn,
+)
+from spark_streams.connector.wire.xinfo import group_named
 
 Command = tuple[Argument, ...]
 

@@ -26,8 +26,8 @@ from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_busy_group, is_key_required, is_wrong_type, milliseconds
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.replies import is_busy_group, is_key_required, is_wrong_type, milliseconds
 
 _ALL = range(1, MOST_DELAYS + 1)
 _log = logging.getLogger("spark_streams.source")

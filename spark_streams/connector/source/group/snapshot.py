@@ -20,16 +20,9 @@ from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.recovery import Finding, Kind, MessageContext, error_of, problem_of
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Range
-from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply
-from spark_streams.connector.wire.replies.multi_exec import transact_in_turn
-from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, milliseconds
-from spark_streams.connector.wire.replies.xinfo import (
-    StreamState,
-    consumers_in,
-    group_named,
-    read_stream_state,
-    stream_states,
-)
+from spark_streams.connector.wire.connection import Argument, Connection, Reply
+from spark_streams.connector.wire.replies import is_no_group, is_no_such_key, milliseconds, transact_in_turn
+from spark_streams.connector.wire.xinfo import StreamState, consumers_in, group_named, read_stream_state, stream_states
 
 
 class OtherConsumer(NamedTuple):

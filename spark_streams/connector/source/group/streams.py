@@ -51,12 +51,10 @@ from spark_streams.connector.source.group_client import GroupClient, Membership,
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire import lease
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection, Reply
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.multi_exec import transact
-from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key
-from spark_streams.connector.wire.replies.scan import (
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection, Reply, Server
+from spark_streams.connector.wire.replies import is_no_group, is_no_such_key, transact
+from spark_streams.connector.wire.scan import (
     ABSENT,
     CREATE,
     SILENT,
@@ -67,7 +65,7 @@ from spark_streams.connector.wire.replies.scan import (
     missing,
     nothing_matches,
 )
-from spark_streams.connector.wire.replies.xinfo import group_named, stream_states
+from spark_streams.connector.wire.xinfo import group_named, stream_states
 
 _log = logging.getLogger("spark_streams.source")
 

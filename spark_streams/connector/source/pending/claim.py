@@ -46,11 +46,10 @@ from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.pending_list import pending_ids, pending_page
 from spark_streams.connector.source.quota import BatchQuota
-from spark_streams.connector.wire.connection.connection import Argument
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.entries.pending_page import PendingPage, arguments_of, texts_of
-from spark_streams.connector.wire.replies.multi_exec import transact
-from spark_streams.connector.wire.replies.xinfo import FATAL, RELEASED_IDLE, released_in
+from spark_streams.connector.wire.connection import Argument, Server
+from spark_streams.connector.wire.pending_page import PendingPage, arguments_of, texts_of
+from spark_streams.connector.wire.replies import transact
+from spark_streams.connector.wire.xinfo import FATAL, RELEASED_IDLE, released_in
 
 _log = logging.getLogger("spark_streams.source")
 

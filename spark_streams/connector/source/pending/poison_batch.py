@@ -49,8 +49,8 @@ from spark_streams.connector.source.pending.poison_record import (
     is_done_in_sink,
 )
 from spark_streams.connector.source.pending_list import pending_ids, pending_ranges
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.entries.pending_page import texts_of
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.pending_page import texts_of
 
 _log = logging.getLogger("spark_streams.source")
 

@@ -39,8 +39,8 @@ from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.keys import CLOSED, DONE, head_key, is_returned, key_beside, record_key
 from spark_streams.connector.source.offset import Offset, Range
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_not_permitted
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.replies import is_not_permitted
 
 PIECES = 16
 SINGLES = 128  # entries of a batch that is cut into single entries at once

@@ -42,9 +42,9 @@ from spark_streams.connector.source.trigger.roles import role_of
 from spark_streams.connector.source.trigger.run_state import RunState
 from spark_streams.connector.source.trigger.trigger import Trigger
 from spark_streams.connector.wire.connect import RoleCheck
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.xinfo import StreamState, stream_states
+from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.session import Session
+from spark_streams.connector.wire.xinfo import StreamState, stream_states
 
 T = TypeVar("T")
 

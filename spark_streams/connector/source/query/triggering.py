@@ -8,7 +8,7 @@ While the tasks of a batch run, the worker acknowledges the batch before. If man
 batch first (trigger.batch_contents). Each trigger waits for these jobs.
 
 Spark asks an idle query for new entries a hundred times a second. The query asks the server only once, with a blocking
-read of all streams (wire.blocked_read). The next entry ends that read. Other events do not end it: a client changes a
+read of all streams (wire.connect). The next entry ends that read. Other events do not end it: a client changes a
 group, a retry is due, a consumer dies and leaves entries, the time of maxTriggerDelay is over. For these, the trigger
 asks the server when the first of them is due.
 """
@@ -39,10 +39,9 @@ from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.trigger.acknowledge import Acknowledging
 from spark_streams.connector.source.trigger.run_state import Job, Reserved, RunState
 from spark_streams.connector.source.trigger.trigger import Trigger, TriggerResult
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.blocked_read import BlockedRead
-from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connect import BlockedRead, connect
+from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.session import Session
 
 _log = logging.getLogger("spark_streams.source")

@@ -20,7 +20,7 @@ from spark_streams.base.printable import printable
 from spark_streams.base.untyped import Json
 from spark_streams.connector.source.rows.cast import Unfit, in_sql
 from spark_streams.connector.source.rows.columns import UNFIT, Columns, Decoded
-from spark_streams.connector.wire.entries.entry_page import EntryPage
+from spark_streams.connector.wire.entry_page import EntryPage
 
 MAX_NAMES = 100  # names of fields in a report
 

@@ -19,8 +19,8 @@ from spark_streams.connector.source.rows.cast import Unfit, cast_values, check_c
 from spark_streams.connector.source.rows.plain import plain_columns
 from spark_streams.connector.source.rows.returned_page import Attempts
 from spark_streams.connector.source.rows.text_forms import may_be_plain
-from spark_streams.connector.wire.entries.entry_page import EntryPage, last_of_each_name
-from spark_streams.connector.wire.entries.lines import Index, Mask
+from spark_streams.connector.wire.entry_page import EntryPage, last_of_each_name
+from spark_streams.connector.wire.lines import Index, Mask
 
 CORRUPT_RECORD = "_corrupt_record"
 UNFIT = "_unfit"

@@ -35,8 +35,8 @@ from spark_streams.connector.source.rows.text_forms import (
     may_be_plain,
     nulls_instead,
 )
-from spark_streams.connector.wire.entries.entry_page import last_of_each_name
-from spark_streams.connector.wire.entries.lines import Index, Mask
+from spark_streams.connector.wire.entry_page import last_of_each_name
+from spark_streams.connector.wire.lines import Index, Mask
 
 LONGEST_QUOTED = 80  # characters or bytes of a value in messages
 _MIN_SIZE = 50  # rows; reading fewer one by one is faster than further bisecting

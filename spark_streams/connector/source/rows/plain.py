@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_streams.connector.wire.entries.entry_page import EntryPage, VectorPage
-from spark_streams.connector.wire.entries.lines import Bytes, Index, Mask, Spans
+from spark_streams.connector.wire.entry_page import EntryPage, VectorPage
+from spark_streams.connector.wire.lines import Bytes, Index, Mask, Spans
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 Values: TypeAlias = npt.NDArray[Any]

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK, NAMES, ReturnedEntry, is_origin
 from spark_streams.connector.source.rows.cast import cast_values
-from spark_streams.connector.wire.entries.entry_page import EntryPage, UInt64s, last_values
-from spark_streams.connector.wire.entries.lines import Index, Mask
+from spark_streams.connector.wire.entry_page import EntryPage, UInt64s, last_values
+from spark_streams.connector.wire.lines import Index, Mask
 
 _WIDTH = len(NAMES)
 _PLAIN_ID = "^[0-9]{1,18}-[0-9]{1,18}$"  # both numbers have less than 64 bits

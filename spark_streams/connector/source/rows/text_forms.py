@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.connector.wire.entries.lines import Index
+from spark_streams.connector.wire.lines import Index
 
 Cast = Callable[[pa.Array, pa.DataType], pa.Array]
 

@@ -31,18 +31,18 @@ from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.partitioning import ALL, Part
 from spark_streams.connector.source.pending_list import TIME, pack_pending, split_time
-from spark_streams.connector.wire.connection.connection import Connection, PageSizer, ReplyTooLargeError, pack
-from spark_streams.connector.wire.connection.named_errors import reading_error
-from spark_streams.connector.wire.entries.entry_page import EntryPage, FilteredPage, decode_entries, decode_replies
-from spark_streams.connector.wire.entries.lines import Index, Mask
-from spark_streams.connector.wire.entries.pending_page import (
+from spark_streams.connector.wire.connection import Connection, PageSizer, ReplyTooLargeError, pack
+from spark_streams.connector.wire.entry_page import EntryPage, FilteredPage, decode_entries, decode_replies
+from spark_streams.connector.wire.lines import Index, Mask
+from spark_streams.connector.wire.named_errors import reading_error
+from spark_streams.connector.wire.pending_page import (
     NOTHING_PENDING,
     PendingPage,
     arguments_of,
     decode_pending,
     texts_of,
 )
-from spark_streams.connector.wire.replies.replies import is_no_group
+from spark_streams.connector.wire.replies import is_no_group
 from spark_streams.connector.wire.session import Session
 
 MIN_JUDGED = 32  # entries that are needed to decide whether a range is sparse

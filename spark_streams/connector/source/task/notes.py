@@ -42,9 +42,8 @@ from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import ALL, Part, by_stream
 from spark_streams.connector.source.rows.column_report import ColumnReport
 from spark_streams.connector.source.rows.columns import Dead
-from spark_streams.connector.wire.connection.connection import pack
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_no_group, parse_replies
+from spark_streams.connector.wire.connection import Server, pack
+from spark_streams.connector.wire.replies import is_no_group, parse_replies
 
 LETTER, _COLUMNS = b"letter", b"columns"
 BATCH = b"batch"  # field with the number and the token of the batch whose notes the hash holds

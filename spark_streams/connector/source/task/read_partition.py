@@ -20,7 +20,7 @@ from spark_streams.connector.source.rows.columns import Columns, Dead
 from spark_streams.connector.source.rows.returned_page import Attempts, ReturnedPage
 from spark_streams.connector.source.task.fetcher import FetchedPage, Fetcher
 from spark_streams.connector.spark.worker import freeze_imported_modules
-from spark_streams.connector.wire.entries.entry_page import EntryPage
+from spark_streams.connector.wire.entry_page import EntryPage
 from spark_streams.connector.wire.session import Session
 
 _log = logging.getLogger("spark_streams.source")

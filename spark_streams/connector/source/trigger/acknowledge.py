@@ -57,7 +57,7 @@ from spark_streams.connector.source.task.notes import (
 )
 from spark_streams.connector.source.trigger.roles import Commit, GroupRole
 from spark_streams.connector.source.trigger.run_state import Job, RunState
-from spark_streams.connector.wire.connection.server import Server
+from spark_streams.connector.wire.connection import Server
 
 
 class Removing:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from spark_streams.base.ids import MIN_ID
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.group.snapshot import GroupState
-from spark_streams.connector.wire.replies.xinfo import StreamState
+from spark_streams.connector.wire.xinfo import StreamState
 
 _log = logging.getLogger("spark_streams.source")
 

@@ -37,7 +37,7 @@ from spark_streams.connector.source.quota import BatchQuota, average_sizes
 from spark_streams.connector.source.trigger.admission import Admission
 from spark_streams.connector.source.trigger.roles import GroupRole
 from spark_streams.connector.source.trigger.run_state import QueryState, Reserved, RunState
-from spark_streams.connector.wire.replies.xinfo import StreamState
+from spark_streams.connector.wire.xinfo import StreamState
 
 
 @dataclass(frozen=True)

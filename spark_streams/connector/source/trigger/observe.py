@@ -56,8 +56,8 @@ from spark_streams.connector.source.trigger.acknowledge import Acknowledging, Ma
 from spark_streams.connector.source.trigger.reserve import destroy_scratch_groups
 from spark_streams.connector.source.trigger.roles import GroupRole
 from spark_streams.connector.source.trigger.run_state import QueryState, RunState, positions_of
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.xinfo import StreamState
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.xinfo import StreamState
 
 
 def as_left(

@@ -48,10 +48,9 @@ from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.partitioning import ALL, PENDING, Part
 from spark_streams.connector.source.trigger.run_state import Reserved
-from spark_streams.connector.wire.connection.connection import SKIP, Connection, Reply, pack
-from spark_streams.connector.wire.connection.server import Server
-from spark_streams.connector.wire.replies.replies import is_key_required, is_no_group, is_no_such_key, milliseconds
-from spark_streams.connector.wire.replies.xinfo import GroupInfo, group_named
+from spark_streams.connector.wire.connection import SKIP, Connection, Reply, Server, pack
+from spark_streams.connector.wire.replies import is_key_required, is_no_group, is_no_such_key, milliseconds
+from spark_streams.connector.wire.xinfo import GroupInfo, group_named
 
 _SENT_AT_ONCE = 100  # steps
 _TIME = pack("TIME")

@@ -44,8 +44,8 @@ from spark_streams.connector.source.quota import BatchQuota
 from spark_streams.connector.source.trigger.admission import ENDLESS, Admission
 from spark_streams.connector.source.trigger.reserve import exact_ranges, reserve
 from spark_streams.connector.source.trigger.run_state import Reserved, RunState
-from spark_streams.connector.wire.connection.connection import pack
-from spark_streams.connector.wire.replies.xinfo import StreamState
+from spark_streams.connector.wire.connection import pack
+from spark_streams.connector.wire.xinfo import StreamState
 
 
 @dataclass(frozen=True)

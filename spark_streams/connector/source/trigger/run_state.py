@@ -13,7 +13,7 @@ from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import Part
 from spark_streams.connector.source.pending.poison_record import CachedPoisonState
 from spark_streams.connector.source.trigger.admission import Admission
-from spark_streams.connector.wire.replies.xinfo import StreamState
+from spark_streams.connector.wire.xinfo import StreamState
 
 Job = Callable[[GroupClient], object]  # for the background worker, which has a connection of its own
 

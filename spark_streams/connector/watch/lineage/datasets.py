@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.shards.names import Shard
-from spark_streams.connector.wire.address import server_url
-from spark_streams.connector.wire.address.address import Address
+from spark_streams.connector.wire import server_url
+from spark_streams.connector.wire.address import Address
 
 _PATH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://([^/]*))?(.*)", re.DOTALL)
 

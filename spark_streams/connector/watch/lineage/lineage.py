@@ -35,9 +35,8 @@ from spark_streams.connector.source.pending.poison_record import QueryFailure
 from spark_streams.connector.spark.running_pyspark import is_of_connect
 from spark_streams.connector.watch.lineage.datasets import Columns, Dataset, path_dataset, sink_dataset, stream_dataset
 from spark_streams.connector.watch.progress import Progress
-from spark_streams.connector.wire.address import server_url as http_url
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.address.identity import password_in
+from spark_streams.connector.wire import server_url as http_url
+from spark_streams.connector.wire.address import Address, password_in
 
 if TYPE_CHECKING:
     from openlineage.client.event_v2 import RunEvent

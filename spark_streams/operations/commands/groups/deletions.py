@@ -24,7 +24,7 @@ from spark_streams.operations.commands.shared import connect, json_option, milli
 from spark_streams.operations.commands.stream_names import exact_option, require_existing, resolve_streams
 
 if TYPE_CHECKING:
-    from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.connector.wire.connection import Server
     from spark_streams.operations.groups.change_plan import Only
     from spark_streams.operations.groups.group_deletion import Deleted, IdleConsumers
     from spark_streams.operations.groups.unused import Pruned, PruneSearch
@@ -83,7 +83,7 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
 
 def _delete_groups(server: Server, names: Sequence[str], options: ChangeOptions, report: ChangeReport[Deleted]) -> None:
     from spark_streams.connector.admin.groups import count_waiting, find_group_keys, split_by_stream, waiting_lines
-    from spark_streams.connector.wire.replies.xinfo import streams_with_group
+    from spark_streams.connector.wire.xinfo import streams_with_group
     from spark_streams.operations.groups.change_plan import NO_GROUP
     from spark_streams.operations.groups.group_deletion import delete_group, delete_leftovers, resume_lines
 

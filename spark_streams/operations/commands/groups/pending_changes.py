@@ -21,7 +21,7 @@ from spark_streams.operations.commands.shared import connect, milliseconds
 
 if TYPE_CHECKING:
     from spark_streams.connector.admin.groups import GroupSnapshot
-    from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.connector.wire.connection import Server
     from spark_streams.operations.groups.change_plan import Plan
     from spark_streams.operations.groups.pending_entries import Choice
 

@@ -81,7 +81,7 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
       rstream groups
       rstream groups orders payments
     """
-    from spark_streams.connector.admin.groups import view_streams
+    from spark_streams.connector.lag.survey import view_streams
 
     with connect(url) as server:
         views = view_streams(server, named_streams(server, names, with_retry_streams=True), count_released=True)

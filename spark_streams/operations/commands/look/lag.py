@@ -28,7 +28,7 @@ from spark_streams.operations.commands.stream_names import named_streams, stream
 
 if TYPE_CHECKING:
     from spark_streams.connector.lag.margin import Margin
-    from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.connector.wire.connection import Server
     from spark_streams.operations.monitor.held import Held
     from spark_streams.operations.monitor.rates import GroupTotal
 
@@ -253,7 +253,7 @@ def _with_margins(
     server: Server, streams: Sequence[str | bytes], seen: Survey, over_ms: int
 ) -> tuple[Survey, dict[Key, Margin]]:
     """Return the last survey of those that are taken during this time, and the margin of each of its groups."""
-    from spark_streams.connector.admin.streams import MarginWindow, node_memories
+    from spark_streams.connector.lag.margin import MarginWindow, node_memories
     from spark_streams.connector.lag.survey import survey
     from spark_streams.operations.monitor.held import stream_sizes
 

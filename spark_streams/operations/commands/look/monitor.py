@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spark_streams.connector.lag.survey import Survey
-    from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.connector.wire.connection import Server
     from spark_streams.operations.monitor.board import Title
     from spark_streams.operations.monitor.rates import SurveyHistory
 
@@ -98,7 +98,7 @@ class ServerWatch:
     """Takes snapshots of a server repeatedly. It connects again if the connection breaks."""
 
     def __init__(self, url: str, names: tuple[str, ...], group: str | None, interval_ms: int) -> None:
-        from spark_streams.connector.admin.streams import info
+        from spark_streams.connector.wire.replies import info
         from spark_streams.operations.monitor.board import Title
         from spark_streams.operations.monitor.rates import SurveyHistory
 

@@ -14,7 +14,7 @@ from spark_streams.base.units import duration
 from spark_streams.operations.commands.shared import address_of, console, json_option, print_json, url_option
 
 if TYPE_CHECKING:
-    from spark_streams.connector.wire.address.address import Address
+    from spark_streams.connector.wire.address import Address
     from spark_streams.operations.doctor.examination import ClusterFacts, Member
     from spark_streams.operations.doctor.server_facts import ServerFacts, ServerFinding
 

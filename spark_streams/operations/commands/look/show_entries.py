@@ -42,7 +42,7 @@ from spark_streams.operations.commands.stream_names import (
 if TYPE_CHECKING:
     from spark_streams.base.ids import StreamId
     from spark_streams.connector.schemas.decode_process import FieldDecoders
-    from spark_streams.connector.wire.connection.server import Server
+    from spark_streams.connector.wire.connection import Server
     from spark_streams.connector.wire.session import Session
     from spark_streams.operations.journey.journey import Journey
     from spark_streams.operations.monitor.last_entries import Follower, Name, PreviewedEntry, Seen
@@ -237,7 +237,7 @@ class Tail:
 
     def _matching(self, server: Server) -> list[Name]:
         """Return the streams that exist now."""
-        from spark_streams.connector.wire.replies.scan import list_streams
+        from spark_streams.connector.wire.scan import list_streams
         from spark_streams.operations.monitor.last_entries import existing
 
         if not self._names:
@@ -248,7 +248,7 @@ class Tail:
         return [*existing(server, plain), *self._with_group(server, matching)]
 
     def _with_group(self, server: Server, streams: Sequence[Name]) -> list[Name]:
-        from spark_streams.connector.wire.replies.xinfo import streams_with_group
+        from spark_streams.connector.wire.xinfo import streams_with_group
 
         if self._group is None:
             return list(dict.fromkeys(streams))
@@ -295,7 +295,7 @@ class _Screen:
     def __call__(self, entry: Seen | PreviewedEntry) -> None:
         from spark_streams.base.printable import name_text
         from spark_streams.base.units import duration
-        from spark_streams.connector.admin.groups import FATAL
+        from spark_streams.connector.wire.xinfo import FATAL
         from spark_streams.operations.monitor.last_entries import PreviewedEntry
 
         click.echo("", nl=not self._first)

@@ -24,7 +24,7 @@ from spark_streams.operations.commands.shared import (
 from spark_streams.operations.commands.stream_names import exact_option, named_streams, resolve_streams
 
 if TYPE_CHECKING:
-    from spark_streams.connector.admin.groups import GroupView, StreamView
+    from spark_streams.connector.lag.survey import GroupView, StreamView
 
 
 _OF_ADDS = ("idempotent", "duplicates")  # columns
@@ -48,8 +48,8 @@ def streams(url: str, as_json: bool) -> None:
       rstream streams --url redis://user:password@host:6379/0
       rstream streams --json | jq '.[] | select(.length > 1000000) | .stream'
     """
-    from spark_streams.connector.admin.groups import view_streams
-    from spark_streams.connector.wire.replies.scan import list_streams, without_retry_streams
+    from spark_streams.connector.lag.survey import view_streams
+    from spark_streams.connector.wire.scan import list_streams, without_retry_streams
 
     with connect(url) as server:
         views = view_streams(server, without_retry_streams(list_streams(server)), count_released=True)
@@ -133,8 +133,8 @@ def pending(
 
 def _consumers(names: tuple[str, ...], group: str | None, consumer: str | None, url: str, as_json: bool) -> None:
     from spark_streams.base.units import duration
-    from spark_streams.connector.admin.groups import SHOWN
     from spark_streams.connector.lag.survey import survey
+    from spark_streams.connector.wire.xinfo import SHOWN
 
     with connect(url) as server:
         snapshot = survey(server, named_streams(server, names, with_retry_streams=True), counted=1)
@@ -187,7 +187,7 @@ def _entries(
 ) -> None:
     from spark_streams.base.printable import name_text
     from spark_streams.base.units import duration
-    from spark_streams.connector.admin.groups import FATAL, SHOWN
+    from spark_streams.connector.wire.xinfo import FATAL, SHOWN
 
     waited_for: tuple[str | int, ...] = () if idle is None else ("IDLE", idle)
     with connect(url) as server:

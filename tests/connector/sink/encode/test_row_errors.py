@@ -14,7 +14,7 @@ from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.sink.encode.chunks import Destination, encode_chunks
 from spark_streams.connector.sink.encode.row_errors import ServerLimits
 from spark_streams.connector.sink.send.chunk_writer import SinkTask, TaskResult, append
-from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE
+from spark_streams.connector.wire.address import DEFAULT_PATIENCE
 from spark_streams.connector.wire.connect import connect
 from tests.connector.sink.writing import batch_of, close, numbers, options
 from tools.servers.server import Server

@@ -36,8 +36,8 @@ from spark_streams.connector.sink.encode.chunks import OwnIds
 from spark_streams.connector.sink.encode.row_errors import error_of_row
 from spark_streams.connector.sink.send.chunk_writer import SinkTask, TaskResult, append
 from spark_streams.connector.sink.writers import BatchWriter
-from spark_streams.connector.wire.address.address import DEFAULT_PATIENCE, Address, Patience
-from spark_streams.connector.wire.connection.connection import Connection, ReplyError
+from spark_streams.connector.wire.address import DEFAULT_PATIENCE, Address, Patience
+from spark_streams.connector.wire.connection import Connection, ReplyError
 from tests.connector.sink.writing import batch_of, close, frame, ledger_keys, numbers, options, write
 from tests.proxy import Proxy
 from tools.sending import before_sending, killed, reply_lost

@@ -13,8 +13,8 @@ import pytest
 from spark_streams.connector.errors import LedgerError, ReplicationError
 from spark_streams.connector.sink.ledger.batch_commit import rows_written
 from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection, pack
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection, pack
 from tests.connector.sink.writing import batch_of, close, frame, killed_before_chunk, numbers, options, write
 from tests.proxy import Proxy
 from tools.sending import before_sending, reply_lost

@@ -10,8 +10,8 @@ from spark_streams.connector.errors import LedgerError
 from spark_streams.connector.keys import NARROWED
 from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.source.stream_reader import report_batch_kind
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tests.connector.sink.writing import (
     KilledError,
     batch_of,

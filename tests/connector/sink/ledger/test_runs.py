@@ -17,8 +17,8 @@ from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.runs import begin_job, begin_run
 from spark_streams.connector.sink.writers import BatchWriter
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection, pack
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection, pack
 from tests.connector.sink.writing import KilledError, batch_of, close, dying, frame, numbers, options, write
 from tools.servers.server import Server
 from tools.waiting import until

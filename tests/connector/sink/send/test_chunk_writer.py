@@ -18,8 +18,8 @@ from spark_streams.connector.errors import (
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.sink.ledger.runs import begin_job
 from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tests.trimming import nodes_of_one_entry
 from tools.servers.server import Server, free_port
 

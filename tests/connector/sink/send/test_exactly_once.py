@@ -12,9 +12,8 @@ import pytest
 
 from spark_streams.connector.errors import LedgerError
 from spark_streams.connector.sink.send.chunk_writer import SinkTask, TaskResult, append
-from spark_streams.connector.wire.connection.connection import Connection, pack
-from spark_streams.connector.wire.connection.server import Pipe
-from spark_streams.connector.wire.session import Session
+from spark_streams.connector.wire.connection import Connection, pack
+from spark_streams.connector.wire.session import Pipe, Session
 from tests.connector.sink.writing import (
     KilledError,
     batch_of,

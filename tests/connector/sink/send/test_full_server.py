@@ -17,7 +17,7 @@ from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
 from spark_streams.connector.sink.writers import BatchWriter
-from spark_streams.connector.wire.address.address import Patience
+from spark_streams.connector.wire.address import Patience
 from tests.connector.sink.writing import close, frame, numbers, options, write
 from tests.full_server import full
 from tools.servers.server import Server

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from spark_streams.base.ids import MIN_ID, U64_MAX, StreamId
 from spark_streams.connector.source.batch.plan import StreamHead
 from spark_streams.connector.source.partitioning import Part
-from spark_streams.connector.wire.entries.pending_page import texts_of
+from spark_streams.connector.wire.pending_page import texts_of
 
 IDS = st.builds(StreamId, st.integers(0, 1500) | st.integers(0, U64_MAX), st.integers(0, 12)).filter(
     lambda one: one > MIN_ID

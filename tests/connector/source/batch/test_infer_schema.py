@@ -21,7 +21,7 @@ from spark_streams.connector.source.batch.infer_schema import InferredColumn, in
 from spark_streams.connector.source.batch_reader import infer_schema
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.rows.cast import cast_values
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tools.servers.server import Server
 
 ARROW = {

@@ -16,9 +16,9 @@ from spark_streams.connector.source.group.account import count_read
 from spark_streams.connector.source.group.begin import require_entry_counts
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadMaxRows
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
-from spark_streams.connector.wire.replies.xinfo import stream_states
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.xinfo import stream_states
 from tools.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, another_reader, drain, positions, read, reader
 from tools.sending import before_sending
 from tools.servers.server import Server

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import UnsupportedError
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection, ReplyError
-from spark_streams.connector.wire.server_limits import evicting_policy
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connect import evicting_policy
+from spark_streams.connector.wire.connection import Connection, ReplyError
 from tests.proxy import Proxy
 from tools.driving import ALL, add, drain, reader
 from tools.servers.server import Server

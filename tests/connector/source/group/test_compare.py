@@ -19,7 +19,7 @@ from spark_streams.connector.source.group.recovery import GroupUse, Kind
 from spark_streams.connector.source.group.snapshot import GroupState, OtherConsumer, PendingAbove, StreamSnapshot
 from spark_streams.connector.source.offset import StreamOffset
 from spark_streams.connector.source.trigger.roles import snapshot_at_query
-from spark_streams.connector.wire.replies.xinfo import StreamState
+from spark_streams.connector.wire.xinfo import StreamState
 
 BOB = (OtherConsumer("bob", 0),)
 AT = StreamOffset(StreamId(10, 0), 4, "now", 10, 20)  # ten of twenty entries are read

@@ -10,8 +10,8 @@ from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.group.group_changes import begin_batches
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tests.full_server import full
 from tools.driving import ALL, NEVER_AHEAD, add, reader
 from tools.servers.server import Server

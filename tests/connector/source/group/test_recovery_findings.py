@@ -11,7 +11,7 @@ import redis
 from spark_streams.connector.counters import LOST
 from spark_streams.connector.errors import DataLossError, GroupMissingError, WrongKeyTypeError
 from spark_streams.connector.spark.data_source import ReadMaxRows
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tests.remedies import carry_out
 from tools.driving import ALL, add, begin, drain, pending_count, read, reader, stop_all
 from tools.sending import KilledError, dying_at

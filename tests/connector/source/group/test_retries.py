@@ -23,8 +23,8 @@ from spark_streams.connector.keys import read_retry_stream, retry_stream, return
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.source.trigger.acknowledge import Removing
 from spark_streams.connector.spark.data_source import ReadMaxRows
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tools.driving import (
     ALL,
     LOOK_EACH_TIME,

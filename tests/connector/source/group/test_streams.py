@@ -14,7 +14,7 @@ import redis
 
 from spark_streams.connector.errors import DataLossError
 from spark_streams.connector.spark.data_source import ReadMaxRows
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tools import driving
 from tools.driving import ALL, LOOK_EACH_TIME, add, drain, pending_count, positions, read
 from tools.servers.server import Server

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import DataLossError, GroupMissingError, StreamMissingError
-from spark_streams.connector.wire.replies import scan
+from spark_streams.connector.wire import scan
 from tools import driving
 from tools.driving import ALL, LOOK_EACH_TIME, add, drain, reader
 from tools.servers.server import Server

@@ -17,8 +17,8 @@ from spark_streams.connector.errors import ConsumerTakenError
 from spark_streams.connector.keys import session_key
 from spark_streams.connector.source.group.streams import ConsumerLease
 from spark_streams.connector.source.group_client import lease_key
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from spark_streams.connector.wire.lease import LeaseTerms, Processes
 from tools.driving import ALL, LOOK_EACH_TIME, SMALL, add, another_reader, drain, reader
 from tools.sending import before_sending, reply_lost

@@ -16,8 +16,8 @@ from spark_streams.connector.keys import retry_stream, returned_stream
 from spark_streams.connector.source.group.streams import forget
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tools.driving import ALL, LOOK_EACH_TIME, add, reader, rows
 from tools.sending import at_each_point, before_sending
 from tools.servers.server import Server

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tools.driving import ALL, NEVER_AHEAD, add, another_reader, drain, pending_count, read
 from tools.sending import before_sending
 from tools.servers.server import Server

@@ -22,8 +22,8 @@ from spark_streams.connector.source.pending.poison_record import (
     note_failure,
 )
 from spark_streams.connector.spark.data_source import ReadMaxRows
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tests.connector.source.supervised import LETTERS, Supervised, consumers, dead_letters
 from tools.driving import ALL, NEVER_AHEAD, SCHEMA, add, begin, drain, pending_count, read, reader, rows
 from tools.servers.server import Server

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from spark_streams.connector.spark.data_source import ReadMaxRows
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tests.connector.source.supervised import DiedError, Supervised, consumers, dead_letters
 from tests.seeds import seeds
 from tools.driving import ALL, add, pending_count

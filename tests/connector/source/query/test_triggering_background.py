@@ -19,8 +19,8 @@ from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.pending_list import acknowledge
 from spark_streams.connector.source.query.triggering import BackgroundWorker
 from spark_streams.connector.source.trigger.run_state import Job
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server
 

@@ -13,7 +13,7 @@ import redis
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import GroupMissingError
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.wire.blocked_read import BlockedRead
+from spark_streams.connector.wire.connect import BlockedRead
 from tools.driving import ALL, SMALL, add, forget_all, read, reader
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server

@@ -11,7 +11,7 @@ from pyspark.sql import types
 
 from spark_streams.connector.source.rows.column_report import BadValues, ColumnReport, ColumnTally
 from spark_streams.connector.source.rows.columns import Columns
-from spark_streams.connector.wire.entries.entry_page import EntryPage, ExactPage
+from spark_streams.connector.wire.entry_page import EntryPage, ExactPage
 
 PAIR = pa.struct([("a", pa.int32()), ("b", pa.date32())])
 DECLARED = pa.schema([("n", pa.int32()), ("pair", PAIR), ("s", pa.string()), ("_id", pa.string())])

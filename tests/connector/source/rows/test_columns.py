@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, StructField, StructType, VariantType
 from spark_streams.connector.errors import DecodeError, SchemaError
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.spark.arrow import arrow_schema
-from spark_streams.connector.wire.entries.entry_page import ExactPage, VectorPage
+from spark_streams.connector.wire.entry_page import ExactPage, VectorPage
 
 US = pa.timestamp("us", tz="UTC")
 

@@ -14,7 +14,7 @@ from spark_streams.connector.source.rows import plain as module
 from spark_streams.connector.source.rows.cast import cast_values
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.rows.plain import plain_columns
-from spark_streams.connector.wire.entries.entry_page import VectorPage
+from spark_streams.connector.wire.entry_page import VectorPage
 
 TYPES = [
     pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.date32(),

@@ -15,7 +15,7 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import DataLossError, InvalidOptionError, ServerUnreachableError
 from spark_streams.connector.source.task.notes import NoteWriter, notes_key
 from spark_streams.connector.source.trigger import acknowledge
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tools.driving import ALL, NEVER_AHEAD, SMALL, add, drain, pending_count, positions, read, reader, rows
 from tools.servers.server import Server
 

@@ -22,8 +22,8 @@ from spark_streams.connector.source.rows.column_report import ColumnReport
 from spark_streams.connector.source.rows.columns import Columns, Dead
 from spark_streams.connector.source.task import fetcher
 from spark_streams.connector.source.task.read_partition import TaskCallbacks, read_task
-from spark_streams.connector.wire.address.address import Address
-from spark_streams.connector.wire.connection.connection import Connection, pack
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Connection, pack
 from spark_streams.connector.wire.session import Session
 from tests.proxy import Proxy
 from tools.servers.server import Server

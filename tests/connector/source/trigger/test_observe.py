@@ -12,7 +12,7 @@ from spark_streams.connector.errors import DataLossError
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadMaxRows
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tests.remedies import carry_out
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
 from tools.servers.server import Server

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import DataLossError
-from spark_streams.connector.wire.connection.connection import Connection
+from spark_streams.connector.wire.connection import Connection
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, positions, read, reader
 from tools.sending import before_sending
 from tools.servers.server import Server

@@ -16,7 +16,7 @@ from spark_streams.connector.source.trigger.roles import Delivered
 from spark_streams.connector.source.trigger.run_state import QueryState, RunState
 from spark_streams.connector.source.trigger.trigger import Trigger, end_of_batch
 from spark_streams.connector.spark.data_source import ReadMaxRows
-from spark_streams.connector.wire.replies.xinfo import StreamState
+from spark_streams.connector.wire.xinfo import StreamState
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, read, reader
 from tools.servers.server import Server
 

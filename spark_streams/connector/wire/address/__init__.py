@@ -1,1 +1,0 @@
-"""Addresses and logins: URLs, users, TLS, timeouts."""

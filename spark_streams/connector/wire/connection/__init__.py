@@ -1,1 +1,0 @@
-"""One connection to one server: requests, replies, retries, named errors."""

@@ -1,1 +1,0 @@
-"""From reply bytes to values: XINFO, SCAN, transactions, the meaning of error replies."""

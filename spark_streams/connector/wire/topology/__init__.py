@@ -1,1 +1,0 @@
-"""Several servers of one address: Redis Cluster and Sentinel."""
