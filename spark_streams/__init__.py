@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from spark_streams.connector.cdc import debezium, is_later
     from spark_streams.connector.deadletter.routing import route_dead_letters
-    from spark_streams.connector.schemas.decode import decode
-    from spark_streams.connector.schemas.encode import encode
+    from spark_streams.connector.schemas.payload_columns import decode, encode
     from spark_streams.connector.watch.listener import Watch
 
 __all__ = [
@@ -48,12 +47,12 @@ def __getattr__(name: str) -> object:
         return debezium
     if name == "decode":
         _check_for_spark("spark_streams.decode")
-        from spark_streams.connector.schemas.decode import decode
+        from spark_streams.connector.schemas.payload_columns import decode
 
         return decode
     if name == "encode":
         _check_for_spark("spark_streams.encode")
-        from spark_streams.connector.schemas.encode import encode
+        from spark_streams.connector.schemas.payload_columns import encode
 
         return encode
     if name == "is_later":

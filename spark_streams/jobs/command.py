@@ -22,8 +22,8 @@ from rich.console import Console
 
 from spark_streams.connector.errors import OptionError
 from spark_streams.connector.running.error_output import disable_python_loggers
-from spark_streams.connector.running.error_summary import one_line
 from spark_streams.connector.spark.installation import has_java
+from spark_streams.connector.watch.failure import one_line
 from spark_streams.connector.wire.server_url import redacted
 from spark_streams.jobs.arguments import JobArguments, job_options
 from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError, JobPart

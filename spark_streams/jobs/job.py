@@ -27,9 +27,9 @@ from spark_streams.connector.options.option import named
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.table import ACCESS, IDENTITY
 from spark_streams.connector.running.ending import Stop, is_under_submit
-from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.spark.installation import JAVA_REMEDY, has_java
 from spark_streams.connector.spark.running_pyspark import is_of_connect
+from spark_streams.connector.watch.failure import first_line
 from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.connector.wire.address import Address, default_url
 from spark_streams.jobs.settings.job_config import Config, value_at

@@ -29,7 +29,7 @@ ALLOWED = {
     "connector/schemas/writers.py": "numbers of Spark's rows",
     "connector/schemas/json_schema.py": "bounded before: by the parser, or at most six hexadecimal digits by a pattern",
     "connector/schemas/avro.py": "a number that the decoder has made",
-    "connector/schemas/decode_server.py": "what the kernel says of this process",
+    "connector/schemas/decode_process.py": "what the kernel says of this process",
     "connector/wire/named_errors.py": SERVER,
     "jobs/parts/loading.py": "what Spark has written into its checkpoint",
     "connector/wire/server_url.py": OPTIONS,

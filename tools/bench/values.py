@@ -18,8 +18,7 @@ import fastavro
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_streams.connector.schemas.decode import decode_array
-from spark_streams.connector.schemas.encode import EncodeTarget, encode_array
+from spark_streams.connector.schemas.payload_columns import EncodeTarget, decode_array, encode_array
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.schema_registry import Schema
 from spark_streams.connector.spark.arrow import arrow_schema

@@ -24,9 +24,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from spark_streams.connector.cdc.event_values import FIELD, Converter, Decimals, Unit
-from spark_streams.connector.cdc.expressions import (
+from spark_streams.connector.cdc.event_values import (
+    FIELD,
     TEXTS,
+    Converter,
+    Decimals,
+    Unit,
     literal,
     mark_numbers,
     name_in_json,

@@ -21,7 +21,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from spark_streams.connector.cdc.expressions import let, literal, text_of
+from spark_streams.connector.cdc.event_values import let, literal, text_of
 
 _DAY_MS = 86_400_000
 _LEAST_MS = 1_000_000_000_000  # of an ID that is a time in milliseconds: September 2001. Others are counters.

@@ -1,4 +1,1 @@
-"""Run a query to its end: signals that stop it, its end between two batches, errors as one line.
-
-`spark_streams.run` and the jobs use this package.
-"""
+"""Run a query to its end: signals that stop it, its end between two batches, errors as one line."""

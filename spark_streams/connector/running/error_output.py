@@ -18,7 +18,7 @@ from pyspark.logger import PySparkLogger
 
 from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import QueryError, RStreamError
-from spark_streams.connector.running.error_summary import to_rstream_error
+from spark_streams.connector.watch.failure import to_rstream_error
 
 # -- the JVM's and Python's loggers that repeat the error of a query, each time with stack traces ----------------------
 

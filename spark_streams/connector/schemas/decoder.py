@@ -121,8 +121,8 @@ class Decoder:
         schema is not valid.
         """
         self._form, self._registry = form, registry
-        self._given = Schema(form.schema, form.format.upper()) if form.schema else None
-        self._reader = reader_of(form, self._given)
+        self._given = _given(form)
+        self._reader = reader_of(form)
         self._reads: dict[tuple[int, tuple[int, ...]], Read | UnreadableError] = {}
 
     def prepare(self, values: Iterable[bytes | str | None]) -> None:
@@ -171,7 +171,11 @@ class Decoder:
         return read
 
 
-def reader_of(form: PayloadFormat, given: Schema | None) -> Reader:
+def _given(form: PayloadFormat) -> Schema | None:
+    return Schema(form.schema, form.format.upper()) if form.schema else None
+
+
+def reader_of(form: PayloadFormat) -> Reader:
     """Return the reader of a format. Raises UnsupportedError if its package is missing."""
     if form.format == PROTOBUF:
         from spark_streams.connector.schemas.protobuf import ProtobufReader
@@ -180,10 +184,10 @@ def reader_of(form: PayloadFormat, given: Schema | None) -> Reader:
     if form.format == JSON:
         from spark_streams.connector.schemas.json_schema import JsonReader
 
-        return JsonReader(given)
+        return JsonReader(_given(form))
     from spark_streams.connector.schemas.avro import AvroReader
 
-    return AvroReader(given)
+    return AvroReader(_given(form))
 
 
 @functools.cache

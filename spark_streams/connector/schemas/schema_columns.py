@@ -10,7 +10,7 @@ Refused by name: other unions (Spark makes a struct of all branches) and types t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import ConfigError
@@ -36,7 +36,7 @@ _LOGICAL: dict[tuple[str, Json], str] = {
     ("long", "local-timestamp-micros"): "TIMESTAMP_NTZ",
 }
 _WIDER = {frozenset({"int", "long"}): "BIGINT", frozenset({"float", "double"}): "DOUBLE"}
-Names = Mapping[str, Json]  # named types, which a schema may use again
+_WITHOUT_PARTS = {"enum": "STRING", "fixed": "BINARY"}
 
 
 def avro_columns(schema: Json, excluded: Container[str] = ()) -> dict[str, str]:
@@ -45,41 +45,85 @@ def avro_columns(schema: Json, excluded: Container[str] = ()) -> dict[str, str]:
         raise ConfigError(
             f"the schema is {_shown(schema)}, but columns are the fields of a record: name a record's file"
         )
-    named_types: dict[str, Json] = {}
-    _collect_named_types(schema, "", named_types)
-    return {
-        field["name"]: _avro_type(
-            field["type"], field["name"], named_types, (_full_name(schema, ""),), _inner_namespace(schema, "")
-        )
-        for field in schema["fields"]
-        if field["name"] not in excluded
-    }
+    types, around = _AvroTypes(schema), (_full_name(schema, ""),)
+    fields = [field for field in schema["fields"] if field["name"] not in excluded]
+    return {field["name"]: types.of(field["type"], field["name"], around) for field in fields}
 
 
-def _avro_type(schema: Json, path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:
-    """Return the SQL type of a schema. Raises ConfigError.
+class _AvroTypes:
+    """SQL types of Avro types. In all methods, path: the field, for messages; around: the records around a type, whose
+    last one gives it its namespace. They raise ConfigError."""
 
-    path: the field, for messages; enclosing: the named types around it.
-    """
-    if isinstance(schema, list):
-        return _union(schema, path, named_types, enclosing, namespace)
-    if schema == "null":
-        raise ConfigError(f"field {path} is always null: {REMEDY}")
-    if isinstance(schema, str):
-        return _PRIMITIVE[schema] if schema in _PRIMITIVE else _named(schema, path, named_types, enclosing, namespace)
-    if not isinstance(schema, dict):
-        raise ConfigError(f"field {path}: {_shown(schema)} is not an Avro type: {REMEDY}")
-    kind, logical = schema.get("type"), schema.get("logicalType")
-    if not isinstance(kind, str):
-        return _avro_type(kind, path, named_types, enclosing, namespace)
-    if logical == "decimal" and kind in ("bytes", "fixed"):
-        return _decimal(int(schema["precision"]), int(schema.get("scale", 0)), path)
-    if (kind, logical) in _LOGICAL:
-        return _LOGICAL[kind, logical]
-    build = _BUILT.get(kind)
-    if build is not None:
-        return build(schema, path, named_types, enclosing, namespace)
-    return _avro_type(kind, path, named_types, enclosing, namespace)
+    def __init__(self, schema: Json) -> None:
+        self._named: dict[str, Json] = {}  # types with a name, which a schema may use again
+        self._collect(schema, "")
+
+    def _collect(self, schema: Json, namespace: str) -> None:
+        if isinstance(schema, list):
+            for branch in schema:
+                self._collect(branch, namespace)
+        elif isinstance(schema, dict):
+            if schema.get("type") in ("record", "enum", "fixed"):
+                full_name = _full_name(schema, namespace)
+                self._named[full_name] = schema
+                namespace = full_name.rpartition(".")[0]
+            for field in schema.get("fields", []):
+                self._collect(field.get("type"), namespace)
+            for key in ("items", "values", "type"):
+                self._collect(schema.get(key), namespace)
+
+    def of(self, schema: Json, path: str, around: tuple[str, ...]) -> str:
+        if isinstance(schema, list):
+            return self._union(schema, path, around)
+        if schema == "null":
+            raise ConfigError(f"field {path} is always null: {REMEDY}")
+        if isinstance(schema, str):
+            return _PRIMITIVE[schema] if schema in _PRIMITIVE else self._of_name(schema, path, around)
+        if not isinstance(schema, dict):
+            raise ConfigError(f"field {path}: {_shown(schema)} is not an Avro type: {REMEDY}")
+        kind, logical = schema.get("type"), schema.get("logicalType")
+        if not isinstance(kind, str):
+            return self.of(kind, path, around)
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            return _decimal(int(schema["precision"]), int(schema.get("scale", 0)), path)
+        if (kind, logical) in _LOGICAL:
+            return _LOGICAL[kind, logical]
+        if kind == "record":
+            return self._record(schema, path, around)
+        if kind == "array":
+            return f"ARRAY<{self.of(schema['items'], path, around)}>"
+        if kind == "map":
+            return f"MAP<STRING, {self.of(schema['values'], path, around)}>"
+        return _WITHOUT_PARTS[kind] if kind in _WITHOUT_PARTS else self.of(kind, path, around)
+
+    def _union(self, branches: list[Json], path: str, around: tuple[str, ...]) -> str:
+        non_null = [branch for branch in branches if branch != "null"]
+        if len(non_null) == 1:
+            return self.of(non_null[0], path, around)
+        kinds = frozenset(branch if isinstance(branch, str) else "" for branch in non_null)
+        if len(non_null) == 2 and kinds in _WIDER:
+            return _WIDER[kinds]
+        raise ConfigError(f"field {path} is a union of {_shown(branches)}, which no single type can hold: {REMEDY}")
+
+    def _of_name(self, name: str, path: str, around: tuple[str, ...]) -> str:
+        namespace = around[-1].rpartition(".")[0]
+        within = f"{namespace}.{name}"
+        full_name = within if namespace and "." not in name and within in self._named else name
+        if full_name in around:
+            raise ConfigError(f"field {path}: type {full_name} contains itself, which no column can: {REMEDY}")
+        if full_name not in self._named:
+            raise ConfigError(f"field {path}: type {name!r} is neither Avro's nor defined in this file: {REMEDY}")
+        return self.of(self._named[full_name], path, around)
+
+    def _record(self, schema: Mapping[str, Json], path: str, around: tuple[str, ...]) -> str:
+        full_name = _full_name(schema, around[-1].rpartition(".")[0])
+        if full_name in around:
+            raise ConfigError(f"field {path}: type {full_name} contains itself, which no column can: {REMEDY}")
+        fields = [
+            f"`{name}`: {self.of(inner, f'{path}.{name}', (*around, full_name))}"
+            for name, inner in ((field["name"], field["type"]) for field in schema["fields"])
+        ]
+        return f"STRUCT<{', '.join(fields)}>"
 
 
 def _decimal(precision: int, scale: int, path: str) -> str:
@@ -90,91 +134,10 @@ def _decimal(precision: int, scale: int, path: str) -> str:
     return f"DECIMAL({precision}, {scale})"
 
 
-def _union(branches: list[Json], path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:
-    non_null = [branch for branch in branches if branch != "null"]
-    if len(non_null) == 1:
-        return _avro_type(non_null[0], path, named_types, enclosing, namespace)
-    kinds = frozenset(branch if isinstance(branch, str) else "" for branch in non_null)
-    if len(non_null) == 2 and kinds in _WIDER:
-        return _WIDER[kinds]
-    raise ConfigError(f"field {path} is a union of {_shown(branches)}, which no single type can hold: {REMEDY}")
-
-
-def _named(name: str, path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:
-    full_name = (
-        name if "." in name or not namespace or f"{namespace}.{name}" not in named_types else f"{namespace}.{name}"
-    )
-    if full_name in enclosing:
-        raise ConfigError(f"field {path}: type {full_name} contains itself, which no column can: {REMEDY}")
-    if full_name not in named_types:
-        raise ConfigError(f"field {path}: type {name!r} is neither Avro's nor defined in this file: {REMEDY}")
-    return _avro_type(named_types[full_name], path, named_types, enclosing, namespace)
-
-
-def _record(
-    schema: Mapping[str, Json], path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str
-) -> str:
-    full_name, inner_namespace = _full_name(schema, namespace), _inner_namespace(schema, namespace)
-    if full_name in enclosing:
-        raise ConfigError(f"field {path}: type {full_name} contains itself, which no column can: {REMEDY}")
-    fields = [
-        f"`{name}`: {_avro_type(inner, f'{path}.{name}', named_types, (*enclosing, full_name), inner_namespace)}"
-        for name, inner in ((field["name"], field["type"]) for field in schema["fields"])
-    ]
-    return f"STRUCT<{', '.join(fields)}>"
-
-
-def _array(
-    schema: Mapping[str, Json], path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str
-) -> str:
-    return f"ARRAY<{_avro_type(schema['items'], path, named_types, enclosing, namespace)}>"
-
-
-def _map(schema: Mapping[str, Json], path: str, named_types: Names, enclosing: tuple[str, ...], namespace: str) -> str:
-    return f"MAP<STRING, {_avro_type(schema['values'], path, named_types, enclosing, namespace)}>"
-
-
-def _enum(*_: object) -> str:
-    return "STRING"
-
-
-def _fixed(*_: object) -> str:
-    return "BINARY"
-
-
-_BUILT: dict[str, Callable[..., str]] = {
-    "record": _record,
-    "array": _array,
-    "map": _map,
-    "enum": _enum,
-    "fixed": _fixed,
-}
-
-
-def _collect_named_types(schema: Json, namespace: str, named_types: dict[str, Json]) -> None:
-    """Collect the named types of a schema, including nested ones."""
-    if isinstance(schema, list):
-        for branch in schema:
-            _collect_named_types(branch, namespace, named_types)
-    elif isinstance(schema, dict):
-        if schema.get("type") in ("record", "enum", "fixed"):
-            named_types[_full_name(schema, namespace)] = schema
-            namespace = _inner_namespace(schema, namespace)
-        for field in schema.get("fields", []):
-            _collect_named_types(field.get("type"), namespace, named_types)
-        for key in ("items", "values", "type"):
-            _collect_named_types(schema.get(key), namespace, named_types)
-
-
 def _full_name(schema: Mapping[str, Json], namespace: str) -> str:
     name = str(schema["name"])
     inner = schema.get("namespace", namespace)
     return name if "." in name or not inner else f"{inner}.{name}"
-
-
-def _inner_namespace(schema: Mapping[str, Json], namespace: str) -> str:
-    """Return the namespace of the types within this one."""
-    return _full_name(schema, namespace).rpartition(".")[0]
 
 
 def _shown(schema: Json) -> str:

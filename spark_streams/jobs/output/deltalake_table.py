@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from spark_streams.base.numbers import parse_number
-from spark_streams.connector.running.error_summary import one_line
 from spark_streams.connector.spark.arrow import arrow_schema
+from spark_streams.connector.watch.failure import one_line
 from spark_streams.jobs.output.one_task import (
     Pages,
     application_of,

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from spark_streams.connector.micro_batch import application
-from spark_streams.connector.running.error_summary import one_line
+from spark_streams.connector.watch.failure import one_line
 from spark_streams.jobs.output.ownership import query_id
 
 Pages = Iterator[pa.RecordBatch]

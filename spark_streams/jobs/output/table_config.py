@@ -14,7 +14,7 @@ from spark_streams.base.extras import command_for
 from spark_streams.base.times import duration
 from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import ConfigError
-from spark_streams.connector.running.error_summary import one_line
+from spark_streams.connector.watch.failure import one_line
 from spark_streams.connector.watch.lineage.datasets import Dataset, path_dataset
 from spark_streams.jobs.output.deltalake_table import DeltalakeTable
 from spark_streams.jobs.output.one_task import missing_package

@@ -7,8 +7,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.spark.running_pyspark import quoted
+from spark_streams.connector.watch.failure import first_line
 from spark_streams.jobs.job import Facts, Job, JobPart
 from spark_streams.jobs.job_columns import SHAPE as COLUMNS
 from spark_streams.jobs.job_columns import JobColumns

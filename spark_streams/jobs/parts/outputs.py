@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from spark_streams.connector.errors import ConfigError, OptionError
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.spark.running_pyspark import quoted
+from spark_streams.connector.watch.failure import first_line
 from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.jobs.job import Facts, Job, WrittenPart, as_texts, inherit_access
 from spark_streams.jobs.output.owned_table import OutputWriter, OwnedTable

@@ -24,10 +24,10 @@ from spark_streams.connector.deadletter.routing import TO, route_dead_letters
 from spark_streams.connector.errors import ConfigError, DecodeError, TableError
 from spark_streams.connector.options.parsers import delays
 from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.running.error_summary import first_line
 from spark_streams.connector.source.rows.columns import UNFIT
 from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.connector.spark.worker import time_of_batch
+from spark_streams.connector.watch.failure import first_line
 from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart, session_settings
 from spark_streams.jobs.job_columns import DECODE_SHAPE as DECODE

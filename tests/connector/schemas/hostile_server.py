@@ -1,4 +1,4 @@
-"""A process that decodes, as spark_streams.connector.schemas.decode_server, and that values of these tests end."""
+"""A process that decodes, as spark_streams.connector.schemas.decode_process, and that values of these tests end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import signal
 import time
 from collections.abc import Mapping
 
-from spark_streams.connector.schemas.decode_process import REASON, TEXT, TOO_LARGE, Frame
-from spark_streams.connector.schemas.decode_server import Decode, serve
+from spark_streams.connector.schemas.decode_process import REASON, TEXT, TOO_LARGE, Decode, Frame, serve
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 
 

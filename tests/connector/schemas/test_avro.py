@@ -12,8 +12,8 @@ import pytest
 
 from spark_streams.connector.errors import DecodeError, SchemaError
 from spark_streams.connector.schemas.avro import AvroReader
-from spark_streams.connector.schemas.decode import columns_of, decode_array
 from spark_streams.connector.schemas.decoder import Decoder
+from spark_streams.connector.schemas.payload_columns import columns_of, decode_array
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.reasons import OTHER_SCHEMA, UnreadableError
 from spark_streams.connector.schemas.schema_columns import avro_columns

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from spark_streams.connector.errors import SchemaError
-from spark_streams.connector.schemas.decode import columns_of
 from spark_streams.connector.schemas.decoder import Decoder
 from spark_streams.connector.schemas.json_schema import search
+from spark_streams.connector.schemas.payload_columns import columns_of
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.reasons import UnreadableError
 from spark_streams.connector.schemas.schema_registry import Registry

@@ -11,7 +11,7 @@ import tomllib
 
 from rich.console import Console
 
-from spark_streams.connector.running.error_summary import one_line
+from spark_streams.connector.watch.failure import one_line
 from spark_streams.jobs.command import program
 from spark_streams.jobs.job import Job
 

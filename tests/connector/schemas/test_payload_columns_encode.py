@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from spark_streams.connector.errors import EncodeError, RegistryError, SchemaError
 from spark_streams.connector.schemas.decoder import frame, unframe
-from spark_streams.connector.schemas.encode import Encoder, EncodeTarget, encode_array
+from spark_streams.connector.schemas.payload_columns import Encoder, EncodeTarget, encode_array
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.schema_columns import avro_columns
 from spark_streams.connector.schemas.schema_registry import Registry, Schema

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.connector.errors import DecodeError, QueryError, RStreamError, ServerUnreachableError
-from spark_streams.connector.running.error_summary import one_line, to_rstream_error
+from spark_streams.connector.watch.failure import one_line, to_rstream_error
 
 STACK = "\n\tat org.apache.spark.Some.thing(Some.scala:1)\n\tat java.base/java.lang.Thread.run(Thread.java:840)"
 TRACEBACK = 'Traceback (most recent call last):\n  File "/a/b.py", line 1, in f\n    g()\n'
