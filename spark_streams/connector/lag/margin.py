@@ -93,14 +93,7 @@ def _estimate(group: GroupLag, stream: StreamPoint, position: StreamId) -> float
     return max(stream.removed, min(estimate, undelivered - group.pending))
 
 
-@dataclass(frozen=True)
-class MemoryPoint:
-    """Memory of a server in bytes."""
-
-    at_ms: int
-    used: int
-    limit: int  # maxmemory; 0: none
-    policy: str  # maxmemory-policy
+MemoryPoint = tuple[int, Memory]  # time, memory of a server
 
 
 # -- the rule by which a stream is trimmed, as its points of the last minutes show it ----------------------------------
@@ -297,10 +290,10 @@ def _until(distance: float, trimmed: float, read: float) -> float:
 
 def memory_margin(points: Sequence[MemoryPoint]) -> Margin:
     """Return the time until a server is full and evicts streams. Only a policy `allkeys-…` evicts them."""
-    first, last = points[0], points[-1]
+    (began_ms, first), (now_ms, last) = points[0], points[-1]
     if last.limit == 0:
         return Margin(math.inf, NONE, "no maxmemory")
-    growth = (last.used - first.used) / max(1, last.at_ms - first.at_ms)
+    growth = (last.used - first.used) / max(1, now_ms - began_ms)
     full = f"{size(last.used)} of {size(last.limit)} used"
     until = (max(0, last.limit - last.used) / growth) if growth > 0 else math.inf
     if not math.isinf(until):
@@ -332,13 +325,8 @@ def order(margin: Margin) -> tuple[int, float]:
 
 
 @dataclass(frozen=True)
-class NodeMemory:
-    """A server's memory in bytes."""
-
-    node: str  # host:port
-    used: int
-    limit: int  # maxmemory; 0: no limit
-    policy: str = "noeviction"  # maxmemory-policy
+class NodeMemory(Memory):
+    node: str = ""  # host:port
 
 
 def node_memories(server: Server, refused: Callable[[RStreamError], object]) -> list[NodeMemory]:
@@ -353,7 +341,7 @@ def node_memories(server: Server, refused: Callable[[RStreamError], object]) -> 
         if memory.used:
             nodes = node.node_address.nodes
             name = f"{nodes[0][0]}:{nodes[0][1]}" if nodes else str(node.node_address)
-            memories.append(NodeMemory(name, memory.used, memory.limit, memory.policy))
+            memories.append(NodeMemory(memory.used, memory.limit, memory.policy, name))
     return memories
 
 
@@ -397,8 +385,7 @@ class MarginWindow:
     def add_memory(self, nodes: Iterable[NodeMemory], at_ms: int) -> None:
         """Add the memory of all servers."""
         for node in nodes:
-            point = MemoryPoint(at_ms, node.used, node.limit, node.policy)
-            _append(self._nodes.setdefault(node.node, deque()), point, lambda point: point.at_ms, self._apart_ms)
+            _append(self._nodes.setdefault(node.node, deque()), (at_ms, node), lambda point: point[0], self._apart_ms)
 
     def keep(self, streams: Iterable[str]) -> None:
         """Forget all streams but these."""

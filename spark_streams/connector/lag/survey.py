@@ -254,7 +254,7 @@ def _fetch_oldest_of_consumers(server: Server, drafts: Sequence[_Draft]) -> None
         if isinstance(reply, ReplyError) or not reply:
             continue
         consumer = draft.consumers[place]
-        consumer_lag = ConsumerLag(consumer.consumer, consumer.pending, consumer.idle_ms, reply[0][2])
+        consumer_lag = replace(consumer, oldest_idle_ms=reply[0][2])
         draft.consumers = (*draft.consumers[:place], consumer_lag, *draft.consumers[place + 1 :])
 
 

@@ -58,7 +58,7 @@ class _LogFilter:
                 self._late.cancel()
                 self._late = None
             if not self._restore_calls:
-                self._restore_calls = _disable_python_loggers()
+                self._restore_calls = disable_python_loggers()
                 if context is not None:
                     self._restore_calls += _disable_jvm_loggers(context._jvm)
 
@@ -104,12 +104,8 @@ def filtered_spark_log(context: SparkContext | None, enabled: bool = True) -> It
             _log_filter.end()
 
 
-def disable_python_loggers() -> None:
-    """Silence the loggers of Python until the process ends."""
-    _disable_python_loggers()
-
-
-def _disable_python_loggers() -> list[Callable[[], object]]:
+def disable_python_loggers() -> list[Callable[[], object]]:
+    """Silence the loggers of Python. Return the calls that restore them."""
     # PySparkLogger.getLogger, because a logger that PySpark has not made itself rejects PySpark's arguments.
     loggers = [*[PySparkLogger.getLogger(name) for name in _OF_PYSPARK], logging.getLogger(_OF_PY4J)]
     # `disabled` and not a level: setting a level clears the level cache of all loggers. py4j's logger is used once more

@@ -206,11 +206,6 @@ def _refused(pattern: str, what: str) -> ValueError:
     return ValueError(f"pattern {pattern[:100]!r} cannot be checked in linear time, or is not valid: it has {what}")
 
 
-def of_schema(patterns: Any) -> list[Callable[[str], bool]]:
-    """Return the checks of several patterns."""
-    return [search(one) for one in patterns]
-
-
 # -- validation in a number of steps in proportion to a value's bytes --------------------------------------------------
 
 # jsonschema's validators, with other functions for the keywords that may take longer, and for numbers of any number of
@@ -283,7 +278,7 @@ def _keywords(kind: Any) -> dict[str, Callable[..., Any]]:
 
     def additional_properties(validator: Any, word: Json, value: Json, schema: Json) -> _Errors:
         if validator.is_type(value, "object"):
-            known, patterns = schema.get("properties", {}), of_schema(schema.get("patternProperties", {}))
+            known, patterns = schema.get("properties", {}), [*map(search, schema.get("patternProperties", ()))]
             for name in value:
                 if name not in known and not any(has_match(name) for has_match in patterns):
                     if word is False:
@@ -343,7 +338,8 @@ def _check_patterns(content: Json) -> None:
             search(schema["pattern"])
         if isinstance(schema.get("patternProperties"), dict):
             has_patterns = True
-            of_schema(schema["patternProperties"])
+            for pattern in schema["patternProperties"]:
+                search(pattern)
         has_unevaluated |= "unevaluatedProperties" in schema
     if has_patterns and has_unevaluated:
         raise ValueError("unevaluatedProperties beside patternProperties cannot be checked in linear time")

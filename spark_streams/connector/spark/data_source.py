@@ -19,21 +19,6 @@ from spark_streams.connector.spark.running_pyspark import running_module, with_e
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "HAS_FILTERS",
-    "HAS_READ_LIMITS",
-    "REPORT",
-    "CommitCalls",
-    "DataSourceReader",
-    "DataSourceStreamArrowWriter",
-    "ReadAllAvailable",
-    "ReadLimit",
-    "ReadMaxRows",
-    "StartingReader",
-    "SupportsTriggerAvailableNow",
-    "for_this_spark",
-]
-
 # -- base classes of a reader of spark.read, and of a streaming sink that receives Arrow record batches ----------------
 
 # Filters of a query are passed since 4.1. An engine asks whether `pushFilters` is still that of its own class.

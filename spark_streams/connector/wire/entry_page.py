@@ -336,8 +336,6 @@ class FilteredPage(EntryPage):
 
 # -- reply bytes of XRANGE to columns ----------------------------------------------------------------------------------
 
-__all__ = ["EntryPage", "decode_entries", "decode_replies"]
-
 _SMALL = 32 << 10  # bytes of replies below which the exact way is faster: about 300 small entries
 _MOST_BYTES = 2**31 - 1  # of a page: Arrow's offsets are 32 bits wide
 

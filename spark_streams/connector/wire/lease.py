@@ -173,14 +173,12 @@ class Lease(ABC):
 
     def _remove_leases(self, server: Server, keys: Sequence[bytes]) -> None:
         """Remove the leases that this process still holds."""
-        for slot_keys in server.together(keys, lambda key: key):
-            for start in range(0, len(slot_keys), _TOGETHER):
-                batch = slot_keys[start : start + _TOGETHER]
-                while True:
-                    values = server.execute_all([("WATCH", *batch), *[("GET", key) for key in batch]])[1:]
-                    mine = [key for key, value in zip(batch, values, strict=True) if value == self._value]
-                    if transact(server, [("DEL", *mine)] if mine else []) is not None:
-                        break
+        for batch in _batches(server, keys):
+            while True:
+                values = server.execute_all([("WATCH", *batch), *[("GET", key) for key in batch]])[1:]
+                mine = [key for key, value in zip(batch, values, strict=True) if value == self._value]
+                if transact(server, [("DEL", *mine)] if mine else []) is not None:
+                    break
 
     # -- taking it -----------------------------------------------------------------------------------------------
 
@@ -295,21 +293,25 @@ class Lease(ABC):
     def _write_again(self, server: Server, streams: Mapping[bytes, str]) -> None:
         """Write these leases again if this process still holds them, or if they were deleted. EXEC fails if another
         process took one over. Raises TakenError if another process holds one."""
-        for slot_keys in server.together(list(streams), lambda key: key):
-            for start in range(0, len(slot_keys), _TOGETHER):
-                batch = slot_keys[start : start + _TOGETHER]
-                while True:
-                    held = server.execute_all([("WATCH", *batch), *[("GET", key) for key in batch]])[1:]
-                    for key, value in zip(batch, held, strict=True):
-                        if value not in (None, self._value) and not self._is_set_back(server, key, value):
-                            server.connection_for(key).execute("UNWATCH")
-                            raise self._taken(streams[key], value)
-                    if transact(server, [("SET", key, self._value) for key in batch]) is not None:
-                        break
+        for batch in _batches(server, list(streams)):
+            while True:
+                held = server.execute_all([("WATCH", *batch), *[("GET", key) for key in batch]])[1:]
+                for key, value in zip(batch, held, strict=True):
+                    if value not in (None, self._value) and not self._is_set_back(server, key, value):
+                        server.connection_for(key).execute("UNWATCH")
+                        raise self._taken(streams[key], value)
+                if transact(server, [("SET", key, self._value) for key in batch]) is not None:
+                    break
 
     def _is_set_back(self, server: Server, key: bytes, held: bytes) -> bool:
         """Whether the server has returned to a state from before this process took this lease over."""
         return held == self._replaced.get(key) and not self._may_live(server, key, held)
+
+
+def _batches(server: Server, keys: Sequence[bytes]) -> list[list[bytes]]:
+    """Return the keys in transactions."""
+    slots = server.together(keys, lambda key: key)
+    return [slot[start : start + _TOGETHER] for slot in slots for start in range(0, len(slot), _TOGETHER)]
 
 
 # -- contents of a lease ----------------------------------------------------------------------------------------

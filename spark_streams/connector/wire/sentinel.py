@@ -57,31 +57,7 @@ class UnknownMasterError(Exception):
         self.master_names = master_names
 
 
-class _Silent:
-    """Sentinels that did not answer recently. For any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._since: dict[Node, float] = {}
-
-    def in_order(self, nodes: tuple[Node, ...]) -> list[Node]:
-        """Return the nodes, with those that probably answer first."""
-        with self._lock:
-            return sorted(nodes, key=lambda node: self._since.get(node, 0.0))
-
-    def is_silent(self, node: Node) -> bool:
-        with self._lock:
-            return time.monotonic() - self._since.get(node, -_NOT_ASKED_FOR) < _NOT_ASKED_FOR
-
-    def note(self, node: Node, answers: bool) -> None:
-        with self._lock:
-            if answers:
-                self._since.pop(node, None)
-            else:
-                self._since[node] = time.monotonic()
-
-
-_silent = _Silent()
+_silent_since: dict[Node, float] = {}  # when sentinels did not answer that have not answered since
 
 
 def connect_to_master(address: Address) -> tuple[Connection, Named]:
@@ -112,14 +88,17 @@ def master(address: Address) -> Named:
     """Return the newest configuration. Raises as `connect_to_master`."""
     answers: list[Named] = []
     failed: dict[Node, Exception] = {}
-    for node in _silent.in_order(address.nodes):
-        if answers and _silent.is_silent(node):
+    for node in sorted(address.nodes, key=lambda node: _silent_since.get(node, 0.0)):  # first those that may answer
+        if answers and time.monotonic() - _silent_since.get(node, -_NOT_ASKED_FOR) < _NOT_ASKED_FOR:
             continue
         try:
             answers.append(ask(address, node))
         except (redis.RedisError, OSError, ReplyError, UnknownMasterError) as error:
             failed[node] = error
-        _silent.note(node, not isinstance(failed.get(node), redis.RedisError | OSError))
+        if isinstance(failed.get(node), redis.RedisError | OSError):
+            _silent_since[node] = time.monotonic()
+        else:
+            _silent_since.pop(node, None)
     if not answers:
         raise _no_master_error(address, failed)
     newest = max(answers, key=lambda named: (named.epoch, named.promoted, not named.down))

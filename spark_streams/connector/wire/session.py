@@ -79,15 +79,9 @@ class Outages:
             outage.logged_at, outage.reported = now, True
         _log.warning("%s", line)
 
-    def connected(self, where: str) -> None:
-        """Report a successful connection: an unreachable server is available again."""
-        self._end(where, lost_only=True)
-
-    def succeeded(self, where: str) -> None:
-        """Report a successful step that a session has waited for."""
-        self._end(where, lost_only=False)
-
-    def _end(self, where: str, lost_only: bool) -> None:
+    def ended(self, where: str, lost_only: bool) -> None:
+        """Report a successful step that a session has waited for. lost_only: a successful connection, by which only an
+        unreachable server is available again."""
         if where not in self._outages:
             return
         with self._lock:
@@ -138,7 +132,7 @@ class Backoff:
     def succeeded(self) -> None:
         """Reset after the server has run the requested command."""
         if self._since is not None:
-            self.outages.succeeded(self._where)
+            self.outages.ended(self._where, lost_only=False)
         self.reset()
 
     def reset(self) -> None:
@@ -341,7 +335,7 @@ class Session:
     def _connected(self) -> Server:
         server = connect(self.address, repeats=True)
         self.trust()
-        self.backoff.outages.connected(str(self.address))
+        self.backoff.outages.ended(str(self.address), lost_only=True)
         try:
             self._greet(server)
         except BaseException:

@@ -1,15 +1,17 @@
 """The slot map of a cluster: one map for each address in a process, read with CLUSTER SLOTS.
 
 The map is read again after an error that shows it wrong (MOVED, a lost node), and once a second by the watch
-(wire.cluster). A node that was cut off or stood still reports an old state: an answer counts if its
+(`ClusterWatch`). A node that was cut off or stood still reports an old state: an answer counts if its
 epoch is not below one that was seen, and a node that reports the cluster as down is used last.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -101,6 +103,7 @@ class Topology:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.watch = ClusterWatch(self)
         self._lock = threading.Lock()  # protects the attributes below, except the map, which is replaced as a whole
         self._map: SlotMap | None = None
         self._is_wrong = True
@@ -223,6 +226,49 @@ class Topology:
         self._last_answering = (node, server)
         return SlotMap.read(node, slots, cluster_info)
 
+
+# -- a thread per cluster reads the slot map once a second, and closes connections to nodes that are no masters --------
+
+# Without it, a connection to a master that stands still would stay open until its reply times out. What that node
+# writes when it continues, before it learns of the new master, is lost. The thread ends with the last connection.
+
+_EVERY = 1.0  # seconds
+
+
+class ClusterWatch:
+    """The connections to the nodes of one cluster. For any thread."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._lock = threading.Lock()
+        self._connections: weakref.WeakKeyDictionary[Connection, Node] = weakref.WeakKeyDictionary()
+        self._runs = False
+
+    def add(self, node: Node, connection: Connection) -> None:
+        """Register a connection; it is closed when its node is no longer a master."""
+        with self._lock:
+            self._connections[connection] = node
+            starts, self._runs = not self._runs, True
+        if starts:
+            threading.Thread(target=self._watch_masters, name="rstream-cluster", daemon=True).start()
+
+    def _watch_masters(self) -> None:
+        while True:
+            time.sleep(_EVERY)
+            with self._lock:
+                connections = {connection: node for connection, node in self._connections.items() if connection.is_open}
+                if not connections:
+                    self._runs = False
+                    return
+            # If no node answers, the reader or writer reports it.
+            with contextlib.suppress(RStreamError):
+                masters = set(self._topology.refresh().masters)
+                for connection, node in connections.items():
+                    if node not in masters:
+                        connection.abandon()
+
+
+# -- one topology for each address -------------------------------------------------------------------------------------
 
 _lock = threading.Lock()
 _topologies: dict[Address, Topology] = {}

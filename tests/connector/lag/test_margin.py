@@ -19,13 +19,13 @@ from spark_streams.connector.lag.margin import (
     GroupPoint,
     Margin,
     MarginWindow,
-    MemoryPoint,
     StreamPoint,
     memory_margin,
     rule_of,
 )
 from spark_streams.connector.lag.survey import StreamSummary, Survey, survey
 from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.named_errors import Memory
 from tests.operations.monitor.dashboard import CONF
 from tests.operations.monitor.streams_over_time import BEGAN_MS, Life, acked, maxlen, never, older_than
 from tests.operations.monitor.test_exporter import read, samples_of
@@ -187,7 +187,7 @@ def test_what_does_not_show_a_rule_is_not_known_and_says_why() -> None:
 
 def test_a_full_server_counts_if_it_evicts() -> None:
     def at(policy: str, limit: int = 2_000) -> Margin:
-        return memory_margin([MemoryPoint(0, 1_000, limit, policy), MemoryPoint(10_000, 1_500, limit, policy)])
+        return memory_margin([(0, Memory(1_000, limit, policy)), (10_000, Memory(1_500, limit, policy))])
 
     assert (at("allkeys-lru").seconds, at("allkeys-lru").rule) == (10.0, "memory")
     assert at("noeviction").seconds == math.inf

@@ -9,7 +9,7 @@ PROGRAM = """
 from pyspark.logger import PySparkLogger
 from spark_streams.connector.running import error_output as spark_log_filter
 
-for give_back in spark_log_filter._disable_python_loggers():
+for give_back in spark_log_filter.disable_python_loggers():
     give_back()
 for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
     PySparkLogger.getLogger(name).error("told", errorClass="X")
@@ -40,7 +40,7 @@ vars(logging).update(taken)
 def test_nothing_is_logged_during_interpreter_shutdown() -> None:
     """py4j's connections are closed that late, and log it: where logging has forgotten its levels, that fails."""
     for calls in (
-        "[give_back() for give_back in spark_log_filter._disable_python_loggers()]",
+        "[give_back() for give_back in spark_log_filter.disable_python_loggers()]",
         "spark_log_filter.disable_python_loggers()",
     ):
         program = AT_THE_END.format(calls=calls)

@@ -102,7 +102,7 @@ def test_an_outage_is_a_line_at_once_then_one_a_minute_and_one_when_it_is_over(
     waiting.until(130, one, other)
     assert caplog.messages[0] == "session 0 at redis://h: it closed the connection; trying again for up to 200 s"
     assert len(caplog.messages) == 3, "however many sessions wait"
-    waiting.outages.connected("redis://h")
+    waiting.outages.ended("redis://h", lost_only=True)
     one.succeeded()
     other.succeeded()
     assert len(caplog.messages) == 4
@@ -126,7 +126,7 @@ def test_a_server_that_cannot_serve_is_not_available_because_a_client_was_connec
     waiting = Waiting()
     one = waiting.session()
     waiting.until(10, one, lost=False)
-    waiting.outages.connected("redis://h")
+    waiting.outages.ended("redis://h", lost_only=True)
     assert len(caplog.messages) == 1
     one.succeeded()
     assert "is back after 1" in caplog.messages[1]
@@ -146,6 +146,6 @@ def test_each_server_has_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> N
     waiting = Waiting()
     waiting.until(1, waiting.session())
     waiting.until(30, waiting.session(), where="redis://other")
-    waiting.outages.connected("redis://nobody-waits-for-this-one")
+    waiting.outages.ended("redis://nobody-waits-for-this-one", lost_only=True)
     assert ["redis://h" in caplog.messages[0], "redis://other" in caplog.messages[1]] == [True, True]
     assert len(caplog.messages) == 2
