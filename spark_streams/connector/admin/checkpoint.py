@@ -28,8 +28,6 @@ from spark_streams.connector.wire.connection import ReplyError, Server
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch."""
-
     number: int
     at: int | None  # when it was planned, Unix ms
     offsets: Sequence[Offset] | None  # of the sources of this product; None: not readable
@@ -38,10 +36,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """query: its ID, "" if the folder does not name it; batches: in order."""
-
-    query: str
-    batches: Sequence[Batch]
+    query: str  # its ID, "" if the folder does not name it
+    batches: Sequence[Batch]  # in order
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:

@@ -73,8 +73,6 @@ def queries_among(consumers: Iterable[str], *others: str) -> list[str]:
 
 @dataclass(frozen=True)
 class GroupSnapshot:
-    """State of a group."""
-
     stream: str
     group: str
     head: StreamState  # of the stream
@@ -273,8 +271,6 @@ def _groups_of_keys(keys: Sequence[bytes], kind: str, groups: Sequence[tuple[str
 
 @dataclass(frozen=True)
 class GroupKey:
-    """One key."""
-
     key: bytes
     kind: str  # lease, committed …
     consumer: str = ""  # empty: of the group as a whole

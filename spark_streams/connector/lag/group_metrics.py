@@ -20,17 +20,13 @@ OF_GROUPS = ("stream", "group")
 
 
 class Family(NamedTuple):
-    """A metric. counts: it is a counter, else a gauge."""
-
     name: str
     help: str
-    counts: bool = False
+    counts: bool = False  # it is a counter, else a gauge
 
 
 class MetricTable(NamedTuple):
-    """Metrics that have the same labels."""
-
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # of all of them
     families: tuple[Family, ...]
 
 

@@ -122,8 +122,6 @@ _STOPS = 2  # of so many snapshots of a removal, one at least saw it stop exactl
 
 @dataclass(frozen=True)
 class Rule:
-    """By which rule a stream is trimmed."""
-
     kind: str  # empty if none is known
     why: str  # what was seen, or why no rule is known
     added: float = 0.0  # entries per ms
@@ -133,10 +131,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class _Steady:
-    """A value that stays. spread: by which it varies, as a part of the mean."""
-
     mean: float
-    spread: float
+    spread: float  # by which the value varies, as a part of the mean
 
 
 def rule_of(points: Sequence[StreamPoint], groups: Sequence[Sequence[GroupPoint | None]]) -> Rule:

@@ -84,8 +84,6 @@ class StreamSummary:
 
 @dataclass(frozen=True)
 class Survey:
-    """All streams and groups at one moment."""
-
     at_ms: int  # milliseconds since the epoch by the server's clock, or by this machine's if TIME is refused
     streams: tuple[StreamSummary, ...]
     groups: tuple[GroupLag, ...]

@@ -191,29 +191,25 @@ def end_between_batches(query: StreamingQuery, patience: float, stop: Stop) -> b
     end at once.
     """
     with stop.checked():
-        return _end_between_batches(query, patience, stop.check)
-
-
-def _end_between_batches(query: StreamingQuery, patience: float, check: Callable[[], None]) -> bool:
-    deadline = time.monotonic() + patience
-    before = _last_progress(query)
-    in_flight = False
-    while query.isActive and query.status["isTriggerActive"] and _last_progress(query) == before:
-        in_flight = True
-        if time.monotonic() > deadline:
-            cut(query)
-            return False
-        check()
-        time.sleep(_SHORT_POLL)
-    if in_flight or _last_progress(query) != before:
-        _wait_for_next_trigger(query, deadline, check)
-    stopping = _BackgroundCall(query.stop)  # waits for a batch that has just begun
-    while not stopping.has_ended(_POLL):
-        check()
-    error = query.exception()
-    if error is not None:
-        raise error
-    return True
+        deadline = time.monotonic() + patience
+        before = _last_progress(query)
+        in_flight = False
+        while query.isActive and query.status["isTriggerActive"] and _last_progress(query) == before:
+            in_flight = True
+            if time.monotonic() > deadline:
+                cut(query)
+                return False
+            stop.check()
+            time.sleep(_SHORT_POLL)
+        if in_flight or _last_progress(query) != before:
+            _wait_for_next_trigger(query, deadline, stop)
+        stopping = _BackgroundCall(query.stop)  # waits for a batch that has just begun
+        while not stopping.has_ended(_POLL):
+            stop.check()
+        error = query.exception()
+        if error is not None:
+            raise error
+        return True
 
 
 def cut(query: StreamingQuery) -> None:
@@ -226,7 +222,7 @@ def cut(query: StreamingQuery) -> None:
     ending.join(_STOP_TASKS)
 
 
-def _wait_for_next_trigger(query: StreamingQuery, deadline: float, check: Callable[[], None]) -> None:
+def _wait_for_next_trigger(query: StreamingQuery, deadline: float, stop: Stop) -> None:
     """Wait for the trigger after the batch. It acknowledges the entries of the batch (docs/internals/facts.md, S4).
 
     It follows at once, or only after the time that this function waits. A batch reports its progress before its trigger
@@ -246,7 +242,7 @@ def _wait_for_next_trigger(query: StreamingQuery, deadline: float, check: Callab
         is_over = is_over or not is_batch
         if time.monotonic() > moment and (is_batch or not is_active):
             return
-        check()
+        stop.check()
         time.sleep(_SHORT_POLL)
 
 

@@ -65,11 +65,6 @@ class Bar:
             task.total = task.finished_time = None
 
     @property
-    def done(self) -> int:
-        """The number that was passed to the last update."""
-        return self._done
-
-    @property
     def rate(self) -> float:
         """Items per second since the bar was created."""
         return self._done / max(time.monotonic() - self._began, 1e-3)

@@ -234,7 +234,7 @@ Write = Callable[[DataFrame], DataStreamWriter]
 def run_batches(reader: DataStreamReader, write: Write, sizes: Sequence[int | str]) -> None:
     """Run the batches. sizes: number of entries of each, or KILL. Raises AssertionError if a batch is of another size,
     ValueError, StreamingQueryException."""
-    if not sizes or sizes[0] == KILL or any(size != KILL and not _is_size(size) for size in sizes):
+    if not sizes or sizes[0] == KILL or any(size != KILL and (type(size) is not int or size < 1) for size in sizes):
         raise ValueError(f"sizes are numbers of entries from 1, each followed by {KILL!r} or not, and not {sizes!r}")
     size: int | str = 0
     for number, step in enumerate(sizes):
@@ -248,10 +248,6 @@ def run_batches(reader: DataStreamReader, write: Write, sizes: Sequence[int | st
             raise AssertionError(f"batch {number} of {list(sizes)} has {entries:,} entries: the streams have no more")
         if sizes[number + 1 : number + 2] == [KILL]:
             _forget_commit(query)
-
-
-def _is_size(size: object) -> bool:
-    return type(size) is int and size > 0
 
 
 def _entries_of_batch(query: StreamingQuery) -> int:

@@ -48,17 +48,13 @@ _HEAD = struct.Struct(">BI")
 
 
 class Shown(NamedTuple):
-    """A value of a field that is decoded. text: JSON in UTF-8; reason: why there is none, else empty."""
-
-    text: bytes
-    reason: str = ""
+    text: bytes  # JSON in UTF-8
+    reason: str = ""  # why there is none
 
 
 class Frame(NamedTuple):
-    """An answer. content: a value's JSON, a reason, or the message of an error of a registry."""
-
     kind: int
-    content: bytes
+    content: bytes  # a value's JSON, a reason, or the message of an error of a registry
 
     def write(self, file: IO[bytes]) -> None:
         file.write(_HEAD.pack(self.kind, len(self.content)) + self.content)

@@ -33,10 +33,8 @@ _MOST_INDEXES = 100  # protoc refuses messages that are nested as deeply
 
 
 class Framed(NamedTuple):
-    """A value and its framing. indexes: path to the Protobuf message in its file; empty for other formats."""
-
     schema_id: int
-    indexes: tuple[int, ...]
+    indexes: tuple[int, ...]  # path to the Protobuf message in its file; empty for other formats
     body: bytes
 
 

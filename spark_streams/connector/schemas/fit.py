@@ -171,7 +171,7 @@ def _string(value: Any) -> Any:
     return value
 
 
-def _exactly(kind: type) -> Fit:
+def exactly(kind: type) -> Fit:
     """Return the function for values that have this type of Python already."""
 
     def fit_exactly(value: Any) -> Any:
@@ -208,12 +208,12 @@ def _text_of_date(value: Any) -> Any:
 
 
 _SIMPLE: dict[type[T.DataType], Fit] = {
-    T.BooleanType: _exactly(bool),
+    T.BooleanType: exactly(bool),
     T.FloatType: _float,
     T.DoubleType: _double,
     T.StringType: _string,
-    T.BinaryType: _exactly(bytes),
-    T.DateType: _exactly(date),
+    T.BinaryType: exactly(bytes),
+    T.DateType: exactly(date),
     T.TimestampType: _timestamp(has_zone=True),
     T.TimestampNTZType: _timestamp(has_zone=False),
 }

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import SchemaError
 from spark_streams.connector.schemas.avro import EPOCH, LOCAL_EPOCH, OUR_DECIMAL, parsed
-from spark_streams.connector.schemas.fit import UNFIT, Fit, MisfitError, UnfitError, fitter, pairs_of
+from spark_streams.connector.schemas.fit import UNFIT, Fit, MisfitError, UnfitError, exactly, fitter, pairs_of
 from spark_streams.connector.schemas.json_schema import JsonReader, parse, text_of
 from spark_streams.connector.schemas.protobuf import TIMESTAMP, TYPES, ProtobufReader, is_map, is_repeated, is_wrapper
 from spark_streams.connector.schemas.reasons import EXACT, UnreadableError, library
@@ -33,6 +33,7 @@ _PRIMITIVE: dict[str, Fit] = {
     "bytes": fitter(T.BinaryType()),
     "string": fitter(T.StringType()),
 }
+_list, _dict = exactly(list), exactly(dict)
 _DATE, _TIMESTAMP, _LOCAL = fitter(T.DateType()), fitter(T.TimestampType()), fitter(T.TimestampNTZType())
 
 
@@ -98,7 +99,7 @@ class AvroWriter:
             return self._record_fit(schema)
         if kind == "array":
             items = self._fit(schema["items"])
-            return lambda value: [items(part) for part in _of_type(value, list)]
+            return lambda value: [items(part) for part in _list(value)]
         if kind == "map":
             values = self._fit(schema["values"])
             return lambda value: {_PRIMITIVE["string"](key): values(part) for key, part in pairs_of(value)}
@@ -106,7 +107,7 @@ class AvroWriter:
 
     def _named_fit(self, name: str) -> Fit:
         if name == "null":
-            return _null
+            return exactly(type(None))
         if name in _PRIMITIVE:
             return _PRIMITIVE[name]
 
@@ -144,7 +145,7 @@ class AvroWriter:
         names = frozenset(name for name, _, _ in fields)
 
         def fit_record(value: Any) -> Any:
-            for name in _of_type(value, dict).keys() - names:
+            for name in _dict(value).keys() - names:
                 raise UnfitError(name, MisfitError())
             stored = {}
             for name, fit, default in fields:
@@ -161,17 +162,6 @@ def _name(branch: Json) -> str:
     if isinstance(branch, str):
         return branch
     return str(branch["name"] if "name" in branch else branch["type"])
-
-
-def _null(value: Any) -> None:
-    if value is not None:
-        raise MisfitError(value)
-
-
-def _of_type(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise MisfitError(value)
-    return value
 
 
 def _bytes(size: int | None) -> Fit:

@@ -320,10 +320,8 @@ def _meeting_place() -> Path:
 
 
 class EngineSocket(NamedTuple):
-    """path: of the socket; file: its device and inode."""
-
-    path: Path
-    file: tuple[int, int] | None
+    path: Path  # of the socket
+    file: tuple[int, int] | None  # its device and inode
 
     @classmethod
     def of(cls, address: Address, url: str) -> Self | None:

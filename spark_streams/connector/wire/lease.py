@@ -82,8 +82,6 @@ class Processes:
 
 @dataclass(frozen=True)
 class LeaseTerms:
-    """How leases are taken and renewed."""
-
     ttl: int = TTL  # of a session, milliseconds
     poll: float = 0.25  # seconds between two checks of another process' session
     sleep: Callable[[float], None] = time.sleep  # function that pauses
@@ -197,7 +195,7 @@ class Lease(ABC):
                 waiting.append(key)
                 ttl = server.execute("PTTL", session)
                 if ttl > earlier_ttls.get(key, ttl) or time.monotonic() > deadline:
-                    raise self._taken(streams[key], server.execute("GET", key))
+                    raise self.taken(streams[key], describe(server.execute("GET", key)))
                 earlier_ttls[key] = ttl
             if waiting:
                 self._terms.sleep(self._terms.poll)
@@ -216,7 +214,7 @@ class Lease(ABC):
         if held is not None and self._may_live(server, key, held):
             server.execute("UNWATCH")
             if self._terms.processes.has_alive(held):
-                raise self._taken(stream, held)
+                raise self.taken(stream, describe(held))
             return session
         if held is not None:
             self._replaced[key] = held  # before EXEC, whose reply may be lost
@@ -228,9 +226,6 @@ class Lease(ABC):
         session = _session_of(key, held)
         is_dead = self._terms.processes.has_alive(held) is False
         return not is_dead and (session == key or bool(server.execute("EXISTS", session)))
-
-    def _taken(self, stream: str, held: bytes | None) -> TakenError:
-        return self.taken(stream, describe(held))
 
     # -- keeping it ----------------------------------------------------------------------------------------------
 
@@ -299,7 +294,7 @@ class Lease(ABC):
                 for key, value in zip(batch, held, strict=True):
                     if value not in (None, self._value) and not self._is_set_back(server, key, value):
                         server.connection_for(key).execute("UNWATCH")
-                        raise self._taken(streams[key], value)
+                        raise self.taken(streams[key], describe(value))
                 if transact(server, [("SET", key, self._value) for key in batch]) is not None:
                     break
 

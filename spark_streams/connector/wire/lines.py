@@ -32,11 +32,9 @@ _HEADER_WORD = np.array([int.from_bytes((b"$%d\r\n" % n)[:4], "little") for n in
 
 @dataclass(frozen=True)
 class Lines:
-    """data: the reply's bytes; begin, end: per line, its first byte and the byte after its last (its CR)."""
-
-    data: Bytes
-    begin: Index
-    end: Index
+    data: Bytes  # the reply
+    begin: Index  # the first byte of each line
+    end: Index  # the byte after its last one: its CR
 
     @classmethod
     def split(cls, reply: memoryview | bytes) -> Lines:
@@ -106,10 +104,8 @@ def digits(data: Bytes, begin: Index, end: Index) -> Index:
 
 @dataclass(frozen=True)
 class Spans:
-    """data: the bytes of replies; begin, end: the bounds of each row's value in it."""
-
-    data: Bytes
-    begin: Index
+    data: Bytes  # of replies
+    begin: Index  # the bounds of each row's value in it
     end: Index
 
     @classmethod

@@ -50,8 +50,6 @@ _log = logging.getLogger("spark_streams.wire")
 
 @dataclass
 class _Outage:
-    """A server that is waited for."""
-
     since: float | None = None  # begin of the outage; None: the server is available
     lost: bool = False  # it cannot be reached; else it answers with a temporary error (OOM, LOADING …)
     logged_at: float | None = None  # time of the last line

@@ -26,8 +26,6 @@ Columns = tuple[tuple[str, str], ...]  # name and type
 
 @dataclass(frozen=True)
 class Dataset:
-    """A stream or a table."""
-
     namespace: str
     name: str
     columns: Columns = field(default=(), compare=False)  # empty: unknown
