@@ -49,7 +49,7 @@ PLACEHOLDER = "__debezium_unavailable_value"
 
 
 def forms_of(placeholder: str) -> tuple[str, ...]:
-    """Return all values (of expressions.py) that stand for a value that is not in the event."""
+    """Return all values (of event_values.py) that stand for a value that is not in the event."""
     data = placeholder.encode()
     text = name_in_json(placeholder)
     texts = (text, base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode(), data.hex())
@@ -75,7 +75,7 @@ def forms_of(placeholder: str) -> tuple[str, ...]:
 class EventColumns:
     """row: the columns; is_case_sensitive: whether names that differ in case are different.
 
-    Values and kinds are structs with a field for each column. A value is a text of expressions.py.
+    Values and kinds are structs with a field for each column. A value is a text of event_values.py.
     """
 
     row: StructType

@@ -7,8 +7,8 @@
              "lag": 1200, "lag_ms": 850, "pending": 50000, "oldest_idle_ms": 640}]}
 
 event: started, progress, idle, terminated (with "error" and "message" if the query has failed)
-lost, claimed, dead, bad (by column), retried (only above 0): the counters of model.counters, of this run so far
-lag, lag_ms, pending, oldest_idle_ms (monitor.lag_survey): of the whole group; null if the server does not answer or the
+lost, claimed, dead, bad (by column), retried (only above 0): the counters of connector.counters, of this run so far
+lag, lag_ms, pending, oldest_idle_ms (lag.survey): of the whole group; null if the server does not answer or the
 group does not exist. If the lag was counted only up to a limit, there is "lag_at_least".
 waiting, due: only if entries wait for a retry, as of the trigger: their number, and when the next one is returned, in
 milliseconds since the epoch
