@@ -1,7 +1,8 @@
 """Progress of rstream sources, parsed from Spark's progress of a query. Pure: JSON in, values out.
 
 Spark's progress contains the source's offsets (source.offset). `latestOffset` is the source's report: the ends of the
-streams, the counters of this run so far (connector.counters), and the limit of the batch if the query has targetBatchTime.
+streams, the counters of this run so far (connector.counters), and the limit of the batch if the query has
+targetBatchTime.
 """
 
 from __future__ import annotations
