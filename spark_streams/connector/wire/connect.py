@@ -34,6 +34,11 @@ _lock = threading.Lock()
 _open: dict[str, weakref.WeakSet[Connection]] = {}  # by URL
 
 
+def register(connection: Connection) -> None:
+    with _lock:
+        _open.setdefault(connection.address.url, weakref.WeakSet()).add(connection)
+
+
 def leave_if_replica(address: Address, error: Exception) -> None:
     """End all connections to the address if this error shows that their server has become a replica."""
     if isinstance(error, ReplyError | ServerReplyError) and error.code in _LEARNT:
@@ -104,8 +109,7 @@ def connect(address: Address, repeats: bool = False) -> Server:
         watch(address, server, named)
         return server
     connection = Connection(address)
-    with _lock:
-        _open.setdefault(address.url, weakref.WeakSet()).add(connection)
+    register(connection)
     return connection
 
 
