@@ -9,7 +9,7 @@ import pytest
 from spark_streams.connector.errors import NotAllowedError, ServerReplyError, UnsupportedError
 from spark_streams.connector.keys import key_beside, slot_of
 from spark_streams.connector.options.access_options import server_of
-from spark_streams.connector.wire import cluster as cluster_watch
+from spark_streams.connector.wire import topology
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Server
@@ -115,7 +115,7 @@ def test_a_repeated_request_reports_that_a_slot_has_moved(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it knows of the old node may not be so on the new one."""
-    monkeypatch.setattr(cluster_watch, "_EVERY", 30.0)  # which could hear of the move before
+    monkeypatch.setattr(topology, "_EVERY", 30.0)  # which could hear of the move before
     with connect(Address.parse(f"{cluster.url}/0"), repeats=True) as server:  # an address that no other test watches
         server.execute("XADD", "s", "*", "n", 1)
         cluster.move(slot_of(b"s"), elsewhere(cluster, "s"))
