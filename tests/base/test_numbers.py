@@ -59,7 +59,7 @@ ALLOWED = {
 }
 for _path in (
     *(
-        "connector/source/rows/returned_page.py",
+        "connector/source/task/read_partition.py",
         "connector/shards/of_keys.py",
         "connector/deadletter/counts.py",
         "connector/deadletter/mover.py",
@@ -69,7 +69,6 @@ for _path in (
         "connector/source/rows/nested_json.py",
         "connector/source/task/fetcher.py",
         "connector/source/rows/columns.py",
-        "connector/source/rows/cast.py",
     ),
     *(
         "connector/deadletter/redrive_plan.py",

@@ -80,7 +80,6 @@ CONNECTOR = {
 # Within the source: from entries and groups up to what Spark calls.
 SOURCE = [
     {
-        "archive_form",
         "commit_mark",
         "group_client",
         "limits",

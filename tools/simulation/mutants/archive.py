@@ -28,14 +28,14 @@ ARCHIVE = (
     ),
     Mutant(
         "archive-begins-again-with-each-batch",
-        "connector/source/archive/borders.py",
+        "connector/source/archive/history.py",
         "for part in _range(stream, max(after, begin), min(last, end))",
         "for part in _range(stream, begin, min(last, end))",
         "Each batch begins at the start of the archive.",
     ),
     Mutant(
         "archive-has-no-end",
-        "connector/source/archive/borders.py",
+        "connector/source/archive/history.py",
         "for part in _range(stream, max(after, begin), min(last, end))",
         "for part in _range(stream, max(after, begin), end)",
         "Each batch reads all that remains in the archive.",

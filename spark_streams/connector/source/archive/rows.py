@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from spark_streams.base.ids import U64_MAX, StreamId
 from spark_streams.connector.errors import ArchiveError
+from spark_streams.connector.source.archive import HEX
 from spark_streams.connector.source.archive.files import (
     COLUMNS,
     KEYS,
@@ -29,7 +30,6 @@ from spark_streams.connector.source.archive.files import (
     open_parquet,
     retrying,
 )
-from spark_streams.connector.source.archive_form import HEX
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
@@ -93,7 +93,7 @@ def _without_hex(offsets: pa.Array, names: pa.Array, values: pa.Array) -> tuple[
     return column.offsets, column.keys, column.items
 
 
-Rows = tuple[pa.Array, ArchivePage]  # the stream of each entry, and the entries
+Rows = tuple[str | pa.Array, EntryPage]  # the stream of all entries or of each, and the entries
 
 
 # -- rows of ranges ----------------------------------------------------------------------------------------------------
@@ -300,13 +300,12 @@ class SeenIds:
 
     def add(self, page: FetchedPage) -> None:
         """Add the IDs of a page."""
-        ids = page.entries.ids().slice(0, page.rows)
+        ids = page.entries.ids()
         if isinstance(page.streams, str):
             self._parts.setdefault(page.streams, []).append(ids)
             return
-        streams = page.streams.slice(0, page.rows)
-        for stream in pc.unique(streams).to_pylist():
-            self._parts.setdefault(stream, []).append(ids.filter(pc.equal(streams, stream)))
+        for stream in pc.unique(page.streams).to_pylist():
+            self._parts.setdefault(stream, []).append(ids.filter(pc.equal(page.streams, stream)))
 
     def by_stream(self) -> Mapping[str, pa.Array]:
         """Return the IDs of each stream."""
@@ -317,6 +316,6 @@ def read_ids(session: Session, parts: Sequence[Part], limits: Limits = LIMITS) -
     """Return the IDs of the entries that the streams have of these parts."""
     seen = SeenIds()
     for page in Fetcher(session, NO_GROUP, parts, deliveries=False, limits=limits).pages():
-        if page.rows:
+        if page.entries.count:
             seen.add(page)
     return seen.by_stream()

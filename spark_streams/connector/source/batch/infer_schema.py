@@ -34,8 +34,7 @@ from spark_streams.connector.errors import SchemaError
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.source.batch.plan import Narrowing, fetch_inputs
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.rows.cast import cast_values
-from spark_streams.connector.source.rows.columns import METADATA
+from spark_streams.connector.source.rows.columns import METADATA, cast_values
 from spark_streams.connector.source.stream_names import with_shards
 from spark_streams.connector.wire.connection.server import Server
 

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from spark_streams.base.ids import StreamId
 from spark_streams.base.printable import printable
 from spark_streams.base.untyped import Json
-from spark_streams.connector.source.rows.cast import Unfit, in_sql
-from spark_streams.connector.source.rows.columns import UNFIT, Columns, Decoded
+from spark_streams.connector.source.rows.columns import UNFIT, Attempts, Columns, Decoded, Unfit, in_sql
 from spark_streams.connector.wire.entries.entry_page import EntryPage
 
 MAX_NAMES = 100  # names of fields in a report
@@ -111,21 +110,29 @@ class ColumnTally:
     """Collects the column report of one task."""
 
     def __init__(self, columns: Columns) -> None:
-        self._handling = columns.handling
+        self._columns = columns
         self._entries = 0
         self._bad: dict[str, BadValues] = {}
         self._absent = dict.fromkeys(columns.of_fields)
         self._last: EntryPage | None = None  # only if a column has no field yet
 
-    def add(self, page: EntryPage, rows: int, streams: str | pa.Array, decoded: Decoded) -> None:
-        """Add one page. rows, streams: as for Columns.batch."""
-        self._entries += rows
+    def batch(
+        self,
+        page: EntryPage,
+        streams: str | pa.Array,
+        deliveries: pa.Array | None = None,
+        attempts: Attempts | None = None,
+    ) -> Decoded:
+        """Decode a page as Columns.batch does, and add it."""
+        decoded = self._columns.batch(page, streams, deliveries, attempts)
+        self._entries += page.count
         for column in decoded.unfit:
             values, name = _bad_values(page, streams, column), column.field.name
             self._bad[name] = self._bad[name] + values if name in self._bad else values
         if self._absent:
             self._absent = {name: None for name in self._absent if name in decoded.absent}
             self._last = page if self._absent else None
+        return decoded
 
     @contextlib.contextmanager
     def reporting(self, callback: ReportColumns) -> Iterator[None]:
@@ -139,7 +146,9 @@ class ColumnTally:
 
     def _report(self, callback: ReportColumns, is_complete: bool) -> None:
         absent = tuple(self._absent) if self._entries else ()
-        report = ColumnReport(self._handling, self._entries, self._bad, absent, _names(self._last) if absent else ())
+        report = ColumnReport(
+            self._columns.handling, self._entries, self._bad, absent, _names(self._last) if absent else ()
+        )
         if report:
             callback(report, is_complete)
 
@@ -154,7 +163,7 @@ def _bad_values(page: EntryPage, streams: str | pa.Array, column: Unfit) -> BadV
 def _per_stream(streams: str | pa.Array, bad: pa.Array) -> Mapping[str, int]:
     if isinstance(streams, str):
         return {streams: bad.true_count}
-    counts = streams.slice(0, len(bad)).filter(bad).value_counts()
+    counts = streams.filter(bad).value_counts()
     return {pair["values"]: pair["counts"] for pair in counts.to_pylist()}
 
 

@@ -7,8 +7,7 @@
     boolean    true, false
 
 Eight digits are one word of 64 bits. Three multiplications add them up: neighbours first, then pairs, then fours. All
-other forms, and values that the type cannot hold, raise NotPlainError. Then the texts are cast (cast.py), with the same
-result for plain ones.
+other forms, and values that the type cannot hold, raise NotPlainError: text_forms.py reads them.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class ScalarKind:
     forms: Sequence[TextForm]
 
 
-def _plain_cast(text: pa.Array, to: pa.DataType) -> pa.Array:
+def plain_cast(text: pa.Array, to: pa.DataType) -> pa.Array:
     return text.cast(to)
 
 
@@ -250,7 +250,7 @@ def _times(text: pa.Array, to: pa.DataType) -> pa.Array:
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 SCALARS: dict[str, ScalarKind] = {
-    "boolean": ScalarKind(pa.types.is_boolean, _plain_cast, [TextForm("(?i)^(?:true|false|1|0)$", _plain_cast)]),
+    "boolean": ScalarKind(pa.types.is_boolean, plain_cast, [TextForm("(?i)^(?:true|false|1|0)$", plain_cast)]),
     "integer": ScalarKind(
         pa.types.is_signed_integer,
         _direct_integers,
@@ -259,7 +259,7 @@ SCALARS: dict[str, ScalarKind] = {
     "float": ScalarKind(
         pa.types.is_floating,
         _direct_floats,
-        [TextForm(rf"^[+-]?{_NUMBER}$", _plain_cast), TextForm("(?i)^[+-]?(?:nan|inf|infinity)$", _plain_cast)],
+        [TextForm(rf"^[+-]?{_NUMBER}$", plain_cast), TextForm("(?i)^[+-]?(?:nan|inf|infinity)$", plain_cast)],
     ),
     "decimal": ScalarKind(
         pa.types.is_decimal,
@@ -270,7 +270,7 @@ SCALARS: dict[str, ScalarKind] = {
         ],
     ),
     "date": ScalarKind(
-        pa.types.is_date32, _plain_cast, [TextForm(f"^{_DAY}$", _plain_cast), TextForm(f"^{_FAR_DAY}$", _far_dates)]
+        pa.types.is_date32, plain_cast, [TextForm(f"^{_DAY}$", plain_cast), TextForm(f"^{_FAR_DAY}$", _far_dates)]
     ),
     "timestamp": ScalarKind(
         pa.types.is_timestamp,
@@ -295,7 +295,7 @@ def scalar_kind(to: pa.DataType) -> ScalarKind | None:
 
 
 def cast_texts(text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
-    """Cast a string column to a scalar type; see cast.cast_values."""
+    """Cast a string column to a scalar type; see columns.cast_values."""
     if pa.types.is_string(to):
         return text, None
     kind = scalar_kind(to)

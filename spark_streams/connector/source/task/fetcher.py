@@ -194,14 +194,13 @@ def _up_to(ids: pa.Array, last: StreamId) -> Mask | bool:
 
 @dataclass(frozen=True)
 class FetchedPage:
-    """The first `rows` rows of `entries`."""
+    """Entries of a reply."""
 
-    entries: EntryPage
-    rows: int
+    entries: EntryPage  # those of ours
     streams: str | pa.Array  # of all rows, or of each
     deliveries: pa.Array | None  # int64 per row, if needed
     ended: list[tuple[Range, int]]  # ranges of which this is the last page, with the number of our entries
-    received: int  # all entries of the reply
+    received: int  # how many entries the reply has, also of others
 
 
 class Fetcher:
@@ -352,9 +351,7 @@ class Fetcher:
             deliveries = pa.nulls(entries.count, pa.int64())
         cursor.ids_read += request.counts[0]
         cursor.advance(selection.up_to, entries.count)
-        return FetchedPage(
-            entries, entries.count, cursor.range.stream, deliveries, request.ended_ranges(), entries.count
-        )
+        return FetchedPage(entries, cursor.range.stream, deliveries, request.ended_ranges(), entries.count)
 
     def _page(self, connection: Connection, request: PageRequest, reply: memoryview) -> FetchedPage:
         """Decode entries that were requested by ranges, and compare them with the pending ones if needed."""
@@ -367,7 +364,7 @@ class Fetcher:
             ends = request.read_up_to(entries, rows)
             for cursor, end, count in zip(request.cursors, ends, rows.tolist(), strict=True):
                 cursor.advance(end, count)
-            return FetchedPage(entries, entries.count, streams, None, request.ended_ranges(), entries.count)
+            return FetchedPage(entries, streams, None, request.ended_ranges(), entries.count)
         indexes = [index for index, cursor in enumerate(request.cursors) if self._needs_pending(cursor)]
         pages = self._decode_pending(connection, [request.cursors[index] for index in indexes], pending)
         is_ours, counts_of_rows = match_pending(request, entries, rows, dict(zip(indexes, pages, strict=True)))
@@ -377,7 +374,7 @@ class Fetcher:
             entries = FilteredPage(entries, ours)
             streams = streams if isinstance(streams, str) else streams.take(pa.array(ours))
             deliveries = None if deliveries is None else deliveries.take(pa.array(ours))
-        return FetchedPage(entries, entries.count, streams, deliveries, request.ended_ranges(), received)
+        return FetchedPage(entries, streams, deliveries, request.ended_ranges(), received)
 
     def _decode(self, request: PageRequest, reply: memoryview, count: int) -> tuple[EntryPage, list[int]]:
         try:

@@ -25,8 +25,8 @@ from spark_streams.connector.errors import (
     StreamMissingError,
 )
 from spark_streams.connector.options.source_options import BatchSourceOptions
-from spark_streams.connector.source.archive.borders import cut_by_date
 from spark_streams.connector.source.archive.files import ArchiveFile
+from spark_streams.connector.source.archive.history import cut_by_date
 from spark_streams.connector.source.batch_reader import BatchReader
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.offset import Range
