@@ -42,11 +42,11 @@ Matches = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class ArchiveFile:
-    """A data file. size: bytes; day: its first millisecond, None if its rows have no date."""
+    """A data file."""
 
     path: str
-    size: int
-    day: int | None
+    size: int  # bytes
+    day: int | None  # its first millisecond, None if its rows have no date
 
     @property
     def lowest(self) -> int:
@@ -184,11 +184,10 @@ def open_parquet(opened: pa.NativeFile, path: str) -> pq.ParquetFile:
 
 @dataclass(frozen=True)
 class IdBounds:
-    """Bounds of a row group by its statistics, None: unknown. streams: first and last name; lowest, highest:
-    milliseconds."""
+    """Bounds of a row group by its statistics, None: unknown."""
 
-    streams: tuple[str, str] | None
-    lowest: int | None
+    streams: tuple[str, str] | None  # first and last name
+    lowest: int | None  # milliseconds
     highest: int | None
 
     def may_hold(self, stream: str, after: StreamId, last: StreamId = MAX_ID) -> bool:
@@ -235,8 +234,7 @@ def highest_ids(
     archive: ArchiveTable, above: Mapping[str, StreamId], matches: Matches | None = None
 ) -> dict[str, StreamId]:
     """Return the highest archived ID of each of these streams that has one above the given ID, and of each other stream
-    that `matches`. A stream that was created again, or restored to an older state, has given lower IDs: only the
-    archive tells how far its entries reach. Raises ArchiveError."""
+    that `matches`. Only the archive tells it of a stream that was created again. Raises ArchiveError."""
     return retrying(lambda: _HighestIds(above, matches).read(archive), archive)
 
 

@@ -1,8 +1,7 @@
-"""What a new query reads from the archive before it reads its streams, and where its batches end.
+"""Where the archive ends and a stream begins: the tasks of a batch read of both, and the batches of a new query.
 
-The streams are asked for the borders (borders.py) after the query's group was created. From then on no entry that the
-group needs is trimmed, so the group delivers the entries above `until`. What only the archive has is read in batches by
-ID. The few entries that may be missing between those of the stream are the last batch.
+A query asks for the borders after its group was created. From then on no entry that the group needs is trimmed, so it
+delivers those above `until`. What only the archive has is read in batches by ID, and the gaps of the stream last.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -47,29 +47,26 @@ from spark_streams.connector.source.stream_names import with_shards
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.xinfo import StreamState
 
-# -- Where the archive ends and a stream begins, and the tasks of a batch read that reads both as one table ------------
+_TASK_BYTES = 128_000_000
+_PAGE = 1_000  # entries
 
+
+# -- borders -----------------------------------------------------------------------------------------------------------
 #     archive  ████████████████████ · █ ·                  entries that the job `archive` has written
 #     stream                        █ · █ █                entries that the stream has
 #              after            border   until
 #     archive  ████████████████████ · █ · ████████████     the stream was created again, or restored to an older state
 #     stream                        █ · █
 #              after            border until  archived
-#
-# Up to `border` the stream has no entry: entries there were trimmed, so only the archive has them. Above it entries may
-# be trimmed before they are read, or between others (XTRIM … ACKED). `until` is the last ID that the stream has given.
-# If the archive has higher IDs, the stream has lost these entries.
-
-_TASK_BYTES = 128_000_000
 
 
 class Bounds(NamedTuple):
     """Borders of one stream, as drawn above."""
 
     after: StreamId
-    border: StreamId
-    until: StreamId
-    archived: StreamId = MIN_ID  # below `until` if the archive has no higher ID
+    border: StreamId  # up to here entries were trimmed; above it some may be, too, also between others (XTRIM … ACKED)
+    until: StreamId  # the last ID that the stream has given
+    archived: StreamId = MIN_ID  # the archive's last ID if the stream has lost it, else below `until`
 
     def trimmed(self, stream: str, after: StreamId, last: StreamId) -> list[Range]:
         """Return the ranges with after < ID ≤ last of which only the archive has entries."""
@@ -125,18 +122,19 @@ def _fetch_with_archive(
     """Return the streams to read, and the archive's highest ID of those that have lost it."""
     assert options.archive_path is not None
     archive, is_pattern = ArchiveTable(options.archive_path), options.streams is None
-
-    def is_input(stream: str) -> bool:
-        return not is_product_key(stream) and matches(options.pattern, stream) and bool(narrowing.among([stream]))
-
+    is_input = partial(_is_input, options.pattern, narrowing) if is_pattern else None
     inputs = fetch_inputs(server, options, narrowing, must_exist=False)
     generated = {stream: head.generated for stream, head in inputs.items()}
-    archived = highest_ids(archive, generated, is_input if is_pattern else None)
+    archived = highest_ids(archive, generated, is_input)
     # The streams are asked again: the archive may have an entry that a stream was given after the first time.
     heads = fetch_heads(server, [stream for stream in inputs if stream not in archived], must_exist=not is_pattern)
     others = fetch_heads(server, list(archived), must_exist=False)
     # A stream with entries that matches and is no input holds dead letters.
     return heads | {s: head for s, head in others.items() if s in inputs or head.first is None}, archived
+
+
+def _is_input(pattern: str, narrowing: Narrowing, stream: str) -> bool:
+    return not is_product_key(stream) and matches(pattern, stream) and bool(narrowing.among([stream]))
 
 
 def history_tasks(archive: ArchiveTable, ranges: Sequence[Range], at_least: int) -> list[Task]:
@@ -175,21 +173,14 @@ def cut_by_date(files: Iterable[ArchiveFile], ranges: Sequence[Range], task_byte
     return tasks
 
 
-# -- MAIN --------------------------------------------------------------------------------------------------------------
-
-_PAGE = 1_000  # entries
-
-
 # -- position ----------------------------------------------------------------------------------------------------------
 
 
 class Cut(NamedTuple):
-    """Place between two archived entries, which are in the order of their IDs, and of their streams if the IDs are
-    equal. It is behind the entries up to `id`; at `id` itself only behind those of streams up to `stream`, None: all.
-    """
+    """Place between two archived entries, which are in the order of their IDs, and of their streams."""
 
-    id: StreamId
-    stream: str | None = None
+    id: StreamId  # it is behind the entries up to here
+    stream: str | None = None  # of the entries with this ID only behind those of streams up to this one, None: all
 
     def last_id_of(self, stream: str) -> StreamId:
         """Return the last ID of a stream that is before the cut."""
@@ -202,11 +193,10 @@ BEGIN, END = Cut(MIN_ID), Cut(MAX_ID)
 
 @dataclass(frozen=True)
 class History:
-    """How far a query has read the archive. read: before this cut, END: everything; bounds: by stream, None: the query
-    has not begun."""
+    """How far a query has read the archive."""
 
-    read: Cut = BEGIN
-    bounds: Mapping[str, Bounds] | None = None
+    read: Cut = BEGIN  # END: everything is read
+    bounds: Mapping[str, Bounds] | None = None  # by stream, None: the query has not begun
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> History:
@@ -255,7 +245,7 @@ class History:
 def begin_history(
     client: GroupClient, streams: Sequence[str], archive: ArchiveTable, options: SourceOptions, begin: Offset
 ) -> History:
-    """Return the history of a query whose groups exist now on these streams. begin: its first offset.
+    """Return the history of a query whose groups exist on these streams. begin: its first offset.
 
     Raises GroupExistsError if the streams have entries between the start and a group's position: neither the archive
     nor the group would give them to the query. Raises GroupMissingError, ArchiveError, ServerError.
@@ -268,7 +258,8 @@ def begin_history(
     _begin_groups(client, begin, afters, states, groups)
     # The archive is read between the two: what it has above the second is not what the stream has given meanwhile.
     heads = fetch_heads(server, list(afters), must_exist=False)
-    archived = _archived(archive, options, {stream: head.generated for stream, head in heads.items()})
+    is_input = None if options.streams_pattern is None else partial(_is_input, options.streams_pattern, Narrowing())
+    archived = highest_ids(archive, {stream: head.generated for stream, head in heads.items()}, is_input)
     heads = fetch_heads(server, list(afters), must_exist=False)
     bounds = {}
     for stream, after in afters.items():
@@ -277,13 +268,6 @@ def begin_history(
     for stream, after in _archived_only(server, options, archived.keys() - groups.keys()).items():
         bounds[stream] = Bounds(after, MIN_ID, MIN_ID, archived[stream])
     return History(BEGIN, bounds)
-
-
-def _archived(archive: ArchiveTable, options: SourceOptions, generated: Mapping[str, StreamId]) -> dict[str, StreamId]:
-    pattern = options.streams_pattern
-    if pattern is None:
-        return highest_ids(archive, generated)
-    return highest_ids(archive, generated, lambda name: not is_product_key(name) and matches(pattern, name))
 
 
 def _archived_only(server: Server, options: SourceOptions, streams: Iterable[str]) -> dict[str, StreamId]:
@@ -306,10 +290,8 @@ def _begin_groups(
     groups: Mapping[str, GroupState | None],
 ) -> None:
     """Raise GroupExistsError if a group has passed an entry that its stream still has. Otherwise write the marks of a
-    query that has committed nothing.
-
-    Such a mark proves that the entries which are pending for the query's consumer were reserved by a run of this query
-    that was killed before its first offset was logged: this run reads them."""
+    query that has committed nothing: entries that are pending below them were reserved by a run of this query that was
+    killed before its first offset was logged."""
     saved = fetch_marks(client, list(afters))
     positions, begun = {}, set[str]()
     for stream, group in groups.items():
@@ -384,8 +366,7 @@ def next_history(archive: ArchiveTable, history: History, ends: Iterator[Cut]) -
 
 
 def batch_ends(archive: ArchiveTable, ranges: Sequence[Range], quota: BatchQuota) -> Iterator[Cut]:
-    """Yield where batches that the quota admits end. Entries of several streams are taken in the order of their IDs,
-    and of the streams' names if IDs are equal: no two batches end at the same place. Raises ArchiveError."""
+    """Yield where batches that the quota admits end, no two at the same place. Raises ArchiveError."""
     last = Cut(max((part.last for part in ranges), default=MIN_ID))
     quota = _without_bytes(archive, ranges, quota)
     if all(quota.limit_of(part.stream) is None for part in ranges):

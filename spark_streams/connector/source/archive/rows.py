@@ -43,10 +43,6 @@ _PAGE = 10_000  # rows
 NO_GROUP = Membership("", "")  # reading ranges needs no group
 
 
-# -- pages of entries --------------------------------------------------------------------------------------------------
-# Pure: Arrow in and out.
-
-
 class ArchivePage(EntryPage):
     """ids: string; fields: map of strings or of binaries, as the columns of the table."""
 
@@ -289,11 +285,10 @@ def _groups(file: pq.ParquetFile, source: ArchiveFile, ranges: Sequence[Range]) 
 
 
 # -- read from streams -------------------------------------------------------------------------------------------------
-# IDs of the entries that a task has read from streams: rows of the archive with these IDs are not read again.
 
 
 class SeenIds:
-    """IDs (binary) by stream."""
+    """IDs (binary), by stream, of the entries that a task has read from streams. The archive's are not read again."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[pa.Array]] = {}
