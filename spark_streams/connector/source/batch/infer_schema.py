@@ -14,8 +14,6 @@ A field gets the narrowest of these types that reads each of its values without 
 If there is none but string, the type that reads most of the values is taken, if these are a large enough share. The
 others are its misfits: the source reads none of them as a value of this type. A type that would read one of them, but
 as another value (007 as 7), is not taken. Missing values (the empty text, null values) do not count.
-
-Decimal fractions become double; declare DECIMAL if they must be exact. A time in milliseconds is a whole number.
 """
 
 from __future__ import annotations
@@ -83,11 +81,11 @@ def sample(server: Server, options: BatchSourceOptions, limits: Limits = LIMITS)
 
 @dataclass(frozen=True)
 class _Type:
-    """A type, the narrowest first. kinds: kinds of the values that it reads without loss."""
+    """A type, the narrowest first."""
 
     name: str
     arrow: pa.DataType
-    kinds: frozenset[str]
+    kinds: frozenset[str]  # of the values that it reads without loss
 
 
 _TYPES: tuple[_Type, ...] = (

@@ -49,30 +49,22 @@ _TEXT_OF_ID = re.compile(r"([1-9][0-9]{0,19})(-.*)?", re.DOTALL)
 
 # -- filters -----------------------------------------------------------------------------------------------------------
 # Spark's filters on the metadata columns become a Narrowing. A narrowing may hold more than the filter keeps, never
-# less, because Spark applies every filter again. Filters of other kinds narrow nothing. Pure: filter objects in.
-#
-# Texts and IDs have different orders ('5-10' < '5-9' as texts). Equality on the ID column names an entry. A range on
-# the ID column bounds the milliseconds only, and only among IDs with equally many digits (TextBound). The timestamp
-# column holds the ID's milliseconds; its filters come in microseconds.
+# less, because Spark applies every filter again. Filters of other kinds narrow nothing.
 
 
 @dataclass(frozen=True)
 class TextBound:
     """Bound of a filter such as `id >= '1700000000000'`, which compares texts. Texts have the order of IDs only if the
-    milliseconds have equally many digits, and only up to the dash.
+    milliseconds have equally many digits, and only up to the dash ('5-10' < '5-9')."""
 
-    Of the IDs whose milliseconds have `digits` digits, the filter keeps none with milliseconds below `lowest` or above
-    `highest`.
-    """
-
-    digits: int
-    lowest: int = 0
-    highest: int = U64_MAX
+    digits: int  # of the milliseconds: the bound is about such IDs
+    lowest: int = 0  # the filter keeps none with fewer milliseconds
+    highest: int = U64_MAX  # nor with more
 
 
 @dataclass(frozen=True)
 class Narrowing:
-    """Entries that filters may keep. An entry outside of the narrowing matches no filter; one inside may match none."""
+    """Entries that filters may keep: an entry outside of the narrowing matches no filter."""
 
     streams: frozenset[str] | None = None  # only these, None: all
     ids: frozenset[StreamId] | None = None  # only these, None: all
@@ -228,17 +220,11 @@ def tasks_within(
     server: Server, options: BatchSourceOptions, narrowing: Narrowing, heads: Mapping[str, StreamHead], limits: Limits
 ) -> list[Task]:
     """Return what each task reads of these streams."""
-    bounded = [
-        part_of(
-            stream,
-            head,
-            position_of(options.starting_offsets, stream),
-            position_of(options.ending_offsets, stream),
-            narrowing,
-        )
-        for stream, head in heads.items()
-    ]
-    parts = [part for part in bounded if part is not None]
+    parts = []
+    for stream, head in heads.items():
+        after, last = (position_of(of, stream) for of in (options.starting_offsets, options.ending_offsets))
+        part = part_of(stream, head, after, last, narrowing)
+        parts += [] if part is None else [part]
     if options.ordered:
         return divide_into_tasks(parts, options.entries_per_partition, ordered=True, limits=limits)
     total = sum(part.count for part in parts)
@@ -257,11 +243,8 @@ def position_of(positions: PerStream[str], stream: str) -> StreamId:
 def fetch_inputs(
     server: Server, options: BatchSourceOptions, narrowing: Narrowing, must_exist: bool = True
 ) -> dict[str, StreamHead]:
-    """Return the streams to read: those of `streams`, or those that match the pattern. Recorded dead-letter
-    streams are not among these.
-
-    Raises StreamMissingError if a stream of `streams` does not exist, WrongKeyTypeError.
-    """
+    """Return the streams to read: those of `streams`, or those that match the pattern without recorded dead-letter
+    streams. Raises StreamMissingError if a stream of `streams` does not exist, WrongKeyTypeError."""
     if options.streams is not None:
         return fetch_heads(server, narrowing.among(options.streams), must_exist)
     found = bounded(options.without_excluded(matching_streams(server, options.pattern, but=())))
@@ -278,11 +261,8 @@ def fetch_inputs(
 
 
 def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dict[str, StreamHead]:
-    """Return each stream's ends and length (XINFO STREAM), in one round trip.
-
-    must_exist: if False, a missing stream counts as empty.
-    Raises StreamMissingError, WrongKeyTypeError.
-    """
+    """Return each stream's ends and length (XINFO STREAM), in one round trip. must_exist: if False, a missing stream
+    counts as empty. Raises StreamMissingError, WrongKeyTypeError."""
     commands = [("XINFO", "STREAM", stream) for stream in streams]
     heads: dict[str, StreamHead] = {}
     absent: list[str] = []

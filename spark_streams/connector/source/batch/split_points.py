@@ -1,11 +1,8 @@
 """Where to cut a stream so that its parts hold about equally many entries: a few round trips for all streams together.
 
-A server can tell how many entries a stream has, and which ones follow an ID, but not how many lie between two IDs; and
-entries come in bursts. So a stream is probed: a probe is the first few IDs at or above a position. Between two probes
-lies a section. Its size is exact if the probe reached its end; else it is estimated from how densely its first entries
-lie. A section that seems too large is probed again in its middle.
-
-All of this decides only where to cut. The parts touch and cover the whole range, however wrong the estimates are.
+A server does not tell how many entries lie between two IDs. So a stream is probed: a probe is the first few IDs at or
+above a position. The size of the section up to the next probe is exact if the probe reached its end; else it is
+estimated from how densely its first entries lie. The parts touch and cover the whole range, however wrong that is.
 """
 
 from __future__ import annotations
@@ -35,7 +32,6 @@ class ProbeTarget:
     entries: int  # wanted size of a part
     length: int  # how many entries the range may have
     entry_bytes: int  # estimated size of an entry
-    ids: int = _MAX_IDS  # how many IDs a probe asks for at most
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ def may_be_large(entry_range: Range, length: int, entries: int) -> bool:
     return 2 * length > 3 * entries and entry_range.after.next() < entry_range.last
 
 
-def probe_streams(server: Server, targets: Sequence[ProbeTarget], rounds: int = _ROUNDS) -> list[list[Probe]]:
+def probe_streams(server: Server, targets: Sequence[ProbeTarget]) -> list[list[Probe]]:
     """Return the probes of each target; rounds end when no section between two probes is too large.
 
     Raises ServerError and its subclasses.
@@ -69,7 +65,7 @@ def probe_streams(server: Server, targets: Sequence[ProbeTarget], rounds: int = 
         first_positions(target.range, target.entries, min(share, max(1, limit)))
         for target, limit in zip(targets, affordable, strict=True)
     ]
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         if not any(positions):
             break
         _probe(server, targets, positions, probes)
@@ -86,13 +82,11 @@ def _probe(
     positions: Sequence[Sequence[StreamId]],
     probes: Sequence[list[Probe]],
 ) -> None:
-    """Probe these positions in one round trip, and add the probes.
-
-    XREVRANGE walks the whole stream if no entry is as low as its lower bound (docs/internals/facts.md, R130). So it is
-    not asked for the entry below the first position of a range."""
+    """Probe these positions in one round trip, and add the probes. Not for the entry below the first position of a
+    range: XREVRANGE walks the whole stream if no entry is as low as its lower bound (FACTS R130)."""
     pairs = [(number, position) for number, of_target in enumerate(positions) for position in of_target]
     budget = _PROBE_BYTES // max(1, len(pairs))
-    counts = [max(2, min(target.ids, budget // max(1, target.entry_bytes))) for target in targets]
+    counts = [max(2, min(_MAX_IDS, budget // max(1, target.entry_bytes))) for target in targets]
     commands: list[tuple[str | bytes | int, ...]] = []
     for number, position in pairs:
         entry_range = targets[number].range

@@ -98,7 +98,6 @@ class ColumnReport:
 
 
 # -- column tally ------------------------------------------------------------------------------------------------------
-# Collect the column report of one task while it decodes pages: masks of values that do not fit, and counts of nulls.
 
 
 _LONGEST_NAME = 80  # bytes of a field's name that are reported
@@ -107,7 +106,7 @@ ReportColumns = Callable[[ColumnReport, bool], None]
 
 
 class ColumnTally:
-    """Collects the column report of one task."""
+    """Collects the column report of one task while it decodes pages."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -177,7 +176,6 @@ def _names(page: EntryPage | None) -> tuple[str, ...]:
 
 
 # -- column warnings ---------------------------------------------------------------------------------------------------
-# Warnings about declared columns, one each: values that do not fit, and columns that no entry has a field for.
 
 
 READ_MODES = ("PERMISSIVE", "FAILFAST", "DROPMALFORMED")  # of spark.read
@@ -187,8 +185,8 @@ _log = logging.getLogger("spark_streams.source")
 
 
 class ColumnWarnings:
-    """Warnings of one run of a query, or of one batch read. modes: all values of option `mode`; has_retries: entries
-    are retried before they become dead letters."""
+    """Warnings of one run of a query, or of one batch read, one for each column. modes: all values of option `mode`;
+    has_retries: entries are retried before they become dead letters."""
 
     def __init__(self, modes: Sequence[str], has_retries: bool = False) -> None:
         self._modes = modes

@@ -10,11 +10,9 @@
                Or whole milliseconds since the epoch. TIMESTAMP_NTZ holds the time in UTC.
     time       10, 10:00, 10:00:00, 10:00:00.123456789
 
-White space around a text is ignored.
-
-Arrow casts a column at once if all texts have the usual form. If Arrow refuses, the texts are grouped by the forms of
-the type, and each group is cast at once. A group that Arrow refuses (a 30th of February) is bisected until the value is
-alone. So a bad value takes a few more casts, not one per row. Pure: Arrow in, Arrow out.
+White space around a text is ignored. Arrow casts a column at once if all texts have the usual form. If Arrow refuses,
+the texts are grouped by the forms of the type. A group that Arrow refuses (a 30th of February) is bisected until the
+value is alone. So a bad value takes a few more casts, not one per row. Pure: Arrow in, Arrow out.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -36,21 +35,19 @@ Cast = Callable[[pa.Array, pa.DataType], pa.Array]
 
 @dataclass(frozen=True)
 class TextForm:
-    """pattern: RE2, of a complete text; cast: casts a column of such texts. If a value does not fit, it is null, or
-    the cast raises pa.ArrowInvalid for the column."""
+    """A form of texts."""
 
-    pattern: str
-    cast: Cast
+    pattern: str  # RE2, of a complete text
+    cast: Cast  # a value that does not fit is null, or the cast raises pa.ArrowInvalid for the column
 
 
 @dataclass(frozen=True)
 class ScalarKind:
-    """A kind of types. includes: whether a type is of this kind; direct_cast: casts a column of texts in the usual
-    form, or raises pa.ArrowInvalid; forms: all forms of a text, of which the first match is used."""
+    """A kind of types."""
 
-    includes: Callable[[pa.DataType], bool]
-    direct_cast: Cast
-    forms: Sequence[TextForm]
+    includes: Callable[[pa.DataType], bool]  # whether a type is of this kind
+    direct_cast: Cast  # casts a column of texts in the usual form, or raises pa.ArrowInvalid
+    forms: Sequence[TextForm]  # all forms of a text, of which the first match is used
 
 
 def plain_cast(text: pa.Array, to: pa.DataType) -> pa.Array:
@@ -92,13 +89,8 @@ def _refuse(text: pa.Array, character: bytes) -> None:
 # -- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def _direct_integers(text: pa.Array, to: pa.DataType) -> pa.Array:
-    _refuse(text, b"x")  # Arrow would read 0x10 as sixteen
-    return text.cast(to)
-
-
-def _direct_floats(text: pa.Array, to: pa.DataType) -> pa.Array:
-    _refuse(text, b"(")  # Arrow would read nan(1)
+def _direct_numbers(text: pa.Array, to: pa.DataType) -> pa.Array:
+    _refuse(text, b"(" if pa.types.is_floating(to) else b"x")  # Arrow would read nan(1), and 0x10 as sixteen
     return text.cast(to)
 
 
@@ -146,7 +138,7 @@ def _short_decimals(text: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def _long_decimals(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return pa.array([None if value is None else _decimal(value, to) for value in text.to_pylist()], to)
+    return pa.array([_decimal(value, to) for value in text.to_pylist()], to)
 
 
 def _decimal(text: str, to: pa.DataType) -> Decimal | None:
@@ -178,41 +170,25 @@ def _direct_timestamps(text: pa.Array, to: pa.DataType) -> pa.Array:
     first = pc.first(text).as_py()
     if first.isdigit():
         return _milliseconds(text, to)
-    return _zoned(text, to) if re.search(_ZONE + "$", first[10:]) else _local(text, to)
+    return text.cast(_UTC if re.search(_ZONE + "$", first[10:]) else _NAIVE).cast(to)
 
 
-def _zoned(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return text.cast(_UTC).cast(to)
-
-
-def _local(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return text.cast(_NAIVE).cast(to)
-
-
-def _truncated_zoned(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return _zoned(_to_microseconds(text), to)
-
-
-def _truncated_local(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return _local(_to_microseconds(text), to)
-
-
-def _to_microseconds(text: pa.Array) -> pa.Array:
-    return pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1")
+def _moments(text: pa.Array, to: pa.DataType, zone: pa.DataType) -> pa.Array:
+    """Cast timestamps, all with a zone or all without one. Digits beyond microseconds are cut off."""
+    return pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1").cast(zone).cast(to)
 
 
 def _milliseconds(text: pa.Array, to: pa.DataType) -> pa.Array:
-    number = _direct_integers(pc.utf8_ltrim(text, "+"), pa.int64())
+    number = _direct_numbers(pc.utf8_ltrim(text, "+"), pa.int64())
     return pc.multiply_checked(number, 1000).cast(_NAIVE).cast(to)
 
 
 def _far_dates(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return pa.array([None if value is None else _far_day(value) for value in text.to_pylist()], pa.int32()).cast(to)
+    return pa.array([_far_day(value) for value in text.to_pylist()], pa.int32()).cast(to)
 
 
 def _far_timestamps(text: pa.Array, to: pa.DataType) -> pa.Array:
-    micros = [None if value is None else _far_moment(value) for value in text.to_pylist()]
-    return pa.array(micros, pa.int64()).cast(_NAIVE).cast(to)
+    return pa.array([_far_moment(value) for value in text.to_pylist()], pa.int64()).cast(_NAIVE).cast(to)
 
 
 def _far_day(text: str) -> int | None:
@@ -253,12 +229,12 @@ SCALARS: dict[str, ScalarKind] = {
     "boolean": ScalarKind(pa.types.is_boolean, plain_cast, [TextForm("(?i)^(?:true|false|1|0)$", plain_cast)]),
     "integer": ScalarKind(
         pa.types.is_signed_integer,
-        _direct_integers,
+        _direct_numbers,
         [TextForm(r"^[+-]?\d{1,18}$", _short_integers), TextForm(r"^[+-]?0*\d{1,38}$", _long_integers)],
     ),
     "float": ScalarKind(
         pa.types.is_floating,
-        _direct_floats,
+        _direct_numbers,
         [TextForm(rf"^[+-]?{_NUMBER}$", plain_cast), TextForm("(?i)^[+-]?(?:nan|inf|infinity)$", plain_cast)],
     ),
     "decimal": ScalarKind(
@@ -277,8 +253,8 @@ SCALARS: dict[str, ScalarKind] = {
         _direct_timestamps,
         [
             TextForm(r"^[+-]?\d+$", _milliseconds),
-            TextForm(f"^{_DAY}{_TIME}{_ZONE}$", _truncated_zoned),
-            TextForm(f"^{_DAY}(?:{_TIME})?$", _truncated_local),
+            TextForm(f"^{_DAY}{_TIME}{_ZONE}$", partial(_moments, zone=_UTC)),
+            TextForm(f"^{_DAY}(?:{_TIME})?$", partial(_moments, zone=_NAIVE)),
             TextForm(f"^{_FAR_DAY}(?:{_TIME}{_ZONE}?)?$", _far_timestamps),
         ],
     ),
