@@ -42,8 +42,6 @@ Matches = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class ArchiveFile:
-    """A data file."""
-
     path: str
     size: int  # bytes
     day: int | None  # its first millisecond, None if its rows have no date

@@ -85,7 +85,6 @@ class Bounds(NamedTuple):
         return _range(stream, max(self.after, self.until), self.archived)
 
     def to_json(self) -> list[str]:
-        """Return the JSON form."""
         return [str(entry_id) for entry_id in (self if self.archived > self.until else self[:3])]
 
 
@@ -210,7 +209,6 @@ class History:
             raise OffsetError(f"the history {value!r} of the checkpoint's offset cannot be read: {error}") from None
 
     def to_json(self) -> dict[str, object]:
-        """Return the JSON form; empty if the query has not begun."""
         if self.bounds is None:
             return {}
         streams = {stream: bounds.to_json() for stream, bounds in sorted(self.bounds.items())}
@@ -223,7 +221,6 @@ class History:
         return [stream for stream, ids in (self.bounds or {}).items() if ids.until > MIN_ID]
 
     def trimmed(self, after: Cut, last: Cut) -> list[Range]:
-        """Return the ranges between two cuts of which only the archive has entries."""
         return [
             part
             for stream, bounds in (self.bounds or {}).items()
@@ -231,11 +228,9 @@ class History:
         ]
 
     def removed(self) -> list[Range]:
-        """Return the ranges of which the streams may lack a few entries."""
         return [part for stream, bounds in (self.bounds or {}).items() for part in bounds.removed(stream)]
 
     def lost(self) -> list[Range]:
-        """Return the ranges above the last ID of streams that are behind the archive."""
         return [part for stream, bounds in (self.bounds or {}).items() for part in bounds.lost(stream)]
 
 

@@ -294,7 +294,6 @@ class SeenIds:
         self._parts: dict[str, list[pa.Array]] = {}
 
     def add(self, page: FetchedPage) -> None:
-        """Add the IDs of a page."""
         ids = page.entries.ids()
         if isinstance(page.streams, str):
             self._parts.setdefault(page.streams, []).append(ids)
@@ -303,7 +302,6 @@ class SeenIds:
             self._parts.setdefault(stream, []).append(ids.filter(pc.equal(page.streams, stream)))
 
     def by_stream(self) -> Mapping[str, pa.Array]:
-        """Return the IDs of each stream."""
         return {stream: pa.concat_arrays(parts) for stream, parts in self._parts.items()}
 
 

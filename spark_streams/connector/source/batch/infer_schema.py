@@ -99,8 +99,6 @@ _TYPES: tuple[_Type, ...] = (
 
 @dataclass(frozen=True)
 class InferredColumn:
-    """The column of a field."""
-
     name: str  # of the field
     kind: str  # name of its type
     values: int = 0  # how many were sampled, without missing ones

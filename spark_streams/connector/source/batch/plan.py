@@ -83,7 +83,6 @@ class Narrowing:
         )
 
     def among(self, streams: Iterable[str]) -> tuple[str, ...]:
-        """Return the streams that the narrowing holds."""
         return tuple(stream for stream in streams if self.streams is None or stream in self.streams)
 
 
@@ -219,7 +218,6 @@ def plan_tasks(
 def tasks_within(
     server: Server, options: BatchSourceOptions, narrowing: Narrowing, heads: Mapping[str, StreamHead], limits: Limits
 ) -> list[Task]:
-    """Return what each task reads of these streams."""
     parts = []
     for stream, head in heads.items():
         after, last = (position_of(of, stream) for of in (options.starting_offsets, options.ending_offsets))

@@ -26,8 +26,6 @@ _MAX_PIECES = 64  # that a section is cut into for the next round of probes
 
 @dataclass(frozen=True)
 class ProbeTarget:
-    """A range to probe."""
-
     range: Range
     entries: int  # wanted size of a part
     length: int  # how many entries the range may have
@@ -162,8 +160,6 @@ def cut(entry_range: Range, probes: Sequence[Probe], entries: int, length: int) 
 
 @dataclass(frozen=True)
 class ProbedSection:
-    """From the position of one probe to the next."""
-
     first: StreamId
     upto: StreamId
     count: int  # of entries

@@ -55,8 +55,6 @@ _FIRST_PAGE = 20  # entries of the first page of dead letters; their sizes deter
 
 @dataclass(frozen=True)
 class Holder:
-    """Holder of entries to claim."""
-
     consumer: str | None  # None: the entries were released
     idle: int  # milliseconds since the last delivery of an entry, at least
     counts: bool = True  # a claim counts as a delivery
@@ -69,8 +67,6 @@ class Holder:
 
 @dataclass(frozen=True)
 class Claims:
-    """The claims of one query."""
-
     options: SourceOptions
     stream_set: StreamSet
     losses: DataLoss
@@ -291,7 +287,6 @@ class DeadLetterWriter:
     written: Callable[[Server, str], None]  # called after those of a stream
 
     def write(self, server: Server, dead: DeadEntries) -> None:
-        """Write entries to the dead-letter stream, and count them."""
         group, to = self.options.group, self.options.dead_letter_stream
         assert to is not None  # maxDeliveries needs it
         posted, deleted = dead_letter(server, group, dead, to, self.limits.dead_letters)

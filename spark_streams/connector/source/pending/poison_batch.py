@@ -316,5 +316,4 @@ def _next_page(client: GroupClient, entries: Range, limit: int) -> tuple[Range, 
 
 
 def _entries_of(end: Offset) -> Counter[str]:
-    """Return how many entries a batch has of each stream."""
     return Counter({stream: sum(part.count for part in end.ranges(stream)) for stream in end.taken_from})

@@ -64,15 +64,12 @@ class Piece:
 
     @property
     def count(self) -> int:
-        """Entries of all streams."""
         return sum(part.count for parts in self.ranges().values() for part in parts)
 
     def ranges(self) -> dict[str, tuple[Range, ...]]:
-        """Return the ranges of each stream."""
         return {stream: tuple(Range.parse(stream, text) for text in texts) for stream, texts in self.parts.items()}
 
     def of(self, ranges: Ranges) -> Piece:
-        """Return the piece with these ranges."""
         return replace(self, parts={stream: tuple(map(str, parts)) for stream, parts in ranges.items()})
 
 
@@ -110,7 +107,6 @@ class PoisonState:
         return state
 
     def to_json(self) -> str:
-        """Return the text that is stored on the server."""
         fields = asdict(self)
         if not self.away:
             del fields["away"]
@@ -120,7 +116,6 @@ class PoisonState:
 
     @property
     def streams(self) -> frozenset[str]:
-        """Streams of which entries are set aside."""
         return frozenset(stream for piece in [*self.pieces.values(), *self.away.values()] for stream in piece.parts)
 
     def with_streams(self, streams: Collection[str]) -> PoisonState:
@@ -136,7 +131,6 @@ class PoisonState:
         return replace(self, pieces=pieces, away=away)
 
     def without_streams(self, streams: Collection[str]) -> PoisonState:
-        """Return the state without what is set aside of these streams."""
         pieces, away = (
             {
                 name: replace(piece, parts=parts)
@@ -248,13 +242,11 @@ class PoisonState:
     # -- the entries set aside ---------------------------------------------------------------------------------------
 
     def condemned(self) -> Iterator[str]:
-        """Iterate over the pieces to give up."""
         for name, piece in self.pieces.items():
             if piece.given_up or (piece.count == 1 and piece.died >= self.deaths and self._is_due(piece)):
                 yield name
 
     def give_up(self, name: str) -> PoisonState:
-        """Return the state with this piece marked as given up."""
         return replace(self, pieces={**self.pieces, name: replace(self.pieces[name], given_up=True)})
 
     def without(self, name: str | None) -> PoisonState:
@@ -318,17 +310,14 @@ class CachedPoisonState:
 
     @property
     def may_hold(self) -> bool:
-        """Whether entries may be set aside."""
         return self.state is None or bool(self.state.streams)
 
     @property
     def holds_pieces(self) -> bool:
-        """Whether pieces wait to be read."""
         return self.state is not None and bool(self.state.pieces)
 
     @property
     def streams(self) -> frozenset[str]:
-        """Streams of which entries are set aside."""
         return frozenset() if self.state is None else self.state.streams
 
 
@@ -350,7 +339,6 @@ class PoisonRecord:
 
     @property
     def state(self) -> PoisonState:
-        """The state that was read or saved last."""
         assert self.cache.state is not None
         return self.cache.state
 
@@ -373,7 +361,6 @@ def _parse_state(key: bytes, text: bytes) -> PoisonState:
 
 
 def delete_record(server: Server, offset: Offset) -> None:
-    """Delete the record that an offset names, if there is one."""
     server.execute("DEL", _key("attempts", offset))
 
 

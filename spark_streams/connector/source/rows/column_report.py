@@ -26,8 +26,6 @@ MAX_NAMES = 100  # names of fields in a report
 
 @dataclass(frozen=True)
 class BadValues:
-    """Values of one column that do not fit."""
-
     type: str  # the declared SQL type
     counts: Mapping[str, int]  # number of values per stream
     stream: str  # of the first value
@@ -40,7 +38,6 @@ class BadValues:
 
     @property
     def count(self) -> int:
-        """Number of values in all streams."""
         return sum(self.counts.values())
 
 
@@ -74,7 +71,6 @@ class ColumnReport:
         return cls(handling, sum(report.entries for report in reports), bad, absent, names, tasks)
 
     def to_json(self) -> str:
-        """Return the JSON text that `from_json` reads."""
         bad = {
             column: {
                 "type": values.type,
@@ -87,7 +83,6 @@ class ColumnReport:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Parse the text of `to_json`."""
         report: dict[str, Json] = json.loads(text)
         bad = {
             column: BadValues(values["type"], values["counts"], *values["first"])

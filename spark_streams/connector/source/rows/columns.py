@@ -160,7 +160,6 @@ class Unfit:
         return quoted(self._beginning(row).translate(_FORM))
 
     def shown(self, row: int) -> str:
-        """Return the repr of the row's value, or of its beginning if it is long."""
         return quoted(self._beginning(row))
 
     def _beginning(self, row: int) -> bytes:
@@ -253,7 +252,6 @@ class Columns:
 
     @property
     def wants_deliveries(self) -> bool:
-        """Whether `batch` needs the delivery count of each entry."""
         return self.declared and "_deliveries" in self.schema.names
 
     @property
@@ -377,7 +375,6 @@ class _Rows:
     attempts: Attempts | None
 
     def meta(self, name: str, to: pa.DataType) -> pa.Array:
-        """Return a metadata column."""
         count = self.page.count
         if name == "stream":
             streams = self.streams

@@ -219,7 +219,6 @@ class _Reader:
         return column.take(positions), pa.array(self._bad)
 
     def _refuse(self, row: int, path: str, value: Json) -> None:
-        """Mark a row as bad by one of its parts."""
         self._bad[row] = True
         if row not in self.members:
             self.members[row] = path, _shown(value)

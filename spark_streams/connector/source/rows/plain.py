@@ -57,7 +57,6 @@ def require(right: Mask) -> None:
 
 
 def integers(spans: Spans, to: pa.DataType) -> Values:
-    """Return the values of a signed integer type."""
     number = signed_numbers(spans)
     if to.bit_width < 64:
         bound = 1 << (to.bit_width - 1)
@@ -67,14 +66,12 @@ def integers(spans: Spans, to: pa.DataType) -> Values:
 
 
 def signed_numbers(spans: Spans) -> Index:
-    """Return whole numbers."""
     negative, size = _signs(spans)
     number = unsigned_numbers(spans, spans.end, size).view(np.int64)
     return number if negative is None else np.negative(number, out=number, where=negative)
 
 
 def floats(spans: Spans, to: pa.DataType) -> Values:
-    """Return the values of a floating-point type."""
     negative, mantissa, places = _mantissas(spans, _MOST_FLOAT_DIGITS)
     if pa.types.is_float16(to) or (pa.types.is_float32(to) and mantissa.max() > _MOST_FLOAT32):
         raise NotPlainError
@@ -220,7 +217,6 @@ _ZEROS_16 = np.uint16(int.from_bytes(b"00", "little"))
 
 
 def dates(spans: Spans, _to: pa.DataType) -> Values:
-    """Return the values of the type date32."""
     first = spans.first()
     if _DATE.fullmatch(first) is None:
         raise NotPlainError
@@ -228,7 +224,6 @@ def dates(spans: Spans, _to: pa.DataType) -> Values:
 
 
 def timestamps(spans: Spans, to: pa.DataType) -> Values:
-    """Return the values of a type with microseconds."""
     if to.unit != "us":
         raise NotPlainError
     first = spans.first()

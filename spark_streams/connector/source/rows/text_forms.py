@@ -35,16 +35,12 @@ Cast = Callable[[pa.Array, pa.DataType], pa.Array]
 
 @dataclass(frozen=True)
 class TextForm:
-    """A form of texts."""
-
     pattern: str  # RE2, of a complete text
     cast: Cast  # a value that does not fit is null, or the cast raises pa.ArrowInvalid for the column
 
 
 @dataclass(frozen=True)
 class ScalarKind:
-    """A kind of types."""
-
     includes: Callable[[pa.DataType], bool]  # whether a type is of this kind
     direct_cast: Cast  # casts a column of texts in the usual form, or raises pa.ArrowInvalid
     forms: Sequence[TextForm]  # all forms of a text, of which the first match is used
@@ -55,7 +51,6 @@ def plain_cast(text: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def bytes_of(text: pa.Array) -> memoryview:
-    """Return the bytes of all texts of the column."""
     _, offsets, data = text.buffers()
     if not len(text) or data is None:
         return memoryview(b"")
@@ -70,7 +65,6 @@ def nulls_instead(values: pa.Array, missing: Collection[bytes]) -> pa.Array:
 
 
 def empty_as_null(text: pa.Array) -> pa.Array:
-    """Return the texts, with null for the empty text."""
     return nulls_instead(text, (b"",))
 
 
@@ -203,7 +197,6 @@ def _far_day(text: str) -> int | None:
 
 
 def _far_moment(text: str) -> int | None:
-    """Return the microseconds since the epoch."""
     day_end = re.match(_FAR_DAY, text, re.ASCII).end()  # type: ignore[union-attr]  # the form ensures a match
     day = _far_day(text[:day_end])
     # The time of day is parsed on a day that datetime can represent.

@@ -62,7 +62,6 @@ class RangeCursor:
 
     @classmethod
     def at_begin(cls, part: Part) -> RangeCursor:
-        """Return a cursor at the begin of a part."""
         ids = arguments_of(part.by) if isinstance(part.by, bytes) else None
         return cls(part.range, part.by == ALL, part.range.after, by_id=ids is not None, ids=ids)
 
@@ -82,8 +81,6 @@ class RangeCursor:
 
 @dataclass(frozen=True)
 class IdSelection:
-    """Entries that are read by ID."""
-
     arguments: pa.Array  # their packed IDs
     deliveries: pa.Array | None  # of each entry, None if unknown
     up_to: StreamId  # all our entries up to this ID are selected
@@ -91,8 +88,6 @@ class IdSelection:
 
 @dataclass(frozen=True)
 class PageRequest:
-    """Request for one page."""
-
     cursors: list[RangeCursor]
     counts: list[int]  # entries per cursor
     selection: IdSelection | None = None  # entries by ID, then of one cursor
@@ -185,8 +180,6 @@ def _up_to(ids: pa.Array, last: StreamId) -> Mask | bool:
 
 @dataclass(frozen=True)
 class FetchedPage:
-    """Entries of a reply."""
-
     entries: EntryPage  # those of ours
     streams: str | pa.Array  # of all rows, or of each
     deliveries: pa.Array | None  # int64 per row, if needed
@@ -327,7 +320,6 @@ class Fetcher:
         return pack_pending(self._member, replace(cursor.range, after=cursor.after), count)
 
     def _page_by_id(self, request: PageRequest, reply: memoryview) -> FetchedPage:
-        """Decode entries that were requested one by one."""
         cursor, selection = request.cursors[0], request.selection
         assert selection is not None
         entries, deliveries = decode_entries(b"*0\r\n"), selection.deliveries

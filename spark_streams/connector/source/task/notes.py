@@ -70,8 +70,6 @@ def open_notes(server: Server, member: Membership, end: Offset) -> None:
 
 @dataclass(frozen=True)
 class NoteWriter:
-    """Writes the notes of a task."""
-
     server: Server
     member: Membership
     token: str  # of the batch
@@ -220,12 +218,10 @@ def _process(
 
 
 def _attempts(entry: FailedEntry) -> int:
-    """Return how many attempts at an entry have failed."""
     return attempts_in(entry.envelope.get("deliveries", ""))
 
 
 def _parse(client: GroupClient, stream: str, note: Note) -> FailedEntry | ColumnReport:
-    """Return the failed entry or the column report of a note."""
     _, kind, entry = note.field.split(b" ")
     if kind == _COLUMNS:
         return ColumnReport.from_json(note.value)
@@ -358,7 +354,6 @@ def _is_kept(entry: StreamId, is_of_batch: bool, holder: str | None, consumer: s
 
 
 def missing_key(stream: str, member: Membership) -> bytes:
-    """Return the key of the hash with the numbers of one stream."""
     return key_beside(stream, "missing", member.group, member.consumer)
 
 

@@ -160,7 +160,6 @@ class ReturnedPage(EntryPage):
         return self._values.take(pa.array(self._ends + NAMES.index(name), mask=~self._has_envelope))
 
     def streams(self) -> pa.Array:
-        """Return the stream of each first entry (string)."""
         return pc.coalesce(self._envelope_field("stream").cast(pa.string()), self._retry_streams)
 
     def attempts(self) -> Attempts:
