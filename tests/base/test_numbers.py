@@ -49,7 +49,7 @@ ALLOWED = {
     "connector/wire/replies/xinfo.py": SERVER,
     "connector/wire/topology/sentinel.py": SERVER,
     "connector/wire/entries/walk.py": SERVER,
-    "connector/source/batch/infer_schema.py": "at most nineteen digits, by a pattern; a float of any length is a float",
+    "connector/source/infer_schema.py": "at most nineteen digits, by a pattern; a float of any length is a float",
     "operations/console/entry_search.py": "at most nine digits, by a pattern",
     "connector/source/rows/text_forms.py": "at most six digits, by a pattern",
     "operations/journey/batches.py": OWN,

@@ -90,7 +90,7 @@ SOURCE = [
     },
     {"group", "quota", "rows"},
     {"pending", "task"},
-    {"batch", "trigger"},
+    {"batch_plan", "infer_schema", "trigger"},
     {"query"},
     {"archive"},
     {"batch_reader", "stream_reader"},

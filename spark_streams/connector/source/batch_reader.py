@@ -35,8 +35,8 @@ from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.source.archive.files import ArchiveTable
 from spark_streams.connector.source.archive.history import history_tasks, plan_with_archive
 from spark_streams.connector.source.archive.rows import NO_GROUP, Rows, SeenIds, rows_beside, rows_of
-from spark_streams.connector.source.batch.infer_schema import InferredColumn, infer, sample
-from spark_streams.connector.source.batch.plan import Narrowing, narrowing_of, plan_tasks
+from spark_streams.connector.source.batch_plan import Narrowing, narrowing_of, plan_tasks
+from spark_streams.connector.source.infer_schema import InferredColumn, infer, sample
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.partitioning import Task
 from spark_streams.connector.source.rows.column_report import READ_MODES, ColumnReport, ColumnTally, ColumnWarnings

@@ -7,7 +7,7 @@ from tools.simulation.mutants.mutant import Mutant
 ARCHIVE = (
     Mutant(
         "archive-ends-behind-the-first-entry",
-        "connector/source/batch/plan.py",
+        "connector/source/batch_plan.py",
         "return self.generated if self.first is None else self.first.previous()",
         "return self.generated if self.first is None else self.first",
         "The first entry of a stream is read from the archive, too.",

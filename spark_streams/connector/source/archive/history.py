@@ -26,7 +26,7 @@ from spark_streams.connector.keys import is_product_key
 from spark_streams.connector.options.source_options import BatchSourceOptions, SourceOptions
 from spark_streams.connector.source.archive.files import DAY, KEYS, ArchiveFile, ArchiveTable, highest_ids, id_parts
 from spark_streams.connector.source.archive.rows import first_row_group, in_order
-from spark_streams.connector.source.batch.plan import (
+from spark_streams.connector.source.batch_plan import (
     Narrowing,
     StreamHead,
     fetch_heads,

@@ -32,7 +32,7 @@ from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.rows.columns import Columns
 from tests.connector.source.archive.archived import SCHEMA, Archiver, write_batch
-from tests.connector.source.batch.held_ids import IDS
+from tests.connector.source.held_ids import IDS
 from tools.servers.server import Server
 
 COLUMNS = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from spark_streams.connector.errors import SchemaError
 from spark_streams.connector.options.source_options import BatchSourceOptions
-from spark_streams.connector.source.batch.plan import Narrowing, fetch_inputs
+from spark_streams.connector.source.batch_plan import Narrowing, fetch_inputs
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.rows.columns import METADATA, cast_values
 from spark_streams.connector.source.stream_names import with_shards

@@ -1,7 +1,7 @@
 """Plan the tasks of a batch read: a few round trips for all streams together.
 
     filters of Spark ──► Narrowing ─┐
-    options ──► first, last ID ─────┼─► part of each stream ──► tasks, cut where entries lie (split_points.py)
+    options ──► first, last ID ─────┼─► part of each stream ──► tasks, cut where entries lie (partitioning.py)
     XINFO STREAM ──► StreamHead ────┘
 
 Nothing on the server changes.
@@ -13,7 +13,7 @@ import datetime
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, InvalidStreamId, StreamId
@@ -24,10 +24,16 @@ from spark_streams.connector.deadletter.input_streams import warn_of_dead_letter
 from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.shards.names import Shard
-from spark_streams.connector.source.batch.split_points import ProbeTarget, cut, may_be_large, probe_streams
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
-from spark_streams.connector.source.partitioning import ALL, Part, Task, divide_into_tasks, task_size
+from spark_streams.connector.source.partitioning import (
+    ALL,
+    Part,
+    Task,
+    cut_large_parts,
+    divide_into_tasks,
+    task_size,
+)
 from spark_streams.connector.source.stream_names import with_shards
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_no_such_key
@@ -229,7 +235,10 @@ def tasks_within(
     entries = task_size(total, options.entries_per_partition, limits)
     if options.min_partitions is not None:
         entries = max(1, min(entries, total // options.min_partitions))
-    return divide_into_tasks(_cut(server, heads, parts, entries), entries, limits=limits)
+    lengths = {stream: head.length for stream, head in heads.items()}
+    entry_bytes = {stream: head.entry_bytes for stream, head in heads.items()}
+    parts = cut_large_parts(server, parts, entries, lengths, entry_bytes)
+    return divide_into_tasks(parts, entries, limits=limits)
 
 
 def position_of(positions: PerStream[str], stream: str) -> StreamId:
@@ -323,21 +332,3 @@ def _share_of(head: StreamHead, first: StreamId, newest: StreamId, after: Stream
     if width == 0:
         width, part = newest.seq - first.seq, min(last.seq - after.seq, newest.seq - first.seq)
     return max(1, min(head.length, round(head.length * part / max(1, width))))
-
-
-def _cut(server: Server, heads: Mapping[str, StreamHead], parts: Sequence[Part], entries: int) -> list[Part]:
-    """Return the parts, with those that are too large for a task cut up. Those with known IDs are not cut."""
-    targets = [
-        ProbeTarget(part.range, entries, heads[part.stream].length, heads[part.stream].entry_bytes)
-        for part in parts
-        if part.by == ALL and may_be_large(part.range, heads[part.stream].length, entries)
-    ]
-    probes = dict(zip([target.range for target in targets], probe_streams(server, targets), strict=True))
-    smaller: list[Part] = []
-    for part in parts:
-        if probes.get(part.range):
-            pieces = cut(part.range, probes[part.range], entries, heads[part.stream].length)
-            smaller += [replace(part, range=piece) for piece in pieces]
-        else:
-            smaller.append(part)
-    return smaller
