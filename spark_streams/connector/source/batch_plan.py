@@ -75,8 +75,8 @@ class Narrowing:
     streams: frozenset[str] | None = None  # only these, None: all
     ids: frozenset[StreamId] | None = None  # only these, None: all
     after: StreamId = MIN_ID  # after < ID ≤ last
-    last: StreamId = MAX_ID
-    text: tuple[TextBound, ...] = ()
+    last: StreamId = MAX_ID  # newest ID
+    text: tuple[TextBound, ...] = ()  # bounds of filters that compare texts
 
     def meet(self, other: Narrowing) -> Narrowing:
         """Return the narrowing that holds what both hold."""

@@ -218,7 +218,7 @@ _MAX_PIECES = 64  # that a section is cut into for the next round of probes
 
 @dataclass(frozen=True)
 class ProbeTarget:
-    range: Range
+    range: Range  # to be cut
     entries: int  # wanted size of a part
     length: int  # how many entries the range may have
     entry_bytes: int  # estimated size of an entry
@@ -228,7 +228,7 @@ class ProbeTarget:
 class Probe:
     """What a probe of a range has returned."""
 
-    position: StreamId
+    position: StreamId  # where it begins
     ids: tuple[StreamId, ...]  # the first IDs at or above the position and within the range, ascending
     is_last: bool  # no further ID follows
     deepest: int = 0  # the last sequence number in the position's millisecond, 0 if there is none
@@ -365,8 +365,8 @@ def cut(entry_range: Range, probes: Sequence[Probe], entries: int, length: int) 
 
 @dataclass(frozen=True)
 class ProbedSection:
-    first: StreamId
-    upto: StreamId
+    first: StreamId  # position of its probe
+    upto: StreamId  # position of the next probe, or end of the range
     count: int  # of entries
     is_exact: bool  # the count is no estimate
     seen: StreamId | None  # the last ID of the section that the probe returned, None if there is none

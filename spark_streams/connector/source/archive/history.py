@@ -63,7 +63,7 @@ _PAGE = 1_000  # entries
 class Bounds(NamedTuple):
     """Borders of one stream, as drawn above."""
 
-    after: StreamId
+    after: StreamId  # where the read begins
     border: StreamId  # up to here entries were trimmed; above it some may be, too, also between others (XTRIM … ACKED)
     until: StreamId  # the last ID that the stream has given
     archived: StreamId = MIN_ID  # the archive's last ID if the stream has lost it, else below `until`

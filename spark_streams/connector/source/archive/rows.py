@@ -231,7 +231,7 @@ class RowGroup:
 
     path: str  # of its file
     metadata: pq.FileMetaData  # of its file
-    number: int
+    number: int  # in its file
     lowest: int  # milliseconds that none of its IDs is below
 
     @property

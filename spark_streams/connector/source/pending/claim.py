@@ -67,12 +67,12 @@ class Holder:
 
 @dataclass(frozen=True)
 class Claims:
-    options: SourceOptions
-    stream_set: StreamSet
-    losses: DataLoss
-    counters: RunCounters
+    options: SourceOptions  # claimIdle, maxDeliveries, deadLetterStream
+    stream_set: StreamSet  # which queries run
+    losses: DataLoss  # of entries that were deleted before the claim
+    counters: RunCounters  # claimed entries
     dead_letters: DeadLetterWriter  # of entries that were delivered too often or are fatal
-    limits: Limits
+    limits: Limits  # size of a page
     reported_fatal: set[tuple[str, StreamId, int]] = field(default_factory=set)  # stream, first ID and number
 
     @property
@@ -265,25 +265,25 @@ def _claims(member: Membership, stream: str, holder: Holder, page: PendingPage) 
 class DeadEntries:
     """Entries of one stream that become dead letters: delivered too often, fatal, or they kill the query."""
 
-    stream: str
+    stream: str  # that has them
     consumer: str | None  # that the entries are pending for, None: they were released (XNACK)
-    ids: Sequence[StreamId]
+    ids: Sequence[StreamId]  # of the entries
     deliveries: Sequence[int]  # of each entry
     # Of the dead letters:
     stage: str = "claim"
-    reason: str = "deliveries"
-    error: str = ""
-    message: str = ""
+    reason: str = "deliveries"  # a word
+    error: str = ""  # class of the error, if it is known
+    message: str = ""  # empty: the number of deliveries
 
 
 @dataclass(frozen=True)
 class DeadLetterWriter:
     """The dead letters that the driver of one query writes."""
 
-    options: SourceOptions
-    losses: DataLoss
-    counters: RunCounters
-    limits: Limits
+    options: SourceOptions  # group and deadLetterStream
+    losses: DataLoss  # of entries that were deleted before
+    counters: RunCounters  # dead letters
+    limits: Limits  # of dead letters
     written: Callable[[Server, str], None]  # called after those of a stream
 
     def write(self, server: Server, dead: DeadEntries) -> None:

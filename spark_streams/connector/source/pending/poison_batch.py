@@ -61,11 +61,11 @@ class PoisonBatch:
     """One query's attempts at its batches. Methods take the run's copy of the state and return the new one."""
 
     max_deaths: int | None  # runs that an unchanged batch may kill, None: unlimited
-    member: Membership
+    member: Membership  # consumer of the query
     run_name: str  # of this run
     dead_letters: DeadLetterWriter  # of entries that are given up
     losses: DataLoss  # reports entries that are missing from pieces
-    limits: Limits
+    limits: Limits  # size of a step
 
     # -- a batch is planned --------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class Piece:
     began: int = 0  # the same at the first death
     is_suspect: bool = False  # the last death was of these entries
     error: str = ""  # class of the cause of death, if it is known
-    message: str = ""
+    message: str = ""  # of this error
     given_up: bool = False  # the entries become dead letters
 
     @property

@@ -29,7 +29,7 @@ class BadValues:
     type: str  # the declared SQL type
     counts: Mapping[str, int]  # number of values per stream
     stream: str  # of the first value
-    entry: str
+    entry: str  # ID of the first entry
     value: str  # form of the first value, a Python repr
 
     def __add__(self, other: BadValues) -> BadValues:

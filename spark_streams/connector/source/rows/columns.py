@@ -221,7 +221,7 @@ class Dead:
 class Decoded:
     """A page as Spark takes it."""
 
-    batch: pa.RecordBatch
+    batch: pa.RecordBatch  # the rows that Spark gets
     dead: Dead | None  # rows that do not fit and are not in the batch (mode DEADLETTER)
     unfit: Sequence[Unfit] = ()  # columns with values that do not fit
     absent: Sequence[str] = ()  # columns that no entry of the page has a field for
@@ -369,10 +369,10 @@ class Columns:
 class _Rows:
     """The rows of a page, with their data from outside of the page; see Columns.batch."""
 
-    page: EntryPage
-    streams: str | pa.Array
-    deliveries: pa.Array | None
-    attempts: Attempts | None
+    page: EntryPage  # the entries
+    streams: str | pa.Array  # of all rows, or of each
+    deliveries: pa.Array | None  # of each row
+    attempts: Attempts | None  # None: of entries that were not returned
 
     def meta(self, name: str, to: pa.DataType) -> pa.Array:
         count = self.page.count

@@ -51,7 +51,7 @@ _SPARSE = 4  # if fewer than one in four entries of a range are ours, it is read
 class RangeCursor:
     """Position of a task in one range."""
 
-    range: Range
+    range: Range  # to read
     is_all: bool  # all its entries are ours
     after: StreamId  # all entries up to here are read
     by_id: bool  # entries are read one by one

@@ -70,12 +70,12 @@ def open_notes(server: Server, member: Membership, end: Offset) -> None:
 
 @dataclass(frozen=True)
 class NoteWriter:
-    server: Server
-    member: Membership
+    server: Server  # not the connection that reads
+    member: Membership  # consumer of the query
     token: str  # of the batch
     query: str  # Spark's ID of the query
     batch: str  # Spark's ID of the micro-batch
-    limits: Limits = LIMITS
+    limits: Limits = LIMITS  # size of a page of notes
 
     def dead(self, streams: Sequence[str], dead: Dead) -> None:
         """Note rows that do not fit. streams: of each row."""
