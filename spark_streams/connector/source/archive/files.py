@@ -10,7 +10,7 @@ import datetime
 import importlib.util
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -236,17 +236,17 @@ def highest_ids(
     return retrying(lambda: _HighestIds(above, matches).read(archive), archive)
 
 
+@dataclass(frozen=True)
 class _HighestIds:
-    """The highest IDs that were found by now; above, matches: see highest_ids."""
+    """See highest_ids."""
 
-    def __init__(self, above: Mapping[str, StreamId], matches: Matches | None) -> None:
-        self._above = above
-        self._matches = matches
-        self._highest: dict[str, StreamId] = {}
+    above: Mapping[str, StreamId]
+    matches: Matches | None
+    highest: dict[str, StreamId] = field(default_factory=dict)  # that were found by now
 
     def read(self, archive: ArchiveTable) -> dict[str, StreamId]:
         """Read the row groups that may have higher IDs, the newest files first."""
-        after = MIN_ID if self._matches is not None else min(self._above.values(), default=MAX_ID)
+        after = MIN_ID if self.matches is not None else min(self.above.values(), default=MAX_ID)
         store, _root = archive.store()
         for source in reversed(archive.files(after, MAX_ID)):
             with store.open_input_file(source.path) as opened:
@@ -254,25 +254,25 @@ class _HighestIds:
                 for number in range(file.num_row_groups):
                     if self._may_rise(id_bounds(file, number, source)):
                         self._add(_ids_of_group(file, number))
-        return self._highest
+        return self.highest
 
     def _may_rise(self, bounds: IdBounds) -> bool:
         """Whether a row group with these bounds may raise an ID. Only one stream of many is known by its bounds."""
         if bounds.streams is None or bounds.streams[0] != bounds.streams[1]:
-            return self._matches is not None or any(bounds.may_hold(name, after) for name, after in self._above.items())
+            return self.matches is not None or any(bounds.may_hold(name, after) for name, after in self.above.items())
         stream = bounds.streams[0]
         return self._is_named(stream) and bounds.may_hold(stream, self._lowest(stream))
 
     def _add(self, ids: Mapping[str, StreamId]) -> None:
         for stream, entry_id in ids.items():
             if self._is_named(stream) and entry_id > self._lowest(stream):
-                self._highest[stream] = entry_id
+                self.highest[stream] = entry_id
 
     def _is_named(self, stream: str) -> bool:
-        return stream in self._above or (self._matches is not None and self._matches(stream))
+        return stream in self.above or (self.matches is not None and self.matches(stream))
 
     def _lowest(self, stream: str) -> StreamId:
-        return max(self._above.get(stream, MIN_ID), self._highest.get(stream, MIN_ID))
+        return max(self.above.get(stream, MIN_ID), self.highest.get(stream, MIN_ID))
 
 
 def _ids_of_group(file: pq.ParquetFile, number: int) -> dict[str, StreamId]:

@@ -179,14 +179,13 @@ _MAX_NAMES = 10  # names of fields in a warning
 _log = logging.getLogger("spark_streams.source")
 
 
+@dataclass(frozen=True)
 class ColumnWarnings:
-    """Warnings of one run of a query, or of one batch read, one for each column. modes: all values of option `mode`;
-    has_retries: entries are retried before they become dead letters."""
+    """Warnings of one run of a query, or of one batch read, one for each column."""
 
-    def __init__(self, modes: Sequence[str], has_retries: bool = False) -> None:
-        self._modes = modes
-        self._has_retries = has_retries
-        self._warned: set[str] = set()
+    modes: Sequence[str]  # all values of option `mode`
+    has_retries: bool = False  # entries are retried before they become dead letters
+    warned: set[str] = field(default_factory=set)  # columns
 
     def warn(self, report: ColumnReport, entries: int, scope: str) -> None:
         """Log a warning for each column that has had none. entries: number of entries in `scope`, such as `of this
@@ -197,16 +196,16 @@ class ColumnWarnings:
             self._warn(column, _absent(column, report, scope))
 
     def _warn(self, column: str, text: str) -> None:
-        if column not in self._warned:
-            self._warned.add(column)
+        if column not in self.warned:
+            self.warned.add(column)
             _log.warning("%s", printable(text))
 
     def _unfit(self, column: str, values: BadValues, handling: str, entries: int, scope: str) -> str:
-        other_modes = [other for other in self._modes if other not in (handling, "DROPMALFORMED")]  # none drops entries
+        other_modes = [other for other in self.modes if other not in (handling, "DROPMALFORMED")]  # none drops entries
         advice = f" Declare the column STRING, or set mode to {' or '.join(other_modes)}"
         is_single = values.count == 1
         dead = "becomes a dead letter" if is_single else "become dead letters"
-        if self._has_retries:
+        if self.has_retries:
             dead = f"is retried before it {dead}" if is_single else f"are retried before they {dead}"
         consequence, advice = {
             "PERMISSIVE": (", which is null instead (mode PERMISSIVE)", advice),
