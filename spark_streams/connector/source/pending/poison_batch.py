@@ -54,6 +54,8 @@ from spark_streams.connector.wire.entries.pending_page import texts_of
 _log = logging.getLogger("spark_streams.source")
 
 _PAGE = 10_000  # IDs per round trip
+# A piece's ranges by stream, its pending entries, and the run's copy of the state; without entries if there is none.
+ChosenPiece = tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ class PoisonBatch:
 
     def next_piece(
         self, server: Server, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
-    ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
+    ) -> ChosenPiece:
         """Return the piece that is the next batch, with its pending entries, or nothing. streams: that are read; begin:
         committed and acknowledged.
 
@@ -229,9 +231,7 @@ class PoisonBatch:
             state, chosen, tasks = self._held(server, state, name)
         return self._chosen(record, state, chosen, tasks)
 
-    def fallback_piece(
-        self, server: Server, begin: Offset, cache: CachedPoisonState
-    ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
+    def fallback_piece(self, server: Server, begin: Offset, cache: CachedPoisonState) -> ChosenPiece:
         """Return the piece that is the next batch if there is nothing else to read, or nothing."""
         record = PoisonRecord(server, cache, begin)
         name = record.state.fallback_piece()
@@ -242,7 +242,7 @@ class PoisonBatch:
     @staticmethod
     def _chosen(
         record: PoisonRecord, state: PoisonState, chosen: dict[str, tuple[Range, ...]], tasks: list[Part]
-    ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
+    ) -> ChosenPiece:
         """Save the state after a piece was chosen, and return the piece."""
         if state != record.state:
             record.save(state)
