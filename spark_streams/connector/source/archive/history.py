@@ -76,14 +76,6 @@ class Bounds(NamedTuple):
             for part in _range(stream, max(after, begin), min(last, end))
         ]
 
-    def removed(self, stream: str) -> list[Range]:
-        """Return the range of which the stream may lack a few entries."""
-        return _range(stream, max(self.after, self.border), self.until)
-
-    def lost(self, stream: str) -> list[Range]:
-        """Return the range above the last ID of a stream that is behind the archive."""
-        return _range(stream, max(self.after, self.until), self.archived)
-
     def to_json(self) -> list[str]:
         return [str(entry_id) for entry_id in (self if self.archived > self.until else self[:3])]
 
@@ -228,10 +220,14 @@ class History:
         ]
 
     def removed(self) -> list[Range]:
-        return [part for stream, bounds in (self.bounds or {}).items() for part in bounds.removed(stream)]
+        """Return the ranges of which the streams may lack a few entries."""
+        of = (self.bounds or {}).items()
+        return [part for stream, to in of for part in _range(stream, max(to.after, to.border), to.until)]
 
     def lost(self) -> list[Range]:
-        return [part for stream, bounds in (self.bounds or {}).items() for part in bounds.lost(stream)]
+        """Return the ranges above the last ID of streams that are behind the archive."""
+        of = (self.bounds or {}).items()
+        return [part for stream, to in of for part in _range(stream, max(to.after, to.until), to.archived)]
 
 
 # -- begin -------------------------------------------------------------------------------------------------------------

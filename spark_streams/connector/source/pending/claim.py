@@ -278,8 +278,6 @@ class DeadEntries:
 
 @dataclass(frozen=True)
 class DeadLetterWriter:
-    """The dead letters that the driver of one query writes."""
-
     options: SourceOptions  # group and deadLetterStream
     losses: DataLoss  # of entries that were deleted before
     counters: RunCounters  # dead letters

@@ -75,8 +75,6 @@ class Piece:
 
 @dataclass(frozen=True)
 class PoisonState:
-    """What a query records across its runs."""
-
     # The current batch.
     token: str = ""  # its name
     runs: int = 0  # that have planned it unchanged, whether or not a task has read

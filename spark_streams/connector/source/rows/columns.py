@@ -127,8 +127,6 @@ def in_sql(to: pa.DataType) -> str:
 
 @dataclass(frozen=True)
 class Unfit:
-    """A column with values that do not fit."""
-
     field: pa.Field  # the declared column
     values: pa.Array  # binary, unchanged
     bad: pa.Array  # mask of rows whose value does not fit
@@ -237,8 +235,6 @@ class Attempts:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that Spark expects, and how they are filled."""
-
     schema: pa.Schema  # the Arrow schema that Spark expects
     declared: bool  # False for the default columns
     mode: str  # for bad values: PERMISSIVE, DROPMALFORMED, FAILFAST, DEADLETTER

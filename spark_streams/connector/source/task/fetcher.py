@@ -188,8 +188,6 @@ class FetchedPage:
 
 
 class Fetcher:
-    """Reads parts of streams page by page."""
-
     def __init__(
         self,
         server: Session,

@@ -384,5 +384,4 @@ def missing_in(fields: Mapping[bytes, bytes], token: str) -> int:
 
 
 def delete_missing(server: Server, member: Membership, streams: Iterable[str]) -> None:
-    """Delete the numbers of these streams. Raises ServerError."""
     server.execute_all([("DEL", missing_key(stream, member)) for stream in streams])

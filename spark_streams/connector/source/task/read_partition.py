@@ -34,8 +34,6 @@ _log = logging.getLogger("spark_streams.source")
 
 @dataclass(frozen=True)
 class TaskCallbacks:
-    """Functions that a task calls while it reads."""
-
     lost: Callable[[Range, int], None]  # with a range and the number of its missing entries (failOnDataLoss=false)
     # With the streams of a page's rows, and the rows that do not fit the schema (mode DEADLETTER).
     unreadable: Callable[[str | pa.Array, Dead], None]
