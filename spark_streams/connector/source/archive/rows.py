@@ -23,7 +23,6 @@ from spark_streams.connector.source.archive import HEX
 from spark_streams.connector.source.archive.files import (
     COLUMNS,
     KEYS,
-    ArchiveFile,
     ArchiveTable,
     id_bounds,
     id_parts,
@@ -264,24 +263,20 @@ def _row_groups(
 
 
 def _groups_of_day(archive: ArchiveTable, store: fs.FileSystem, day: int, ranges: Sequence[Range]) -> list[RowGroup]:
-    """Return the row groups of files of this day that may have an entry of the ranges, by their lowest IDs."""
+    """Return the row groups of files of this day that may have an entry of the ranges by their statistics, by their
+    lowest IDs."""
     groups = []
-    for file in archive.files(StreamId(day, 0), StreamId(day, U64_MAX)):
-        if file.lowest == day:
-            with store.open_input_file(file.path) as opened:
-                groups += _groups(open_parquet(opened, file.path), file, ranges)
+    for source in archive.files(StreamId(day, 0), StreamId(day, U64_MAX)):
+        if source.lowest != day:
+            continue
+        with store.open_input_file(source.path) as opened:
+            file = open_parquet(opened, source.path)
+            for number in range(file.num_row_groups):
+                bounds = id_bounds(file, number, source)
+                if any(bounds.may_hold(part.stream, part.after, part.last) for part in ranges):
+                    lowest = source.lowest if bounds.lowest is None else bounds.lowest
+                    groups.append(RowGroup(source.path, file.metadata, number, lowest))
     return sorted(groups, key=lambda group: (group.lowest, group.path, group.number))
-
-
-def _groups(file: pq.ParquetFile, source: ArchiveFile, ranges: Sequence[Range]) -> list[RowGroup]:
-    """Return the row groups that may have an entry of the ranges, by their statistics."""
-    groups = []
-    for number in range(file.num_row_groups):
-        bounds = id_bounds(file, number, source)
-        if any(bounds.may_hold(part.stream, part.after, part.last) for part in ranges):
-            lowest = source.lowest if bounds.lowest is None else bounds.lowest
-            groups.append(RowGroup(source.path, file.metadata, number, lowest))
-    return groups
 
 
 # -- read from streams -------------------------------------------------------------------------------------------------
