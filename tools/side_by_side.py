@@ -146,7 +146,7 @@ SHORT = {
     "tests/connector/source": (
         "tests/connector/source/query",
         "tests/connector/source/trigger",
-        "tests/connector/source/test_batch_starts.py",
+        "tests/connector/source/test_stream_reader_batch_starts.py",
     ),
 }
 # What a change needs first, without Spark: pure parts, the protocol, driver and sink on servers, some plans of the

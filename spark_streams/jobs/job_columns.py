@@ -20,7 +20,7 @@ from spark_streams.connector.errors import ConfigError, RStreamError, SchemaErro
 from spark_streams.connector.schemas.payload_columns import columns_of, decode
 from spark_streams.connector.schemas.payload_format import AVRO, form_of, login_of
 from spark_streams.connector.schemas.schema_columns import avro_columns, json_columns
-from spark_streams.connector.source.rows.cast import check_castable
+from spark_streams.connector.source.rows.columns import check_castable
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.connector.watch.failure import first_line

@@ -49,7 +49,7 @@ ALLOWED = {
     "connector/wire/xinfo.py": SERVER,
     "connector/wire/sentinel.py": SERVER,
     "connector/wire/walk.py": SERVER,
-    "connector/source/batch/infer_schema.py": "at most nineteen digits, by a pattern; a float of any length is a float",
+    "connector/source/infer_schema.py": "at most nineteen digits, by a pattern; a float of any length is a float",
     "operations/console/entry_search.py": "at most nine digits, by a pattern",
     "connector/source/rows/text_forms.py": "at most six digits, by a pattern",
     "operations/journey/batches.py": OWN,
@@ -59,7 +59,7 @@ ALLOWED = {
 }
 for _path in (
     *(
-        "connector/source/rows/returned_page.py",
+        "connector/source/task/read_partition.py",
         "connector/shards/of_keys.py",
         "connector/deadletter/counts.py",
         "connector/deadletter/mover.py",
@@ -69,7 +69,6 @@ for _path in (
         "connector/source/rows/nested_json.py",
         "connector/source/task/fetcher.py",
         "connector/source/rows/columns.py",
-        "connector/source/rows/cast.py",
     ),
     *(
         "connector/deadletter/redrive_plan.py",

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from spark_streams.cli import main
-from spark_streams.connector.source.batch.infer_schema import InferredColumn
+from spark_streams.connector.source.infer_schema import InferredColumn
 from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.command import program
 from spark_streams.jobs.job import Job

@@ -80,7 +80,6 @@ CONNECTOR = {
 # Within the source: from entries and groups up to what Spark calls.
 SOURCE = [
     {
-        "archive_form",
         "commit_mark",
         "group_client",
         "limits",
@@ -91,7 +90,7 @@ SOURCE = [
     },
     {"group", "quota", "rows"},
     {"pending", "task"},
-    {"batch", "trigger"},
+    {"batch_plan", "infer_schema", "trigger"},
     {"query"},
     {"archive"},
     {"batch_reader", "stream_reader"},

@@ -184,7 +184,7 @@ def _batch_of(reply: bytes, schema: pa.Schema) -> Callable[[], object]:
 
     def work() -> object:
         page = decode_entries(memoryview(reply))
-        return columns.batch(page, page.count, "s")
+        return columns.batch(page, "s")
 
     return work
 

@@ -32,11 +32,11 @@ from pyspark.sql.types import (
 from spark_streams.connector.deadletter.envelope import MARK, text
 from spark_streams.connector.errors import SchemaError
 from spark_streams.connector.options.source_options import BatchSourceOptions
-from spark_streams.connector.source.archive.borders import history_tasks, plan_with_archive
 from spark_streams.connector.source.archive.files import ArchiveTable
-from spark_streams.connector.source.archive.rows import NO_GROUP, SeenIds, rows_beside, rows_of
-from spark_streams.connector.source.batch.infer_schema import InferredColumn, infer, sample
-from spark_streams.connector.source.batch.plan import Narrowing, narrowing_of, plan_tasks
+from spark_streams.connector.source.archive.history import history_tasks, plan_with_archive
+from spark_streams.connector.source.archive.rows import NO_GROUP, Rows, SeenIds, rows_beside, rows_of
+from spark_streams.connector.source.batch_plan import Narrowing, narrowing_of, plan_tasks
+from spark_streams.connector.source.infer_schema import InferredColumn, infer, sample
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.partitioning import Task
 from spark_streams.connector.source.rows.column_report import READ_MODES, ColumnReport, ColumnTally, ColumnWarnings
@@ -46,7 +46,6 @@ from spark_streams.connector.spark.arrow import rows_for_spark
 from spark_streams.connector.spark.data_source import DataSourceReader
 from spark_streams.connector.spark.worker import SameVersion
 from spark_streams.connector.wire.connection import Server
-from spark_streams.connector.wire.entry_page import EntryPage
 from spark_streams.connector.wire.session import Session
 
 if TYPE_CHECKING:
@@ -160,30 +159,27 @@ class BatchReader(SameVersion, DataSourceReader):
         tally = ColumnTally(self._columns)
 
         with tally.reporting(partition.warn):
-            for entries, rows, streams in self._pages(partition.task, partition.is_history):
-                decoded = self._columns.batch(entries, rows, streams)
-                tally.add(entries, rows, streams, decoded)
-                yield decoded.batch if self.form is None else decoded.batch.cast(self.form)
+            for streams, entries in self._pages(partition.task, partition.is_history):
+                batch = tally.batch(entries, streams).batch
+                yield batch if self.form is None else batch.cast(self.form)
 
-    def _pages(self, task: Task, is_history: bool) -> Iterator[tuple[EntryPage, int, str | pa.Array]]:
-        """Yield pages with their number of rows and the stream of all rows, or of each."""
+    def _pages(self, task: Task, is_history: bool) -> Iterator[Rows]:
+        """Yield the task's pages of entries."""
         if is_history:
             assert self._archive is not None
-            for streams, entries in rows_of(self._archive, task.ranges):
-                yield entries, entries.count, streams
+            yield from rows_of(self._archive, task.ranges)
             return
         seen = SeenIds()
         # The driver was connected, so the address is right: an unreachable server is waited for.
         with Session(self._options.address, "reading", is_known=True) as session:
             fetcher = Fetcher(session, NO_GROUP, task.parts, deliveries=False, limits=self._limits)
             for page in fetcher.pages():
-                if page.rows:
+                if page.entries.count:
                     if self._archive is not None:
                         seen.add(page)
-                    yield page.entries, page.rows, page.streams
+                    yield page.streams, page.entries
         if self._archive is not None:
-            for streams, entries in rows_beside(self._archive, task.ranges, seen.by_stream()):
-                yield entries, entries.count, streams
+            yield from rows_beside(self._archive, task.ranges, seen.by_stream())
 
 
 class PushingBatchReader(BatchReader):

@@ -20,7 +20,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.source.archive.borders import history_tasks
 from spark_streams.connector.source.archive.files import ArchiveTable
 from spark_streams.connector.source.archive.history import (
     END,
@@ -28,6 +27,7 @@ from spark_streams.connector.source.archive.history import (
     History,
     batch_ends,
     begin_history,
+    history_tasks,
     next_history,
     require_unread,
 )
@@ -201,9 +201,7 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
         with tally.reporting(partition.warn):
             for streams, entries in self._rows(partition):
                 deliveries = pa.nulls(entries.count, pa.int64()) if self._columns.wants_deliveries else None
-                decoded = self._columns.batch(entries, entries.count, streams, deliveries)
-                tally.add(entries, entries.count, streams, decoded)
-                yield decoded.batch
+                yield tally.batch(entries, streams, deliveries).batch
 
     def _rows(self, partition: HistoryPartition) -> Iterator[Rows]:
         task = partition.task

@@ -19,7 +19,7 @@ from spark_streams.connector.wire.connection import Server
 from spark_streams.jobs.arguments import MONITORING, PROGRAMS
 
 if TYPE_CHECKING:
-    from spark_streams.connector.source.batch.infer_schema import InferredColumn  # it needs Arrow
+    from spark_streams.connector.source.infer_schema import InferredColumn  # it needs Arrow
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 CONF = Path(__file__).parents[1] / "conf"
@@ -89,7 +89,7 @@ def columns_of(
     server: Server, stream: str, null_values: Collection[bytes] = (), share: float | None = None
 ) -> list[InferredColumn]:
     """Return the columns of a stream, from its oldest and newest entries. share: None: that of infer_schema."""
-    from spark_streams.connector.source.batch.infer_schema import SHARE, infer
+    from spark_streams.connector.source.infer_schema import SHARE, infer
 
     ends = [("XRANGE", stream, "-", "+"), ("XREVRANGE", stream, "+", "-")]
     replies = server.pipeline([(*end, "COUNT", _ENTRIES) for end in ends])

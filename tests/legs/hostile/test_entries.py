@@ -29,8 +29,8 @@ from spark_streams.connector.deadletter.redrive_plan import Decision, origins, p
 from spark_streams.connector.deadletter.transform import dead_letters_of
 from spark_streams.connector.keys import origin_of, read_retry_stream, returned_stream, slot_of
 from spark_streams.connector.shards.names import Shard
-from spark_streams.connector.source.batch.infer_schema import infer
-from spark_streams.connector.source.rows.returned_page import ReturnedPage
+from spark_streams.connector.source.infer_schema import infer
+from spark_streams.connector.source.task.read_partition import ReturnedPage
 from spark_streams.connector.wire.entry_page import decode_entries, decode_replies
 from tests.legs.hostile.entries import Soak
 from tests.legs.hostile.stranger import HUGE, Stranger

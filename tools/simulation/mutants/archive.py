@@ -7,7 +7,7 @@ from tools.simulation.mutants.mutant import Mutant
 ARCHIVE = (
     Mutant(
         "archive-ends-behind-the-first-entry",
-        "connector/source/batch/plan.py",
+        "connector/source/batch_plan.py",
         "return self.generated if self.first is None else self.first.previous()",
         "return self.generated if self.first is None else self.first",
         "The first entry of a stream is read from the archive, too.",
@@ -28,14 +28,14 @@ ARCHIVE = (
     ),
     Mutant(
         "archive-begins-again-with-each-batch",
-        "connector/source/archive/borders.py",
+        "connector/source/archive/history.py",
         "for part in _range(stream, max(after, begin), min(last, end))",
         "for part in _range(stream, begin, min(last, end))",
         "Each batch begins at the start of the archive.",
     ),
     Mutant(
         "archive-has-no-end",
-        "connector/source/archive/borders.py",
+        "connector/source/archive/history.py",
         "for part in _range(stream, max(after, begin), min(last, end))",
         "for part in _range(stream, max(after, begin), end)",
         "Each batch reads all that remains in the archive.",

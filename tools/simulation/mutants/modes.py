@@ -141,8 +141,8 @@ MODES = (
     Mutant(
         "a-record-goes-with-its-option",
         "connector/source/pending/poison_batch.py",
-        "state = state.released() if self._max_deaths is None else state",
-        "state = state.without_streams(state.streams) if self._max_deaths is None else state",
+        "state = state.released() if self.max_deaths is None else state",
+        "state = state.without_streams(state.streams) if self.max_deaths is None else state",
         "Without maxDeliveries, the sink does not learn that entries of a batch were set aside.",
     ),
     Mutant(

@@ -302,7 +302,7 @@ TRIGGER = (
     Mutant(
         "task-misses-nothing",
         "connector/source/task/read_partition.py",
-        "if count >= whole.count:",
+        "if missing <= 0:",
         "if True:",
         "A task does not notice that entries of its range are missing.",
     ),

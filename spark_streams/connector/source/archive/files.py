@@ -10,7 +10,7 @@ import datetime
 import importlib.util
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -42,11 +42,9 @@ Matches = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class ArchiveFile:
-    """A data file. size: bytes; day: its first millisecond, None if its rows have no date."""
-
     path: str
-    size: int
-    day: int | None
+    size: int  # bytes
+    day: int | None  # its first millisecond, None if its rows have no date
 
     @property
     def lowest(self) -> int:
@@ -184,11 +182,10 @@ def open_parquet(opened: pa.NativeFile, path: str) -> pq.ParquetFile:
 
 @dataclass(frozen=True)
 class IdBounds:
-    """Bounds of a row group by its statistics, None: unknown. streams: first and last name; lowest, highest:
-    milliseconds."""
+    """Bounds of a row group by its statistics, None: unknown."""
 
-    streams: tuple[str, str] | None
-    lowest: int | None
+    streams: tuple[str, str] | None  # first and last name
+    lowest: int | None  # milliseconds
     highest: int | None
 
     def may_hold(self, stream: str, after: StreamId, last: StreamId = MAX_ID) -> bool:
@@ -235,22 +232,21 @@ def highest_ids(
     archive: ArchiveTable, above: Mapping[str, StreamId], matches: Matches | None = None
 ) -> dict[str, StreamId]:
     """Return the highest archived ID of each of these streams that has one above the given ID, and of each other stream
-    that `matches`. A stream that was created again, or restored to an older state, has given lower IDs: only the
-    archive tells how far its entries reach. Raises ArchiveError."""
+    that `matches`. Only the archive tells it of a stream that was created again. Raises ArchiveError."""
     return retrying(lambda: _HighestIds(above, matches).read(archive), archive)
 
 
+@dataclass(frozen=True)
 class _HighestIds:
-    """The highest IDs that were found by now; above, matches: see highest_ids."""
+    """See highest_ids."""
 
-    def __init__(self, above: Mapping[str, StreamId], matches: Matches | None) -> None:
-        self._above = above
-        self._matches = matches
-        self._highest: dict[str, StreamId] = {}
+    above: Mapping[str, StreamId]
+    matches: Matches | None
+    highest: dict[str, StreamId] = field(default_factory=dict)  # that were found by now
 
     def read(self, archive: ArchiveTable) -> dict[str, StreamId]:
         """Read the row groups that may have higher IDs, the newest files first."""
-        after = MIN_ID if self._matches is not None else min(self._above.values(), default=MAX_ID)
+        after = MIN_ID if self.matches is not None else min(self.above.values(), default=MAX_ID)
         store, _root = archive.store()
         for source in reversed(archive.files(after, MAX_ID)):
             with store.open_input_file(source.path) as opened:
@@ -258,25 +254,25 @@ class _HighestIds:
                 for number in range(file.num_row_groups):
                     if self._may_rise(id_bounds(file, number, source)):
                         self._add(_ids_of_group(file, number))
-        return self._highest
+        return self.highest
 
     def _may_rise(self, bounds: IdBounds) -> bool:
         """Whether a row group with these bounds may raise an ID. Only one stream of many is known by its bounds."""
         if bounds.streams is None or bounds.streams[0] != bounds.streams[1]:
-            return self._matches is not None or any(bounds.may_hold(name, after) for name, after in self._above.items())
+            return self.matches is not None or any(bounds.may_hold(name, after) for name, after in self.above.items())
         stream = bounds.streams[0]
         return self._is_named(stream) and bounds.may_hold(stream, self._lowest(stream))
 
     def _add(self, ids: Mapping[str, StreamId]) -> None:
         for stream, entry_id in ids.items():
             if self._is_named(stream) and entry_id > self._lowest(stream):
-                self._highest[stream] = entry_id
+                self.highest[stream] = entry_id
 
     def _is_named(self, stream: str) -> bool:
-        return stream in self._above or (self._matches is not None and self._matches(stream))
+        return stream in self.above or (self.matches is not None and self.matches(stream))
 
     def _lowest(self, stream: str) -> StreamId:
-        return max(self._above.get(stream, MIN_ID), self._highest.get(stream, MIN_ID))
+        return max(self.above.get(stream, MIN_ID), self.highest.get(stream, MIN_ID))
 
 
 def _ids_of_group(file: pq.ParquetFile, number: int) -> dict[str, StreamId]:

@@ -1,16 +1,17 @@
-"""What a new query reads from the archive before it reads its streams, and where its batches end.
+"""Where the archive ends and a stream begins: the tasks of a batch read of both, and the batches of a new query.
 
-The streams are asked for the borders (borders.py) after the query's group was created. From then on no entry that the
-group needs is trimmed, so the group delivers the entries above `until`. What only the archive has is read in batches by
-ID. The few entries that may be missing between those of the stream are the last batch.
+A query asks for the borders after its group was created. From then on no entry that the group needs is trimmed, so it
+delivers those above `until`. What only the archive has is read in batches by ID, and the gaps of the stream last.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,34 +23,155 @@ from spark_streams.base.pattern import matches
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import ArchiveError, GroupExistsError, OffsetError
 from spark_streams.connector.keys import is_product_key
-from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.source.archive.borders import Bounds
-from spark_streams.connector.source.archive.files import KEYS, ArchiveTable, highest_ids, id_parts
+from spark_streams.connector.options.source_options import BatchSourceOptions, SourceOptions
+from spark_streams.connector.source.archive.files import DAY, KEYS, ArchiveFile, ArchiveTable, highest_ids, id_parts
 from spark_streams.connector.source.archive.rows import first_row_group, in_order
-from spark_streams.connector.source.batch.plan import fetch_heads
+from spark_streams.connector.source.batch_plan import (
+    Narrowing,
+    StreamHead,
+    fetch_heads,
+    fetch_inputs,
+    position_of,
+    tasks_within,
+)
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.account import count_read
 from spark_streams.connector.source.group.group_changes import GroupChange, change_groups
 from spark_streams.connector.source.group.snapshot import GroupState, fetch_marks, fetch_state, missing
 from spark_streams.connector.source.group_client import GroupClient
+from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Offset, Range
+from spark_streams.connector.source.partitioning import ALL, Part, Task
 from spark_streams.connector.source.quota import BatchQuota
+from spark_streams.connector.source.stream_names import with_shards
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.xinfo import StreamState
 
+_TASK_BYTES = 128_000_000
 _PAGE = 1_000  # entries
+
+
+# -- borders -----------------------------------------------------------------------------------------------------------
+#     archive  ████████████████████ · █ ·                  entries that the job `archive` has written
+#     stream                        █ · █ █                entries that the stream has
+#              after            border   until
+#     archive  ████████████████████ · █ · ████████████     the stream was created again, or restored to an older state
+#     stream                        █ · █
+#              after            border until  archived
+
+
+class Bounds(NamedTuple):
+    """Borders of one stream, as drawn above."""
+
+    after: StreamId  # where the read begins
+    border: StreamId  # up to here entries were trimmed; above it some may be, too, also between others (XTRIM … ACKED)
+    until: StreamId  # the last ID that the stream has given
+    archived: StreamId = MIN_ID  # the archive's last ID if the stream has lost it, else below `until`
+
+    def trimmed(self, stream: str, after: StreamId, last: StreamId) -> list[Range]:
+        """Return the ranges with after < ID ≤ last of which only the archive has entries."""
+        return [
+            part
+            for begin, end in ((self.after, self.border), (max(self.after, self.until), self.archived))
+            for part in _range(stream, max(after, begin), min(last, end))
+        ]
+
+    def to_json(self) -> list[str]:
+        return [str(entry_id) for entry_id in (self if self.archived > self.until else self[:3])]
+
+
+def _range(stream: str, after: StreamId, last: StreamId) -> list[Range]:
+    return [Range(stream, after, last, 1)] if after < last else []
+
+
+def plan_with_archive(
+    server: Server, options: BatchSourceOptions, narrowing: Narrowing, limits: Limits = LIMITS
+) -> tuple[list[Task], list[Range]]:
+    """Return what each task reads from the stream and its archive, and the ranges that are in the archive only.
+
+    Tasks of the first kind read the archive after the stream, up to the last ID that the stream has given. Raises as
+    `plan_tasks`, except for a missing stream of which the archive has entries, and ArchiveError.
+    """
+    options = with_shards(server, options)
+    heads, archived = _fetch_with_archive(server, options, narrowing)
+    history: list[Range] = []
+    for stream, head in heads.items():
+        after = max(position_of(options.starting_offsets, stream), narrowing.after)
+        last = min(position_of(options.ending_offsets, stream), narrowing.last)
+        bounds = Bounds(after, head.border, head.generated, archived.get(stream, MIN_ID))
+        history += bounds.trimmed(stream, after, last)
+    with_removed = {
+        stream: head if head.last is None else replace(head, last=max(head.last, head.generated))
+        for stream, head in heads.items()
+    }
+    return tasks_within(server, options, narrowing, with_removed, limits), history
+
+
+def _fetch_with_archive(
+    server: Server, options: BatchSourceOptions, narrowing: Narrowing
+) -> tuple[dict[str, StreamHead], dict[str, StreamId]]:
+    """Return the streams to read, and the archive's highest ID of those that have lost it."""
+    assert options.archive_path is not None
+    archive, is_pattern = ArchiveTable(options.archive_path), options.streams is None
+    is_input = partial(_is_input, options.pattern, narrowing) if is_pattern else None
+    inputs = fetch_inputs(server, options, narrowing, must_exist=False)
+    generated = {stream: head.generated for stream, head in inputs.items()}
+    archived = highest_ids(archive, generated, is_input)
+    # The streams are asked again: the archive may have an entry that a stream was given after the first time.
+    heads = fetch_heads(server, [stream for stream in inputs if stream not in archived], must_exist=not is_pattern)
+    others = fetch_heads(server, list(archived), must_exist=False)
+    # A stream with entries that matches and is no input holds dead letters.
+    return heads | {s: head for s, head in others.items() if s in inputs or head.first is None}, archived
+
+
+def _is_input(pattern: str, narrowing: Narrowing, stream: str) -> bool:
+    return not is_product_key(stream) and matches(pattern, stream) and bool(narrowing.among([stream]))
+
+
+def history_tasks(archive: ArchiveTable, ranges: Sequence[Range], at_least: int) -> list[Task]:
+    """Return tasks that together read the ranges. at_least: tasks, if the files are large enough."""
+    if not ranges:
+        archive.store()  # a wrong path is an error, also while nothing is read from it
+        return []
+    files = archive.files(min(part.after for part in ranges), max(part.last for part in ranges))
+    if not files:
+        return []
+    task_bytes = max(1, min(_TASK_BYTES, sum(file.size for file in files) // at_least))
+    return cut_by_date(files, ranges, task_bytes)
+
+
+def cut_by_date(files: Iterable[ArchiveFile], ranges: Sequence[Range], task_bytes: int) -> list[Task]:
+    """Return tasks of about `task_bytes` bytes of files. They touch and cover all IDs of the ranges. Pure."""
+    sizes = Counter[int]()
+    for file in files:
+        if file.day is not None:
+            sizes[file.day] += file.size
+    borders: list[int] = []  # milliseconds at which a task begins
+    filled = 0
+    for day, size in sorted(sizes.items()):
+        if filled and filled + size > task_bytes:
+            borders.append(day)
+            filled = 0
+        pieces = max(1, round(size / task_bytes))
+        borders += [day + DAY * piece // pieces for piece in range(1, pieces)]
+        filled = filled + size if pieces == 1 else size // pieces
+    ends = [MIN_ID, *(StreamId(border, 0).previous() for border in borders if border > 0), MAX_ID]
+    tasks = []
+    for after, last in itertools.pairwise(ends):
+        parts = [replace(part, after=max(part.after, after), last=min(part.last, last)) for part in ranges]
+        if kept := [part for part in parts if not part.is_empty]:
+            tasks.append(Task(tuple(Part(part, ALL) for part in kept)))
+    return tasks
 
 
 # -- position ----------------------------------------------------------------------------------------------------------
 
 
 class Cut(NamedTuple):
-    """Place between two archived entries, which are in the order of their IDs, and of their streams if the IDs are
-    equal. It is behind the entries up to `id`; at `id` itself only behind those of streams up to `stream`, None: all.
-    """
+    """Place between two archived entries, which are in the order of their IDs, and of their streams."""
 
-    id: StreamId
-    stream: str | None = None
+    id: StreamId  # it is behind the entries up to here
+    stream: str | None = None  # of the entries with this ID only behind those of streams up to this one, None: all
 
     def last_id_of(self, stream: str) -> StreamId:
         """Return the last ID of a stream that is before the cut."""
@@ -62,11 +184,10 @@ BEGIN, END = Cut(MIN_ID), Cut(MAX_ID)
 
 @dataclass(frozen=True)
 class History:
-    """How far a query has read the archive. read: before this cut, END: everything; bounds: by stream, None: the query
-    has not begun."""
+    """How far a query has read the archive."""
 
-    read: Cut = BEGIN
-    bounds: Mapping[str, Bounds] | None = None
+    read: Cut = BEGIN  # END: everything is read
+    bounds: Mapping[str, Bounds] | None = None  # by stream, None: the query has not begun
 
     @classmethod
     def from_json(cls, value: Mapping[str, Json]) -> History:
@@ -80,7 +201,6 @@ class History:
             raise OffsetError(f"the history {value!r} of the checkpoint's offset cannot be read: {error}") from None
 
     def to_json(self) -> dict[str, object]:
-        """Return the JSON form; empty if the query has not begun."""
         if self.bounds is None:
             return {}
         streams = {stream: bounds.to_json() for stream, bounds in sorted(self.bounds.items())}
@@ -93,7 +213,6 @@ class History:
         return [stream for stream, ids in (self.bounds or {}).items() if ids.until > MIN_ID]
 
     def trimmed(self, after: Cut, last: Cut) -> list[Range]:
-        """Return the ranges between two cuts of which only the archive has entries."""
         return [
             part
             for stream, bounds in (self.bounds or {}).items()
@@ -102,11 +221,13 @@ class History:
 
     def removed(self) -> list[Range]:
         """Return the ranges of which the streams may lack a few entries."""
-        return [part for stream, bounds in (self.bounds or {}).items() for part in bounds.removed(stream)]
+        of = (self.bounds or {}).items()
+        return [part for stream, to in of for part in _range(stream, max(to.after, to.border), to.until)]
 
     def lost(self) -> list[Range]:
         """Return the ranges above the last ID of streams that are behind the archive."""
-        return [part for stream, bounds in (self.bounds or {}).items() for part in bounds.lost(stream)]
+        of = (self.bounds or {}).items()
+        return [part for stream, to in of for part in _range(stream, max(to.after, to.until), to.archived)]
 
 
 # -- begin -------------------------------------------------------------------------------------------------------------
@@ -115,7 +236,7 @@ class History:
 def begin_history(
     client: GroupClient, streams: Sequence[str], archive: ArchiveTable, options: SourceOptions, begin: Offset
 ) -> History:
-    """Return the history of a query whose groups exist now on these streams. begin: its first offset.
+    """Return the history of a query whose groups exist on these streams. begin: its first offset.
 
     Raises GroupExistsError if the streams have entries between the start and a group's position: neither the archive
     nor the group would give them to the query. Raises GroupMissingError, ArchiveError, ServerError.
@@ -128,7 +249,8 @@ def begin_history(
     _begin_groups(client, begin, afters, states, groups)
     # The archive is read between the two: what it has above the second is not what the stream has given meanwhile.
     heads = fetch_heads(server, list(afters), must_exist=False)
-    archived = _archived(archive, options, {stream: head.generated for stream, head in heads.items()})
+    is_input = None if options.streams_pattern is None else partial(_is_input, options.streams_pattern, Narrowing())
+    archived = highest_ids(archive, {stream: head.generated for stream, head in heads.items()}, is_input)
     heads = fetch_heads(server, list(afters), must_exist=False)
     bounds = {}
     for stream, after in afters.items():
@@ -137,13 +259,6 @@ def begin_history(
     for stream, after in _archived_only(server, options, archived.keys() - groups.keys()).items():
         bounds[stream] = Bounds(after, MIN_ID, MIN_ID, archived[stream])
     return History(BEGIN, bounds)
-
-
-def _archived(archive: ArchiveTable, options: SourceOptions, generated: Mapping[str, StreamId]) -> dict[str, StreamId]:
-    pattern = options.streams_pattern
-    if pattern is None:
-        return highest_ids(archive, generated)
-    return highest_ids(archive, generated, lambda name: not is_product_key(name) and matches(pattern, name))
 
 
 def _archived_only(server: Server, options: SourceOptions, streams: Iterable[str]) -> dict[str, StreamId]:
@@ -166,10 +281,8 @@ def _begin_groups(
     groups: Mapping[str, GroupState | None],
 ) -> None:
     """Raise GroupExistsError if a group has passed an entry that its stream still has. Otherwise write the marks of a
-    query that has committed nothing.
-
-    Such a mark proves that the entries which are pending for the query's consumer were reserved by a run of this query
-    that was killed before its first offset was logged: this run reads them."""
+    query that has committed nothing: entries that are pending below them were reserved by a run of this query that was
+    killed before its first offset was logged."""
     saved = fetch_marks(client, list(afters))
     positions, begun = {}, set[str]()
     for stream, group in groups.items():
@@ -244,8 +357,7 @@ def next_history(archive: ArchiveTable, history: History, ends: Iterator[Cut]) -
 
 
 def batch_ends(archive: ArchiveTable, ranges: Sequence[Range], quota: BatchQuota) -> Iterator[Cut]:
-    """Yield where batches that the quota admits end. Entries of several streams are taken in the order of their IDs,
-    and of the streams' names if IDs are equal: no two batches end at the same place. Raises ArchiveError."""
+    """Yield where batches that the quota admits end, no two at the same place. Raises ArchiveError."""
     last = Cut(max((part.last for part in ranges), default=MIN_ID))
     quota = _without_bytes(archive, ranges, quota)
     if all(quota.limit_of(part.stream) is None for part in ranges):

@@ -19,17 +19,16 @@ from pyarrow import fs
 
 from spark_streams.base.ids import U64_MAX, StreamId
 from spark_streams.connector.errors import ArchiveError
+from spark_streams.connector.source.archive import HEX
 from spark_streams.connector.source.archive.files import (
     COLUMNS,
     KEYS,
-    ArchiveFile,
     ArchiveTable,
     id_bounds,
     id_parts,
     open_parquet,
     retrying,
 )
-from spark_streams.connector.source.archive_form import HEX
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
@@ -41,10 +40,6 @@ from spark_streams.connector.wire.session import Session
 
 _PAGE = 10_000  # rows
 NO_GROUP = Membership("", "")  # reading ranges needs no group
-
-
-# -- pages of entries --------------------------------------------------------------------------------------------------
-# Pure: Arrow in and out.
 
 
 class ArchivePage(EntryPage):
@@ -93,7 +88,7 @@ def _without_hex(offsets: pa.Array, names: pa.Array, values: pa.Array) -> tuple[
     return column.offsets, column.keys, column.items
 
 
-Rows = tuple[pa.Array, ArchivePage]  # the stream of each entry, and the entries
+Rows = tuple[str | pa.Array, EntryPage]  # the stream of all entries or of each, and the entries
 
 
 # -- rows of ranges ----------------------------------------------------------------------------------------------------
@@ -235,7 +230,7 @@ class RowGroup:
 
     path: str  # of its file
     metadata: pq.FileMetaData  # of its file
-    number: int
+    number: int  # in its file
     lowest: int  # milliseconds that none of its IDs is below
 
     @property
@@ -268,48 +263,40 @@ def _row_groups(
 
 
 def _groups_of_day(archive: ArchiveTable, store: fs.FileSystem, day: int, ranges: Sequence[Range]) -> list[RowGroup]:
-    """Return the row groups of files of this day that may have an entry of the ranges, by their lowest IDs."""
+    """Return the row groups of files of this day that may have an entry of the ranges by their statistics, by their
+    lowest IDs."""
     groups = []
-    for file in archive.files(StreamId(day, 0), StreamId(day, U64_MAX)):
-        if file.lowest == day:
-            with store.open_input_file(file.path) as opened:
-                groups += _groups(open_parquet(opened, file.path), file, ranges)
+    for source in archive.files(StreamId(day, 0), StreamId(day, U64_MAX)):
+        if source.lowest != day:
+            continue
+        with store.open_input_file(source.path) as opened:
+            file = open_parquet(opened, source.path)
+            for number in range(file.num_row_groups):
+                bounds = id_bounds(file, number, source)
+                if any(bounds.may_hold(part.stream, part.after, part.last) for part in ranges):
+                    lowest = source.lowest if bounds.lowest is None else bounds.lowest
+                    groups.append(RowGroup(source.path, file.metadata, number, lowest))
     return sorted(groups, key=lambda group: (group.lowest, group.path, group.number))
 
 
-def _groups(file: pq.ParquetFile, source: ArchiveFile, ranges: Sequence[Range]) -> list[RowGroup]:
-    """Return the row groups that may have an entry of the ranges, by their statistics."""
-    groups = []
-    for number in range(file.num_row_groups):
-        bounds = id_bounds(file, number, source)
-        if any(bounds.may_hold(part.stream, part.after, part.last) for part in ranges):
-            lowest = source.lowest if bounds.lowest is None else bounds.lowest
-            groups.append(RowGroup(source.path, file.metadata, number, lowest))
-    return groups
-
-
 # -- read from streams -------------------------------------------------------------------------------------------------
-# IDs of the entries that a task has read from streams: rows of the archive with these IDs are not read again.
 
 
 class SeenIds:
-    """IDs (binary) by stream."""
+    """IDs (binary), by stream, of the entries that a task has read from streams. The archive's are not read again."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[pa.Array]] = {}
 
     def add(self, page: FetchedPage) -> None:
-        """Add the IDs of a page."""
-        ids = page.entries.ids().slice(0, page.rows)
+        ids = page.entries.ids()
         if isinstance(page.streams, str):
             self._parts.setdefault(page.streams, []).append(ids)
             return
-        streams = page.streams.slice(0, page.rows)
-        for stream in pc.unique(streams).to_pylist():
-            self._parts.setdefault(stream, []).append(ids.filter(pc.equal(streams, stream)))
+        for stream in pc.unique(page.streams).to_pylist():
+            self._parts.setdefault(stream, []).append(ids.filter(pc.equal(page.streams, stream)))
 
     def by_stream(self) -> Mapping[str, pa.Array]:
-        """Return the IDs of each stream."""
         return {stream: pa.concat_arrays(parts) for stream, parts in self._parts.items()}
 
 
@@ -317,6 +304,6 @@ def read_ids(session: Session, parts: Sequence[Part], limits: Limits = LIMITS) -
     """Return the IDs of the entries that the streams have of these parts."""
     seen = SeenIds()
     for page in Fetcher(session, NO_GROUP, parts, deliveries=False, limits=limits).pages():
-        if page.rows:
+        if page.entries.count:
             seen.add(page)
     return seen.by_stream()

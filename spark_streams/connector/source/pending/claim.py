@@ -3,25 +3,21 @@
     → WATCH lease   GET lease   XPENDING … IDLE     a page of one consumer, which is no running query
     → MULTI   XCLAIM … JUSTID   EXEC                nil: a query has begun as this consumer
 
-Claimed entries become pending for the query's own consumer. Those at or below its position are old entries, like
-entries that another client hands over: the next batch takes them. Those above it are taken like reserved entries. So a
-run that dies between a claim and its offset loses no entry and reads none twice. Only a report is missing then: of
-entries that were deleted before the claim, which XCLAIM drops.
+Claimed entries become pending for the query's own consumer. Those at or below its position are old entries: the next
+batch takes them. Those above it are taken like reserved entries. So a run that dies between a claim and its offset
+loses no entry and reads none twice. Only a report is missing then: of entries that were deleted before the claim.
 
 Released entries (XNACK, Redis 8.8) belong to no consumer: every query of the group takes them at once, with or without
-claimIdle. XNACK FATAL marks an entry that must not be read again. It becomes a dead letter, or stays pending if the
-query has no dead-letter stream.
-
-An entry that was delivered `maxDeliveries` times, by the server's counter, is dead. A claim counts as a delivery,
-unless it takes entries from another query: queries that die of an outage would pass an entry on until it is dead.
-source.pending.poison_batch finds entries that kill queries. Reading counts no delivery (FACTS R8).
+claimIdle. An entry is dead if it is marked by XNACK FATAL, or was delivered `maxDeliveries` times. A claim counts as a
+delivery, unless it takes entries from another query: queries that die of an outage would pass an entry on until it is
+dead.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -58,8 +54,6 @@ _FIRST_PAGE = 20  # entries of the first page of dead letters; their sizes deter
 
 @dataclass(frozen=True)
 class Holder:
-    """Holder of entries to claim."""
-
     consumer: str | None  # None: the entries were released
     idle: int  # milliseconds since the last delivery of an entry, at least
     counts: bool = True  # a claim counts as a delivery
@@ -70,40 +64,30 @@ class Holder:
         return ("XPENDING", stream, member.group, "IDLE", self.idle, bytes(start), "+", count, *name)
 
 
+@dataclass(frozen=True)
 class Claims:
-    """The claims of one query."""
-
-    def __init__(
-        self,
-        options: SourceOptions,
-        stream_set: StreamSet,
-        losses: DataLoss,
-        counters: RunCounters,
-        dead_letters: DeadLetterWriter,  # of entries that were delivered too often or are fatal
-        limits: Limits,
-    ) -> None:
-        self._idle = options.claim_idle
-        self._max_deliveries = options.max_deliveries
-        self._stream_set = stream_set
-        self._losses = losses
-        self._counters = counters
-        self._dead_letters = None if options.dead_letter_stream is None else dead_letters
-        self._limits = limits
-        self._reported_fatal: set[tuple[str, StreamId, int]] = set()
+    options: SourceOptions  # claimIdle, maxDeliveries, deadLetterStream
+    stream_set: StreamSet  # which queries run
+    losses: DataLoss  # of entries that were deleted before the claim
+    counters: RunCounters  # claimed entries
+    dead_letters: DeadLetterWriter  # of entries that were delivered too often or are fatal
+    limits: Limits  # size of a page
+    reported_fatal: set[tuple[str, StreamId, int]] = field(default_factory=set)  # stream, first ID and number
 
     @property
     def _member(self) -> Membership:
-        return self._stream_set.member
+        return self.stream_set.member
 
     def holders(self, server: Server, groups: Mapping[str, GroupState]) -> dict[str, list[Holder]]:
         """Return the holders of entries to claim, per stream, released entries first. Raises ServerError."""
         released = [stream for stream, group in groups.items() if group.released]
         holders = {stream: [Holder(None, RELEASED_IDLE)] for stream in self._with_released(server, released)}
-        if self._idle is not None:
+        idle = self.options.claim_idle
+        if idle is not None:
             for stream, name in self._dead_consumers(server, groups):
                 key = committed_key(stream, self._member.group, name)
                 is_query = server.execute("GET", key) is not None
-                holders.setdefault(stream, []).append(Holder(name, self._idle, counts=not is_query))
+                holders.setdefault(stream, []).append(Holder(name, idle, counts=not is_query))
         return holders
 
     def _with_released(self, server: Server, streams: Sequence[str]) -> list[str]:
@@ -118,7 +102,7 @@ class Claims:
         ]
         if not candidates:
             return []
-        alive = self._stream_set.live(server, [(stream, other.name) for stream, other in candidates])
+        alive = self.stream_set.live(server, [(stream, other.name) for stream, other in candidates])
         return [(stream, other.name) for stream, other in candidates if (stream, other.name) not in alive]
 
     def claim(self, server: Server, holders: Mapping[str, Sequence[Holder]], quota: BatchQuota) -> list[str]:
@@ -142,9 +126,9 @@ class Claims:
                     first = StreamId.parse(texts_of(requested_ids[0])[0].as_py())
                     finding = Finding(Kind.ENTRIES_LOST, stream, above=first.previous(), lost=deleted)
                     detail = f"that other consumers of group {self._member.group!r} had left pending or released"
-                    self._losses.report(replace(finding, detail=detail))
+                    self.losses.report(replace(finding, detail=detail))
             if gained > 0:
-                self._counters.entries(CLAIMED)[stream] += gained
+                self.counters.entries(CLAIMED)[stream] += gained
                 claimed.append(stream)
                 quota = quota.without({stream: gained})
         return claimed
@@ -152,7 +136,7 @@ class Claims:
     def _claim_from(self, server: Server, stream: str, holder: Holder, quota: BatchQuota) -> tuple[list[bytes], int]:
         """Claim from one holder, page by page. Return the IDs of the requested entries (as `PendingPage.ids`), and
         their number."""
-        member, limits = self._member, self._limits
+        member, limits = self._member, self.limits
         ids: list[bytes] = []
         limit = quota.limit_of(stream)
         requested, start = 0, MIN_ID
@@ -161,7 +145,7 @@ class Claims:
             if self._runs_again(server, stream, holder):
                 break
             page = pending_page(server, stream, holder.xpending(member, stream, start, page_size))
-            dead_groups, living = _separate_dead(stream, holder, page, self._max_deliveries)
+            dead_groups, living = _separate_dead(stream, holder, page, self.options.max_deliveries)
             # Also without a command: EXEC ends the watch.
             if transact(server.connection_for(stream), _claims(member, stream, holder, living)) is None:
                 break  # a query has begun as this consumer
@@ -171,10 +155,10 @@ class Claims:
                 ids.append(living.ids)
                 requested += living.count
             for dead in dead_groups:
-                if self._dead_letters is None:
+                if self.options.dead_letter_stream is None:
                     self._warn_of_fatal(dead)
                 else:
-                    self._dead_letters.write(server, dead)
+                    self.dead_letters.write(server, dead)
             if page.count < page_size or page.last == MAX_ID:
                 break
             start = page.last.next()
@@ -187,7 +171,7 @@ class Claims:
             return False
         node = server.connection_for(stream)
         node.execute("WATCH", lease_key(stream, self._member.group, holder.consumer))
-        runs = bool(self._stream_set.live(server, [(stream, holder.consumer)]))
+        runs = bool(self.stream_set.live(server, [(stream, holder.consumer)]))
         if runs:
             node.execute("UNWATCH")
         return runs
@@ -195,10 +179,9 @@ class Claims:
     def _warn_of_fatal(self, dead: DeadEntries) -> None:
         """Log once that fatal entries stay pending because the query has no dead-letter stream."""
         stream, ids = dead.stream, dead.ids
-        warning_key = (stream, ids[0], len(ids))
-        if warning_key in self._reported_fatal:
+        if (stream, ids[0], len(ids)) in self.reported_fatal:
             return
-        self._reported_fatal.add(warning_key)
+        self.reported_fatal.add((stream, ids[0], len(ids)))
         group = self._member.group
         _log.warning(
             "stream %r: %d entries of group %r, from %s on, are marked as fatal (XNACK FATAL), and this query has no "
@@ -209,7 +192,7 @@ class Claims:
 
     def _count_pending(self, server: Server, stream: str) -> int:
         """Return how many entries are pending for the query. Raises GroupMissingError, DataLossError."""
-        return read_group_now(GroupClient(server, self._member, self._limits), stream).ours
+        return read_group_now(GroupClient(server, self._member, self.limits), stream).ours
 
     def _count_deleted(self, server: Server, stream: str, requested_ids: Sequence[bytes]) -> int:
         """Return how many entries that a claim requested are no longer in the stream: XCLAIM drops those from the
@@ -217,7 +200,7 @@ class Claims:
         ids = texts_of(b"".join(requested_ids))
         first, last = StreamId.parse(ids[0].as_py()), StreamId.parse(ids[-1].as_py())
         between = Range(stream, min(first, last).previous(), max(first, last))
-        held = pending_ids(GroupClient(server, self._member, self._limits), [between], self._limits.claim_page)
+        held = pending_ids(GroupClient(server, self._member, self.limits), [between], self.limits.claim_page)
         held_ids = texts_of(b"".join([ids for _, ids in held]))
         missing = ids.filter(pc.invert(pc.is_in(ids, value_set=held_ids))).to_pylist()
         return count_missing(server, stream, missing)
@@ -275,52 +258,42 @@ def _claims(member: Membership, stream: str, holder: Holder, page: PendingPage) 
 
 
 # -- dead letters ------------------------------------------------------------------------------------------------------
-# Of entries that were delivered too often without being acknowledged, are fatal, or kill the query (poison_batch).
 
 
 @dataclass(frozen=True)
 class DeadEntries:
-    """Entries of one stream that become dead letters."""
+    """Entries of one stream that become dead letters: delivered too often, fatal, or they kill the query."""
 
-    stream: str
+    stream: str  # that has them
     consumer: str | None  # that the entries are pending for, None: they were released (XNACK)
-    ids: Sequence[StreamId]
+    ids: Sequence[StreamId]  # of the entries
     deliveries: Sequence[int]  # of each entry
     # Of the dead letters:
     stage: str = "claim"
-    reason: str = "deliveries"
-    error: str = ""
-    message: str = ""
+    reason: str = "deliveries"  # a word
+    error: str = ""  # class of the error, if it is known
+    message: str = ""  # empty: the number of deliveries
 
 
+@dataclass(frozen=True)
 class DeadLetterWriter:
-    """The dead letters that the driver of one query writes."""
-
-    def __init__(
-        self,
-        options: SourceOptions,
-        losses: DataLoss,
-        counters: RunCounters,
-        limits: Limits,
-        written: Callable[[Server, str], None],  # called after those of a stream
-    ) -> None:
-        self._group, self._to = options.group, options.dead_letter_stream
-        self._losses = losses
-        self._counters = counters
-        self._limits = limits.dead_letters
-        self._written = written
+    options: SourceOptions  # group and deadLetterStream
+    losses: DataLoss  # of entries that were deleted before
+    counters: RunCounters  # dead letters
+    limits: Limits  # of dead letters
+    written: Callable[[Server, str], None]  # called after those of a stream
 
     def write(self, server: Server, dead: DeadEntries) -> None:
-        """Write entries to the dead-letter stream, and count them."""
-        assert self._to is not None  # maxDeliveries needs it
-        posted, deleted = dead_letter(server, self._group, dead, self._to, self._limits)
-        self._written(server, dead.stream)
-        self._counters.entries(DEAD)[origin_of(dead.stream)] += posted
+        group, to = self.options.group, self.options.dead_letter_stream
+        assert to is not None  # maxDeliveries needs it
+        posted, deleted = dead_letter(server, group, dead, to, self.limits.dead_letters)
+        self.written(server, dead.stream)
+        self.counters.entries(DEAD)[origin_of(dead.stream)] += posted
         if deleted:
             above = min(dead.ids).previous()
             finding = Finding(Kind.ENTRIES_LOST, dead.stream, above=above, lost=deleted, is_harmless=True)
             # They cannot become dead letters any more, and are acknowledged.
-            self._losses.report(replace(finding, detail="before they became dead letters"))
+            self.losses.report(replace(finding, detail="before they became dead letters"))
 
 
 def dead_letter(

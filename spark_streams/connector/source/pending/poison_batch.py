@@ -8,9 +8,8 @@ many runs have planned a batch without committing it (poison_record.py):
     the next batches               a piece each, and new entries in between; a piece that dies is cut in turn
     an entry has died too often    SET of its end · dead letter and XACK
 
-Nothing is moved: the entries of a piece stay pending for the query's consumer. A batch is only acknowledged if the
-record says that its entries were read (`has_read`), so a lost record means that entries are read again, and never that
-they are acknowledged unread. Other entries below the query's position are read around the pieces.
+The entries of a piece stay pending for the query's consumer. A batch is only acknowledged if the record says that its
+entries were read (`has_read`): a lost record never means that they are acknowledged unread.
 
 killed after               the next run
 SET of the attempt         counts it as a death, also if no task has read
@@ -24,7 +23,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.printable import printable
@@ -55,31 +54,22 @@ from spark_streams.connector.wire.pending_page import texts_of
 _log = logging.getLogger("spark_streams.source")
 
 _PAGE = 10_000  # IDs per round trip
+# A piece's ranges by stream, its pending entries, and the run's copy of the state; without entries if there is none.
+ChosenPiece = tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]
 
 
+@dataclass(frozen=True)
 class PoisonBatch:
     """One query's attempts at its batches. Methods take the run's copy of the state and return the new one."""
 
-    def __init__(
-        self,
-        max_deaths: int | None,  # runs that an unchanged batch may kill, None: unlimited
-        member: Membership,
-        run_name: str,  # of this run
-        dead_letters: DeadLetterWriter,  # of entries that are given up
-        losses: DataLoss,  # reports entries that are missing from pieces
-        limits: Limits,
-    ) -> None:
-        self._max_deaths = max_deaths
-        self._member = member
-        self._dead_letters = dead_letters
-        self._losses = losses
-        self._limits = limits
-        self._run = run_name
+    max_deaths: int | None  # runs that an unchanged batch may kill, None: unlimited
+    member: Membership  # consumer of the query
+    run_name: str  # of this run
+    dead_letters: DeadLetterWriter  # of entries that are given up
+    losses: DataLoss  # reports entries that are missing from pieces
+    limits: Limits  # size of a step
 
     # -- a batch is planned --------------------------------------------------------------------------------------
-
-    def _client(self, server: Server) -> GroupClient:
-        return GroupClient(server, self._member, self._limits)
 
     def attempt(
         self, server: Server, begin: Offset, end: Offset, cache: CachedPoisonState, missing_groups: Sequence[str] = ()
@@ -88,28 +78,28 @@ class PoisonBatch:
         its entries aside. Return whether they were set aside.
 
         missing_groups: streams of the batch whose group, and with it the pending entries, no longer exists.
-
-        After an exception, call it again. Raises GroupMissingError, ServerError, DataLossError.
+        May be repeated. Raises GroupMissingError, ServerError, DataLossError.
         """
         record = PoisonRecord(server, cache, end, begin)
         if not end.held:
             return False, record.cache  # the batch only corrects a position (trigger.trigger)
         state = record.state.for_batch(end.token)
-        died = state.runs - (state.run == self._run)  # this run counts once, also if the connection broke before
-        if self._max_deaths is None:
+        died = state.runs - (state.run == self.run_name)  # this run counts once, also if the connection broke before
+        if self.max_deaths is None:
             if end.record and not state.narrowed:  # the option was removed: the record must still say that it was read
-                record.save(replace(state, runs=died + 1, run=self._run))
+                record.save(replace(state, runs=died + 1, run=self.run_name))
             return state.narrowed, record.cache
         if state.narrowed:
             return True, record.cache
         remaining = end.without(missing_groups)
         name = state.piece_of(end.old)
-        state = replace(state, runs=died + 1, run=self._run)
-        may_go_on = died < state.allowed_deaths(self._max_deaths, is_unchanged=name is None)
+        state = replace(state, runs=died + 1, run=self.run_name)
+        may_go_on = died < state.allowed_deaths(self.max_deaths, is_unchanged=name is None)
         if not died or may_go_on or is_done_in_sink(server, end):
             record.save(state, *([] if died else [attempt_key_of(end)]))
             return False, record.cache
-        pending = pending_ranges(self._client(server), remaining.all_ranges, _PAGE)
+        client = GroupClient(server, self.member, self.limits)
+        pending = pending_ranges(client, remaining.all_ranges, _PAGE)
         if not pending:
             record.save(state)
             return False, record.cache
@@ -155,11 +145,11 @@ class PoisonBatch:
         """Return the pending entries of these ranges as pieces of `size` entries, of any stream, each under the name
         of its first entry. origin: of the batch or the piece: entries of two streams may have the same ID."""
         pieces: dict[str, dict[str, list[Range]]] = {}
-        capacity, name = 0, ""
+        client, capacity, name = GroupClient(server, self.member, self.limits), 0, ""
         for stream, ranges in sorted(parts.items()):
             for part in ranges:
                 after = part.after
-                while found := self._next_page(server, replace(part, after=after), min(_PAGE, capacity or size)):
+                while found := _next_page(client, replace(part, after=after), min(_PAGE, capacity or size)):
                     entries, first = found
                     if not capacity:
                         name = f"{first.ms:020d}-{first.seq:020d}~{origin}.{len(pieces):04d}"
@@ -168,12 +158,6 @@ class PoisonBatch:
                     pieces[name].setdefault(stream, []).append(entries)
                     after = entries.last
         return pieces
-
-    def _next_page(self, server: Server, entries: Range, limit: int) -> tuple[Range, StreamId] | None:
-        """Return the first pending entries of a range, and the ID of the first one."""
-        at_most = {entries.stream: limit}
-        found = pending_ids(self._client(server), [entries], limit, at_most)
-        return next(((page, StreamId.parse(ids.split(b"\r\n", 2)[1])) for page, ids in found), None)
 
     def has_read(self, server: Server, end: Offset) -> bool:
         """Whether the tasks of a batch were given its entries. If the record says that they were set aside, or must say
@@ -189,10 +173,10 @@ class PoisonBatch:
     # -- a batch is chosen ---------------------------------------------------------------------------------------
 
     def begin(self, server: Server, begin: Offset) -> CachedPoisonState:
-        """Return the run's copy of the record, without what this run must not use of it. Its entries are then pending
-        entries like others: all of a record of an earlier checkpoint; pieces above the checkpoint, which are of a batch
-        that this copy of it does not have; pieces of streams that the checkpoint no longer has. Without maxDeliveries,
-        no piece is read as a batch, but the sink may still have rows of it."""
+        """Return the run's copy of the record, without what this run must not use of it, which is then pending like
+        other entries: all of an earlier checkpoint; pieces above the checkpoint, of a batch that this copy of it does
+        not have; pieces of streams that it no longer has. Without maxDeliveries no piece is read as a batch, but the
+        sink may still have rows of it."""
         if not begin.streams:
             return CachedPoisonState(PoisonState())
         record = PoisonRecord(server, CachedPoisonState(), begin)
@@ -205,7 +189,7 @@ class PoisonBatch:
         state = last.without_streams(last.streams - begin.at.keys())
         for name, piece in [*state.pieces.items(), *state.away.items()]:
             state = state.without(name) if _is_above(piece, begin) else state
-        state = state.released() if self._max_deaths is None else state
+        state = state.released() if self.max_deaths is None else state
         if state != last:
             record.save(state)
         return record.cache
@@ -215,7 +199,7 @@ class PoisonBatch:
     ) -> CachedPoisonState:
         """Return the run's copy without maxDeliveries, after nothing is pending any more of what was set aside in these
         streams. begin: acknowledged."""
-        if self._max_deaths is not None or not cache.streams & {*read}:
+        if self.max_deaths is not None or not cache.streams & {*read}:
             return cache
         record = PoisonRecord(server, cache, begin)
         record.save(record.state.without_streams(read))
@@ -223,13 +207,13 @@ class PoisonBatch:
 
     def next_piece(
         self, server: Server, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
-    ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
+    ) -> ChosenPiece:
         """Return the piece that is the next batch, with its pending entries, or nothing. streams: that are read; begin:
         committed and acknowledged.
 
         Raises ServerError, DataLossError.
         """
-        if self._max_deaths is None or not begin.streams or not cache.may_hold:
+        if self.max_deaths is None or not begin.streams or not cache.may_hold:
             return {}, [], cache
         record = PoisonRecord(server, cache, begin)
         state = record.state.after_commit(begin.token, record.state.piece_of(begin.old), begin.held > 0)
@@ -247,9 +231,7 @@ class PoisonBatch:
             state, chosen, tasks = self._held(server, state, name)
         return self._chosen(record, state, chosen, tasks)
 
-    def fallback_piece(
-        self, server: Server, begin: Offset, cache: CachedPoisonState
-    ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
+    def fallback_piece(self, server: Server, begin: Offset, cache: CachedPoisonState) -> ChosenPiece:
         """Return the piece that is the next batch if there is nothing else to read, or nothing."""
         record = PoisonRecord(server, cache, begin)
         name = record.state.fallback_piece()
@@ -260,7 +242,7 @@ class PoisonBatch:
     @staticmethod
     def _chosen(
         record: PoisonRecord, state: PoisonState, chosen: dict[str, tuple[Range, ...]], tasks: list[Part]
-    ) -> tuple[dict[str, tuple[Range, ...]], list[Part], CachedPoisonState]:
+    ) -> ChosenPiece:
         """Save the state after a piece was chosen, and return the piece."""
         if state != record.state:
             record.save(state)
@@ -271,19 +253,19 @@ class PoisonBatch:
     ) -> tuple[PoisonState, dict[str, tuple[Range, ...]], list[Part]]:
         """Return a piece's ranges with the numbers that are pending now, and its entries; and the state without the
         piece if nothing is pending. Missing entries are reported."""
+        client = GroupClient(server, self.member, self.limits)
         ranges: dict[str, tuple[Range, ...]] = {}
         tasks: list[Part] = []
         for stream, parts in state.pieces[name].ranges().items():
             counted = []
             for part in parts:
-                found = pending_ranges(self._client(server), [part], self._limits.reserve_step)
+                found = pending_ranges(client, [part], self.limits.reserve_step)
                 counted.append(replace(part, count=sum(one.count for one in found)))
                 tasks += pending_parts(found)
                 self._report_missing(Counter({stream: part.count - counted[-1].count}), part.after)
             ranges[stream] = tuple(counted)
-        piece = replace(state.pieces[name], parts={s: tuple(map(str, parts)) for s, parts in ranges.items()})
-        without = state.without(name)
-        return (replace(state, pieces={**state.pieces, name: piece}) if tasks else without), ranges, tasks
+        held = replace(state, pieces={**state.pieces, name: state.pieces[name].of(ranges)})
+        return held if tasks else state.without(name), ranges, tasks
 
     def share_of(self, backlog: int, limit: int | None) -> int:
         """Return how many new entries of this backlog a batch may have while pieces wait for other batches."""
@@ -294,12 +276,11 @@ class PoisonBatch:
         """Make a dead letter of the entry that kills the query."""
         state = state.give_up(name)
         record.save(state)
-        piece = state.pieces[name]
-        consumer = self._member.consumer
+        piece, client = state.pieces[name], GroupClient(server, self.member, self.limits)
         for stream, parts in piece.ranges().items():
-            found = pending_ids(self._client(server), parts, _PAGE)
+            found = pending_ids(client, parts, _PAGE)
             for entry_id in [text for _, ids in found for text in texts_of(ids).to_pylist()]:
-                reply = server.execute("XPENDING", stream, self._member.group, entry_id, entry_id, 1, consumer)
+                reply = server.execute("XPENDING", stream, client.group, entry_id, entry_id, 1, client.consumer)
                 if not reply:
                     continue  # another client has acknowledged it since
                 [[_, _, _, deliveries]] = reply
@@ -308,18 +289,18 @@ class PoisonBatch:
                 _log.warning(
                     "stream %r: entry %s kills the query and is given up: %s", stream, entry, printable(message)
                 )
-                dead = DeadEntries(stream, consumer, [entry], [deliveries], "query", "poison", piece.error, message)
-                self._dead_letters.write(server, dead)
+                dead = DeadEntries(
+                    stream, client.consumer, [entry], [deliveries], "query", "poison", piece.error, message
+                )
+                self.dead_letters.write(server, dead)
         return state.without(name)
-
-    # -- losses --------------------------------------------------------------------------------------------------
 
     def _report_missing(self, lost: Mapping[str, int], above: StreamId = MIN_ID) -> None:
         """Report entries above an ID that were set aside and are missing, per stream. Raises DataLossError."""
         for stream, count in lost.items():
             if count > 0:
                 finding = Finding(Kind.ENTRIES_LOST, stream, above=above, lost=count)
-                self._losses.report(replace(finding, detail="of a batch that killed the query"))
+                self.losses.report(replace(finding, detail="of a batch that killed the query"))
 
 
 def _is_above(piece: Piece, offset: Offset) -> bool:
@@ -328,6 +309,11 @@ def _is_above(piece: Piece, offset: Offset) -> bool:
     return any(part.last > offset[stream] for stream, parts in ranges for part in parts if stream in offset.at)
 
 
+def _next_page(client: GroupClient, entries: Range, limit: int) -> tuple[Range, StreamId] | None:
+    """Return the first pending entries of a range, and the ID of the first one."""
+    found = pending_ids(client, [entries], limit, {entries.stream: limit})
+    return next(((page, StreamId.parse(ids.split(b"\r\n", 2)[1])) for page, ids in found), None)
+
+
 def _entries_of(end: Offset) -> Counter[str]:
-    """Return how many entries a batch has of each stream."""
     return Counter({stream: sum(part.count for part in end.ranges(stream)) for stream in end.taken_from})

@@ -4,27 +4,23 @@
     rstream:tried:…      by the batch's token: the micro-batch of Spark whose tasks read it
     rstream:failure:…    the error that ended the query last
 
-They are beside one stream of the query, which the offset names. poison_batch.py writes and follows the record. What
-follows here is pure up to the class PoisonRecord: which piece is read next, and which entry is condemned.
+They are beside one stream of the query, which the offset names. poison_batch.py writes and follows the record.
 
 A run dies of an entry (the user's code raises, the Python worker or the driver is killed), or of something else: the
-sink is away, a machine is lost. Both look alike in the death of one run. Commits of other batches tell them apart: an
-outage strikes every batch, and an entry that kills strikes every batch that reads it, and no other. So
+sink is away, a machine is lost. Commits of other batches tell them apart: an outage strikes every batch, and an entry
+that kills strikes every batch that reads it, and no other. So
 
 - A batch that dies too often is cut into pieces, up to 128 entries into single entries. Each piece is set aside and is
   read as a batch of its own. A piece that dies goes to the back of the queue. It is cut when it dies again, or at once
   if no piece has a single entry.
 - A piece with a single entry that has died n times waits until n other batches are committed, each at its first
-  attempt. Only then does its next death count. After six deaths and the wait after the sixth, the entry is given up. Of
-  one outage, however long, one death counts at most: while nothing is committed, nothing is concluded.
+  attempt. Only then does its next death count: of one outage, however long, one death counts at most. After six deaths
+  and the wait after the sixth, the entry is given up.
 - If a batch or piece that has died is committed unchanged, runs die of something else. Earlier deaths no longer count.
 - Where runs hardly ever die of something else, fewer deaths prove as much. If 500 batches in a row were committed at
   their first attempt, 40 of them since the entry's first death, and only batches have died meanwhile that have the
   entry, it is given up after three deaths.
-
-So a good entry is given up only if six outages each begin when it is read and end before another batch is, and none of
-them strikes one of the 21 batches read in between; or if three do, after 500 batches without any, and none of them
-strikes one of the 40 batches in between. docs/reference/guarantees.md has the odds.
+docs/reference/guarantees.md has the odds that a good entry is given up.
 """
 
 from __future__ import annotations
@@ -63,28 +59,22 @@ class Piece:
     began: int = 0  # the same at the first death
     is_suspect: bool = False  # the last death was of these entries
     error: str = ""  # class of the cause of death, if it is known
-    message: str = ""
+    message: str = ""  # of this error
     given_up: bool = False  # the entries become dead letters
 
     @property
     def count(self) -> int:
-        """Entries of all streams."""
         return sum(part.count for parts in self.ranges().values() for part in parts)
 
     def ranges(self) -> dict[str, tuple[Range, ...]]:
-        """Return the ranges of each stream."""
         return {stream: tuple(Range.parse(stream, text) for text in texts) for stream, texts in self.parts.items()}
 
-    @classmethod
-    def of(cls, ranges: Mapping[str, Sequence[Range]]) -> Piece:
-        """Return a piece of these ranges that has not died."""
-        return cls({stream: tuple(map(str, parts)) for stream, parts in ranges.items()})
+    def of(self, ranges: Ranges) -> Piece:
+        return replace(self, parts={stream: tuple(map(str, parts)) for stream, parts in ranges.items()})
 
 
 @dataclass(frozen=True)
 class PoisonState:
-    """What a query records across its runs."""
-
     # The current batch.
     token: str = ""  # its name
     runs: int = 0  # that have planned it unchanged, whether or not a task has read
@@ -115,7 +105,6 @@ class PoisonState:
         return state
 
     def to_json(self) -> str:
-        """Return the text that is stored on the server."""
         fields = asdict(self)
         if not self.away:
             del fields["away"]
@@ -125,7 +114,6 @@ class PoisonState:
 
     @property
     def streams(self) -> frozenset[str]:
-        """Streams of which entries are set aside."""
         return frozenset(stream for piece in [*self.pieces.values(), *self.away.values()] for stream in piece.parts)
 
     def with_streams(self, streams: Collection[str]) -> PoisonState:
@@ -141,7 +129,6 @@ class PoisonState:
         return replace(self, pieces=pieces, away=away)
 
     def without_streams(self, streams: Collection[str]) -> PoisonState:
-        """Return the state without what is set aside of these streams."""
         pieces, away = (
             {
                 name: replace(piece, parts=parts)
@@ -155,13 +142,11 @@ class PoisonState:
     def released(self) -> PoisonState:
         """Return the state if nothing is read as a piece (without maxDeliveries): all pieces are away. Other batches
         may read entries of them, so how many they have is not known any more."""
-        away = {
-            name: replace(
-                piece, parts={s: tuple(str(replace(part, count=0)) for part in of) for s, of in parts.items()}
-            )
-            for name, piece in self.with_streams(()).away.items()
-            if (parts := piece.ranges())
-        }
+        away = dict[str, Piece]()
+        for name, piece in self.with_streams(()).away.items():
+            parts = {stream: [replace(part, count=0) for part in of] for stream, of in piece.ranges().items()}
+            if parts:
+                away[name] = piece.of(parts)
         return replace(self, pieces={}, away=away)
 
     # -- the current batch -------------------------------------------------------------------------------------------
@@ -185,7 +170,7 @@ class PoisonState:
         """Return how many entries each piece has if the current batch is set aside. count: its entries; name: of the
         piece that it is, None: it is none."""
         dead_piece = Piece() if name is None else self.pieces[name]
-        may_cut = is_unchanged or dead_piece.died > 0 or not self._without(name)._has_single_suspect()
+        may_cut = is_unchanged or dead_piece.died > 0 or not self.without(name)._has_single_suspect()
         if count == 1 or not may_cut or self.failures_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return count
         return 1 if count <= SINGLES else -(-count // PIECES)
@@ -193,7 +178,7 @@ class PoisonState:
     def set_aside(self, new_pieces: Mapping[str, Ranges], name: str | None, error: str, message: str) -> PoisonState:
         """Return the state after the current batch has died: its entries become pieces.
 
-        new_pieces: their ranges, by name; name: see size_of_pieces; error, message: cause of death, if it is known."""
+        new_pieces: by name; name: see size_of_pieces; error, message: cause of death, if it is known."""
         dead_piece = Piece() if name is None else self.pieces[name]
         piece = Piece()
         if len(new_pieces) == 1:
@@ -204,8 +189,8 @@ class PoisonState:
             if error or message:
                 piece = replace(piece, error=error, message=message)
         piece = replace(piece, is_suspect=True)
-        pieces = {new: replace(piece, parts=Piece.of(ranges).parts) for new, ranges in new_pieces.items()}
-        others = {other: replace(held, is_suspect=False) for other, held in self._without(name).pieces.items()}
+        pieces = {new: piece.of(ranges) for new, ranges in new_pieces.items()}
+        others = {other: replace(held, is_suspect=False) for other, held in self.without(name).pieces.items()}
         is_other_death = bool(self.pieces) and not dead_piece.is_suspect
         return replace(
             self,
@@ -220,7 +205,7 @@ class PoisonState:
         died = name is not None and self.pieces[name].died > 0
         if token == self.token and self.narrowed:
             return self  # it was committed without its entries
-        pieces = self._without(name).pieces
+        pieces = self.without(name).pieces
         if token != self.token or token == self.counted or not has_rows:
             return replace(self, pieces=pieces)
         if self.runs > 1 or died:
@@ -255,17 +240,15 @@ class PoisonState:
     # -- the entries set aside ---------------------------------------------------------------------------------------
 
     def condemned(self) -> Iterator[str]:
-        """Iterate over the pieces to give up."""
         for name, piece in self.pieces.items():
             if piece.given_up or (piece.count == 1 and piece.died >= self.deaths and self._is_due(piece)):
                 yield name
 
     def give_up(self, name: str) -> PoisonState:
-        """Return the state with this piece marked as given up."""
         return replace(self, pieces={**self.pieces, name: replace(self.pieces[name], given_up=True)})
 
-    def without(self, name: str) -> PoisonState:
-        """Return the state without this piece, and without what is away of it."""
+    def without(self, name: str | None) -> PoisonState:
+        """Return the state without this piece, and without what is away of it. None: without none."""
         pieces, away = (
             {other: piece for other, piece in held.items() if other != name} for held in (self.pieces, self.away)
         )
@@ -274,11 +257,8 @@ class PoisonState:
     def cut(self, name: str, new_pieces: Mapping[str, Ranges]) -> PoisonState:
         """Return the state with new pieces in the place of this one, which has not died."""
         piece = Piece(is_suspect=self.pieces[name].is_suspect)
-        pieces = {new: replace(piece, parts=Piece.of(ranges).parts) for new, ranges in new_pieces.items()}
+        pieces = {new: piece.of(ranges) for new, ranges in new_pieces.items()}
         return replace(self, pieces={**self.without(name).pieces, **pieces})
-
-    def _without(self, name: str | None) -> PoisonState:
-        return self if name is None else self.without(name)
 
     def piece_to_cut(self) -> str | None:
         """Return the piece to cut before it is read: a single entry waits for more other batches than there are."""
@@ -321,24 +301,21 @@ class QueryFailure:
 
 @dataclass(frozen=True)
 class CachedPoisonState:
-    """A run's copy of the state on the server. state: None if it was not fetched; key: of the record on the server."""
+    """A run's copy of the state on the server."""
 
-    state: PoisonState | None = None
-    key: bytes | None = None
+    state: PoisonState | None = None  # None: it was not fetched
+    key: bytes | None = None  # of the record on the server
 
     @property
     def may_hold(self) -> bool:
-        """Whether entries may be set aside."""
         return self.state is None or bool(self.state.streams)
 
     @property
     def holds_pieces(self) -> bool:
-        """Whether pieces wait to be read."""
         return self.state is not None and bool(self.state.pieces)
 
     @property
     def streams(self) -> frozenset[str]:
-        """Streams of which entries are set aside."""
         return frozenset() if self.state is None else self.state.streams
 
 
@@ -352,7 +329,7 @@ class PoisonRecord:
         self.cache = cache
         if cache.state is None:
             self.cache = replace(cache, state=PoisonState(), key=None)
-            for key in dict.fromkeys(_record_key(offset) for offset in offsets if offset.streams):
+            for key in dict.fromkeys(_key("attempts", offset) for offset in offsets if offset.streams):
                 text = server.execute("GET", key)
                 if text is not None:
                     self.cache = replace(cache, state=_parse_state(key, text), key=key)
@@ -360,13 +337,12 @@ class PoisonRecord:
 
     @property
     def state(self) -> PoisonState:
-        """The state that was read or saved last."""
         assert self.cache.state is not None
         return self.cache.state
 
     def save(self, state: PoisonState, *obsolete: bytes) -> None:
         """Store the state on the server. If its key has changed, delete the old one. obsolete: other keys to delete."""
-        key, old_key = _record_key(self._offset), self.cache.key
+        key, old_key = _key("attempts", self._offset), self.cache.key
         old = [*obsolete, *([old_key] if old_key not in (None, key) else [])]
         self._server.execute_all([("SET", key, state.to_json()), *[("DEL", name) for name in old]])
         self.cache = replace(self.cache, state=state, key=key)
@@ -383,13 +359,12 @@ def _parse_state(key: bytes, text: bytes) -> PoisonState:
 
 
 def delete_record(server: Server, offset: Offset) -> None:
-    """Delete the record that an offset names, if there is one."""
-    server.execute("DEL", _record_key(offset))
+    server.execute("DEL", _key("attempts", offset))
 
 
 def note_attempt(server: Server, key: bytes, token: str, query: str, batch: str) -> None:
-    """Store which micro-batch of Spark reads the batch with this token. A task calls it. The field names the batch: a
-    late task of an earlier one changes nothing. key: from `attempt_key_of`."""
+    """Store which micro-batch of Spark reads the batch with this token. A task calls it, which may be late.
+    key: from `attempt_key_of`."""
     if query:
         server.execute("HSET", key, token, f"{batch} {query}")
 
@@ -418,12 +393,12 @@ def is_done_in_sink(server: Server, end: Offset) -> bool:
 def attempt_key_of(end: Offset) -> bytes:
     """Return the key of the hash in which tasks store the micro-batch of Spark that reads a batch, by its token. It is
     deleted before the tasks of the next batch run."""
-    return key_beside(_record_stream(end), "tried", end.group, end.consumer)
+    return _key("tried", end)
 
 
 def fetch_failure(server: Server, end: Offset) -> QueryFailure:
     """Return the error that `note_failure` stored last, if any."""
-    text = server.execute("GET", failure_key(_record_stream(end), end.group, end.consumer))
+    text = server.execute("GET", _key("failure", end))
     try:
         fields = json.loads(text or b"{}")
         return QueryFailure(str(fields.get("error", "")), str(fields.get("message", "")))
@@ -433,28 +408,19 @@ def fetch_failure(server: Server, end: Offset) -> QueryFailure:
 
 def delete_failure(server: Server, end: Offset) -> None:
     """Delete the stored error, which explains only one end of the query."""
-    server.execute("DEL", failure_key(_record_stream(end), end.group, end.consumer))
+    server.execute("DEL", _key("failure", end))
 
 
 def note_failure(server: Server, offset: Offset, failure: QueryFailure) -> None:
     """Store why a query ended, for the dead letter of the entry that killed it. offset: any of the query's offsets."""
     if offset.streams:
-        key = failure_key(_record_stream(offset), offset.group, offset.consumer)
-        server.execute("SET", key, json.dumps({"error": failure.error, "message": failure.message[:2000]}))
+        text = json.dumps({"error": failure.error, "message": failure.message[:2000]})
+        server.execute("SET", _key("failure", offset), text)
 
 
-def failure_key(stream: str, group: str, consumer: str) -> bytes:
-    """Return the key of the error that ended the query."""
-    return key_beside(stream, "failure", group, consumer)
-
-
-def _record_key(offset: Offset) -> bytes:
-    return key_beside(_record_stream(offset), "attempts", offset.group, offset.consumer)
-
-
-def _record_stream(offset: Offset) -> str:
-    """Return the stream beside which the record is."""
-    return offset.record or first_stream(offset.at)
+def _key(kind: str, offset: Offset) -> bytes:
+    """Return a key beside the stream that has the record."""
+    return key_beside(offset.record or first_stream(offset.at), kind, offset.group, offset.consumer)
 
 
 def first_stream(streams: Iterable[str]) -> str:

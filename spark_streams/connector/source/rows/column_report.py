@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from spark_streams.base.ids import StreamId
 from spark_streams.base.printable import printable
 from spark_streams.base.untyped import Json
-from spark_streams.connector.source.rows.cast import Unfit, in_sql
-from spark_streams.connector.source.rows.columns import UNFIT, Columns, Decoded
+from spark_streams.connector.source.rows.columns import UNFIT, Attempts, Columns, Decoded, Unfit, in_sql
 from spark_streams.connector.wire.entry_page import EntryPage
 
 MAX_NAMES = 100  # names of fields in a report
@@ -27,12 +26,10 @@ MAX_NAMES = 100  # names of fields in a report
 
 @dataclass(frozen=True)
 class BadValues:
-    """Values of one column that do not fit."""
-
     type: str  # the declared SQL type
     counts: Mapping[str, int]  # number of values per stream
     stream: str  # of the first value
-    entry: str
+    entry: str  # ID of the first entry
     value: str  # form of the first value, a Python repr
 
     def __add__(self, other: BadValues) -> BadValues:
@@ -41,7 +38,6 @@ class BadValues:
 
     @property
     def count(self) -> int:
-        """Number of values in all streams."""
         return sum(self.counts.values())
 
 
@@ -75,7 +71,6 @@ class ColumnReport:
         return cls(handling, sum(report.entries for report in reports), bad, absent, names, tasks)
 
     def to_json(self) -> str:
-        """Return the JSON text that `from_json` reads."""
         bad = {
             column: {
                 "type": values.type,
@@ -88,7 +83,6 @@ class ColumnReport:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Parse the text of `to_json`."""
         report: dict[str, Json] = json.loads(text)
         bad = {
             column: BadValues(values["type"], values["counts"], *values["first"])
@@ -99,7 +93,6 @@ class ColumnReport:
 
 
 # -- column tally ------------------------------------------------------------------------------------------------------
-# Collect the column report of one task while it decodes pages: masks of values that do not fit, and counts of nulls.
 
 
 _LONGEST_NAME = 80  # bytes of a field's name that are reported
@@ -108,24 +101,32 @@ ReportColumns = Callable[[ColumnReport, bool], None]
 
 
 class ColumnTally:
-    """Collects the column report of one task."""
+    """Collects the column report of one task while it decodes pages."""
 
     def __init__(self, columns: Columns) -> None:
-        self._handling = columns.handling
+        self._columns = columns
         self._entries = 0
         self._bad: dict[str, BadValues] = {}
         self._absent = dict.fromkeys(columns.of_fields)
         self._last: EntryPage | None = None  # only if a column has no field yet
 
-    def add(self, page: EntryPage, rows: int, streams: str | pa.Array, decoded: Decoded) -> None:
-        """Add one page. rows, streams: as for Columns.batch."""
-        self._entries += rows
+    def batch(
+        self,
+        page: EntryPage,
+        streams: str | pa.Array,
+        deliveries: pa.Array | None = None,
+        attempts: Attempts | None = None,
+    ) -> Decoded:
+        """Decode a page as Columns.batch does, and add it."""
+        decoded = self._columns.batch(page, streams, deliveries, attempts)
+        self._entries += page.count
         for column in decoded.unfit:
             values, name = _bad_values(page, streams, column), column.field.name
             self._bad[name] = self._bad[name] + values if name in self._bad else values
         if self._absent:
             self._absent = {name: None for name in self._absent if name in decoded.absent}
             self._last = page if self._absent else None
+        return decoded
 
     @contextlib.contextmanager
     def reporting(self, callback: ReportColumns) -> Iterator[None]:
@@ -139,7 +140,9 @@ class ColumnTally:
 
     def _report(self, callback: ReportColumns, is_complete: bool) -> None:
         absent = tuple(self._absent) if self._entries else ()
-        report = ColumnReport(self._handling, self._entries, self._bad, absent, _names(self._last) if absent else ())
+        report = ColumnReport(
+            self._columns.handling, self._entries, self._bad, absent, _names(self._last) if absent else ()
+        )
         if report:
             callback(report, is_complete)
 
@@ -154,7 +157,7 @@ def _bad_values(page: EntryPage, streams: str | pa.Array, column: Unfit) -> BadV
 def _per_stream(streams: str | pa.Array, bad: pa.Array) -> Mapping[str, int]:
     if isinstance(streams, str):
         return {streams: bad.true_count}
-    counts = streams.slice(0, len(bad)).filter(bad).value_counts()
+    counts = streams.filter(bad).value_counts()
     return {pair["values"]: pair["counts"] for pair in counts.to_pylist()}
 
 
@@ -168,7 +171,6 @@ def _names(page: EntryPage | None) -> tuple[str, ...]:
 
 
 # -- column warnings ---------------------------------------------------------------------------------------------------
-# Warnings about declared columns, one each: values that do not fit, and columns that no entry has a field for.
 
 
 READ_MODES = ("PERMISSIVE", "FAILFAST", "DROPMALFORMED")  # of spark.read
@@ -177,14 +179,13 @@ _MAX_NAMES = 10  # names of fields in a warning
 _log = logging.getLogger("spark_streams.source")
 
 
+@dataclass(frozen=True)
 class ColumnWarnings:
-    """Warnings of one run of a query, or of one batch read. modes: all values of option `mode`; has_retries: entries
-    are retried before they become dead letters."""
+    """Warnings of one run of a query, or of one batch read, one for each column."""
 
-    def __init__(self, modes: Sequence[str], has_retries: bool = False) -> None:
-        self._modes = modes
-        self._has_retries = has_retries
-        self._warned: set[str] = set()
+    modes: Sequence[str]  # all values of option `mode`
+    has_retries: bool = False  # entries are retried before they become dead letters
+    warned: set[str] = field(default_factory=set)  # columns
 
     def warn(self, report: ColumnReport, entries: int, scope: str) -> None:
         """Log a warning for each column that has had none. entries: number of entries in `scope`, such as `of this
@@ -195,16 +196,16 @@ class ColumnWarnings:
             self._warn(column, _absent(column, report, scope))
 
     def _warn(self, column: str, text: str) -> None:
-        if column not in self._warned:
-            self._warned.add(column)
+        if column not in self.warned:
+            self.warned.add(column)
             _log.warning("%s", printable(text))
 
     def _unfit(self, column: str, values: BadValues, handling: str, entries: int, scope: str) -> str:
-        other_modes = [other for other in self._modes if other not in (handling, "DROPMALFORMED")]  # none drops entries
+        other_modes = [other for other in self.modes if other not in (handling, "DROPMALFORMED")]  # none drops entries
         advice = f" Declare the column STRING, or set mode to {' or '.join(other_modes)}"
         is_single = values.count == 1
         dead = "becomes a dead letter" if is_single else "become dead letters"
-        if self._has_retries:
+        if self.has_retries:
             dead = f"is retried before it {dead}" if is_single else f"are retried before they {dead}"
         consequence, advice = {
             "PERMISSIVE": (", which is null instead (mode PERMISSIVE)", advice),

@@ -1,13 +1,15 @@
-"""Decode a page of entries into a RecordBatch of the declared schema.
+"""Decode a page of entries into a RecordBatch of the declared schema, Spark's Arrow schema (FACTS S13). Pure.
 
-Pure: a page and a schema in, a batch out. The schema is Spark's Arrow schema of the declared types (FACTS S13).
+Values are cast whole columns at a time, from their texts (text_forms.py) or from JSON (nested_json.py).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
-from collections.abc import Sequence
+import string
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +17,155 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.connector.errors import DecodeError, SchemaError
-from spark_streams.connector.source.rows.cast import Unfit, cast_values, check_castable
+from spark_streams.connector.source.rows.nested_json import (
+    LONGEST_QUOTED,
+    is_nested,
+    members_that_do_not_fit,
+    quoted,
+    read_json,
+)
 from spark_streams.connector.source.rows.plain import plain_columns
-from spark_streams.connector.source.rows.returned_page import Attempts
-from spark_streams.connector.source.rows.text_forms import may_be_plain
+from spark_streams.connector.source.rows.text_forms import (
+    assemble,
+    bisect_cast,
+    bytes_of,
+    cast_texts,
+    empty_as_null,
+    may_be_plain,
+    nulls_instead,
+    plain_cast,
+    scalar_kind,
+)
 from spark_streams.connector.wire.entry_page import EntryPage, last_of_each_name
 from spark_streams.connector.wire.lines import Index, Mask
+
+_SMALL = 1000  # texts; validating the UTF-8 of fewer takes less time than a search for bytes that are not ASCII
+_LETTERS = string.ascii_letters.encode() + bytes(range(128, 256))
+_FORM = bytes.maketrans(_LETTERS + string.digits.encode(), b"x" * len(_LETTERS) + b"9" * 10)
+_LONGEST_JSON = 1 << 20  # bytes of a JSON value that is read again for a reason
+
+
+# -- values of one column ----------------------------------------------------------------------------------------------
+
+
+def check_castable(schema: pa.Schema, skip: frozenset[str]) -> None:
+    """Raise SchemaError if values cannot be cast to a declared type."""
+    for field in schema:
+        if field.name not in skip and (unsupported := _unsupported_type(field)) is not None:
+            raise SchemaError(
+                f"column {field.name!r} is declared {unsupported}: fields are read as string, binary, boolean, "
+                "integer, float, decimal, date, timestamp or time, or from JSON as arrays, structs and maps of these. "
+                "Declare the column STRING and use parse_json, from_json or a cast"
+            )
+
+
+def _unsupported_type(field: pa.Field) -> str | None:
+    """Return the name of the first type in this declaration that cannot be read."""
+    to = field.type
+    if pa.types.is_struct(to) and any(part.metadata and b"variant" in part.metadata for part in to):
+        return "VARIANT"
+    if pa.types.is_struct(to) and any(part.metadata and b"srid" in part.metadata for part in to):
+        return "GEOMETRY or GEOGRAPHY"
+    if pa.types.is_map(to) and is_nested(to.key_type):
+        return f"{to}, a map whose keys are not scalars"
+    if is_nested(to) and to.num_fields:
+        parts = [to.field(index) for index in range(to.num_fields)]
+        return next((name for part in parts if (name := _unsupported_type(part)) is not None), None)
+    is_supported = pa.types.is_string(to) or pa.types.is_binary(to) or scalar_kind(to) is not None
+    return None if is_supported else str(to)
+
+
+def cast_values(
+    values: pa.Array, to: pa.DataType, null_values: Collection[bytes] = ()
+) -> tuple[pa.Array, pa.Array | None]:
+    """Return the column, and a boolean array of the rows whose value does not fit, or None if all fit.
+
+    values: binary with nulls. A value that does not fit is null in the column. Text is UTF-8; in a STRING column bytes
+    that are not UTF-8 become U+FFFD and count as fitting. The empty text is null in every type but STRING and BINARY.
+    null_values: texts that are null, also as a part of a JSON value.
+    """
+    present = nulls_instead(values, null_values) if null_values else values
+    if pa.types.is_binary(to):
+        return present, None
+    if is_nested(to):
+        return read_json(empty_as_null(_decode(present)), to, null_values)
+    return cast_texts(_decode(present), to)
+
+
+def _decode(values: pa.Array) -> pa.Array:
+    """Return values as text; bytes that are not UTF-8 become U+FFFD."""
+    text = values.view(pa.string())
+    if len(text) > _SMALL and np.frombuffer(bytes_of(text), np.uint8).max(initial=0) < 0x80:
+        return text  # ASCII
+    try:
+        text.validate(full=True)
+        return text
+    except pa.ArrowInvalid:
+        pieces = [
+            (_decode_each(values.take(pa.array(rows))) if column is None else column, rows)
+            for column, rows in bisect_cast(plain_cast, 50, values, np.arange(len(values)), pa.string())
+        ]
+        return assemble(pieces, len(values), pa.string())
+
+
+def _decode_each(values: pa.Array) -> pa.Array:
+    texts = [None if value is None else value.decode("utf-8", "replace") for value in values.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+# -- what does not fit -------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def in_sql(to: pa.DataType) -> str:
+    """Return the type as a schema declares it."""
+    from pyspark.sql.pandas.types import from_arrow_type  # `rstream init` imports this module without Spark
+
+    name = from_arrow_type(to, prefer_timestamp_ntz=True).simpleString()
+    return name if is_nested(to) else name.upper()
+
+
+@dataclass(frozen=True)
+class Unfit:
+    field: pa.Field  # the declared column
+    values: pa.Array  # binary, unchanged
+    bad: pa.Array  # mask of rows whose value does not fit
+    null_values: tuple[bytes, ...] = ()  # texts that are null
+
+    def reason(self, row: int) -> str:
+        """Return a text such as `field 'n' is b'oops', which does not fit INT`. Of JSON it names the member, too, as
+        `(payload.qty is 'NA')`."""
+        told = f"field {self.field.name!r} is {self.shown(row)}, which does not fit {in_sql(self.field.type)}"
+        return told + self._member(row)
+
+    def _member(self, row: int) -> str:
+        if not is_nested(self.field.type) or self.values[row].as_buffer().size > _LONGEST_JSON:
+            return ""
+        member = self._members.get(row)
+        return " (it is not JSON)" if member is None else f" ({self.field.name}{member[0]} is {member[1]})"
+
+    @functools.cached_property
+    def _members(self) -> dict[int, tuple[str, str]]:
+        """The first part of each row that does not fit. All rows are read at once: one by one takes 1.5 ms each."""
+        sizes = pc.fill_null(pc.binary_length(self.values), 0)
+        rows = np.flatnonzero(pc.and_(self.bad, pc.less_equal(sizes, _LONGEST_JSON)).to_numpy(zero_copy_only=False))
+        texts = _decode(self.values.take(pa.array(rows)))
+        members = members_that_do_not_fit(texts, self.field.type, self.null_values)
+        return {int(rows[index]): member for index, member in members.items()}
+
+    def form(self, row: int) -> str:
+        """Return the repr of the value's beginning with x for letters and 9 for digits: what a log may hold."""
+        return quoted(self._beginning(row).translate(_FORM))
+
+    def shown(self, row: int) -> str:
+        return quoted(self._beginning(row))
+
+    def _beginning(self, row: int) -> bytes:
+        """Return what `quoted` needs of the row's value: it may be huge, and only this becomes a Python object."""
+        return bytes(memoryview(self.values[row].as_buffer())[: LONGEST_QUOTED + 1])
+
+
+# -- rows of a page ----------------------------------------------------------------------------------------------------
 
 CORRUPT_RECORD = "_corrupt_record"
 UNFIT = "_unfit"
@@ -45,22 +190,22 @@ _MAX_FIELDS = 5  # that a reason names
 
 @dataclass(frozen=True)
 class Dead:
-    """Rows of a page that do not fit. rows: their ascending indexes; reasons: a text for each."""
+    """Rows of a page that do not fit."""
 
     page: EntryPage
-    rows: Index
-    reasons: list[str]
+    rows: Index  # ascending
+    unfit: Sequence[Unfit]  # the columns that have a bad value
 
-    @classmethod
-    def with_reasons(cls, page: EntryPage, rows: Index, unfit: Sequence[Unfit]) -> Dead:
-        """Return these rows with reasons, which name the fields that do not fit, the first few of many."""
-        reasons: list[list[str]] = [[] for _ in rows]
-        for column in unfit:
-            bad = column.bad.to_numpy(zero_copy_only=False)[rows]
+    @functools.cached_property
+    def reasons(self) -> list[str]:
+        """A text for each row, which names the fields that do not fit, the first few of many."""
+        reasons: list[list[str]] = [[] for _ in self.rows]
+        for column in self.unfit:
+            bad = column.bad.to_numpy(zero_copy_only=False)[self.rows]
             for index in bad.nonzero()[0].tolist():
                 if len(reasons[index]) < _MAX_FIELDS:
-                    reasons[index].append(column.reason(int(rows[index])))
-        return cls(page, rows, ["; ".join(row_reasons) for row_reasons in reasons])
+                    reasons[index].append(column.reason(int(self.rows[index])))
+        return ["; ".join(row_reasons) for row_reasons in reasons]
 
     def entries(self) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
         """Return (ids, offsets, names, values) of these rows, unchanged: binary, with int32 offsets. The fields of row
@@ -74,16 +219,22 @@ class Dead:
 class Decoded:
     """A page as Spark takes it."""
 
-    batch: pa.RecordBatch
+    batch: pa.RecordBatch  # the rows that Spark gets
     dead: Dead | None  # rows that do not fit and are not in the batch (mode DEADLETTER)
     unfit: Sequence[Unfit] = ()  # columns with values that do not fit
     absent: Sequence[str] = ()  # columns that no entry of the page has a field for
 
 
 @dataclass(frozen=True)
-class Columns:
-    """The columns that Spark expects, and how they are filled."""
+class Attempts:
+    """Attempts at entries that are returned for a retry, per row."""
 
+    number: pa.Array  # of this attempt, int32
+    first_failed: pa.Array  # time of the first failure, timestamp, null if it is unknown
+
+
+@dataclass(frozen=True)
+class Columns:
     schema: pa.Schema  # the Arrow schema that Spark expects
     declared: bool  # False for the default columns
     mode: str  # for bad values: PERMISSIVE, DROPMALFORMED, FAILFAST, DEADLETTER
@@ -97,7 +248,6 @@ class Columns:
 
     @property
     def wants_deliveries(self) -> bool:
-        """Whether `batch` needs the delivery count of each entry."""
         return self.declared and "_deliveries" in self.schema.names
 
     @property
@@ -154,20 +304,18 @@ class Columns:
     def batch(
         self,
         page: EntryPage,
-        rows: int,
         streams: str | pa.Array,
         deliveries: pa.Array | None = None,
         attempts: Attempts | None = None,
     ) -> Decoded:
-        """Decode the first `rows` rows of a page.
+        """Decode a page. Raises DecodeError in mode FAILFAST.
 
         streams: name of the entries' stream, or a string array with a name per row; deliveries: integer array with a
         count per row, only needed if `wants_deliveries`; attempts: of entries that are returned for a retry.
-        Raises DecodeError in mode FAILFAST.
         """
         if self.wants_deliveries and deliveries is None:
             raise ValueError("column _deliveries needs the delivery counts of the page")
-        source = _Rows(page, rows, streams, deliveries, attempts)
+        source, rows = _Rows(page, streams, deliveries, attempts), page.count
         unfit: list[Unfit] = []
         absent: list[str] = []
         arrays = []
@@ -180,9 +328,9 @@ class Columns:
             elif field.name in METADATA:
                 arrays.append(source.meta(field.name.removeprefix("_"), field.type))
             elif field.name in plain:
-                arrays.append(plain[field.name].slice(0, rows))
+                arrays.append(plain[field.name])
             else:
-                values = page.field(field.name.encode()).slice(0, rows)
+                values = page.field(field.name.encode())
                 column, bad = cast_values(values, field.type, self.null_values)
                 arrays.append(column)
                 if bad is not None and pc.any(bad).as_py():
@@ -190,7 +338,7 @@ class Columns:
                 elif column.null_count == rows and values.null_count == rows:
                     absent.append(field.name)
         if self.declared and self.corrupt in self.schema.names:
-            arrays[self.schema.names.index(self.corrupt)] = _corrupt_column(page, rows, unfit)
+            arrays[self.schema.names.index(self.corrupt)] = _corrupt_column(page, unfit)
         if self.declared and UNFIT in self.schema.names:
             position = self.schema.names.index(UNFIT)
             arrays[position] = _unfit_column(rows, unfit, self.schema.field(position).type)
@@ -209,55 +357,43 @@ class Columns:
         if self.mode == "FAILFAST":
             raise _first_unfit(source, unfit)
         bad = _any_bad(unfit)
-        dead = Dead.with_reasons(source.page, np.flatnonzero(bad), unfit) if self.mode == "DEADLETTER" else None
+        dead = Dead(source.page, np.flatnonzero(bad), unfit) if self.mode == "DEADLETTER" else None
         return batch.filter(pa.array(~bad)), dead
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The first `count` rows of a page, with their data from outside of the page."""
+    """The rows of a page, with their data from outside of the page; see Columns.batch."""
 
-    page: EntryPage
-    count: int
-    streams: str | pa.Array
-    deliveries: pa.Array | None
-    attempts: Attempts | None
+    page: EntryPage  # the entries
+    streams: str | pa.Array  # of all rows, or of each
+    deliveries: pa.Array | None  # of each row
+    attempts: Attempts | None  # None: of entries that were not returned
 
     def meta(self, name: str, to: pa.DataType) -> pa.Array:
-        """Return a metadata column."""
+        count = self.page.count
         if name == "stream":
-            return self._streams().cast(to)
+            streams = self.streams
+            return pa.repeat(pa.scalar(streams, to), count) if isinstance(streams, str) else streams.cast(to)
         if name == "id":
-            return self.page.ids().slice(0, self.count).cast(to)
+            return self.page.ids().cast(to)
         if name == "timestamp":
             return self._timestamp(to)
         if name == "deliveries":
             assert self.deliveries is not None
-            return self.deliveries.slice(0, self.count).cast(to)
+            return self.deliveries.cast(to)
         if name == "attempt":
-            return (
-                pa.repeat(pa.scalar(1, to), self.count)
-                if self.attempts is None
-                else self._cast(self.attempts.number, to)
-            )
+            return pa.repeat(pa.scalar(1, to), count) if self.attempts is None else self.attempts.number.cast(to)
         if name == "first_failed":
-            return pa.nulls(self.count, to) if self.attempts is None else self._cast(self.attempts.first_failed, to)
+            return pa.nulls(count, to) if self.attempts is None else self.attempts.first_failed.cast(to)
         return self._fields(to)
-
-    def _cast(self, column: pa.Array, to: pa.DataType) -> pa.Array:
-        return column.slice(0, self.count).cast(to)
 
     def stream_of(self, row: int) -> str:
         return self.streams if isinstance(self.streams, str) else str(self.streams[row])
 
-    def _streams(self) -> pa.Array:
-        if isinstance(self.streams, str):
-            return pa.repeat(pa.scalar(self.streams, pa.string()), self.count)
-        return self.streams.slice(0, self.count)
-
     def _timestamp(self, to: pa.DataType) -> pa.Array:
         """Return the milliseconds of the IDs; null if a timestamp cannot hold them (IDs may be any number)."""
-        ms = self.page.milliseconds()[: self.count]
+        ms = self.page.milliseconds()
         is_too_large = ms > _LAST_MILLISECOND
         micros = np.where(is_too_large, 0, ms).astype(np.int64) * 1000
         return pa.array(micros, mask=is_too_large).cast(to)
@@ -271,7 +407,7 @@ class _Rows:
             last = last_of_each_name(offsets, names)
             if last is not None:
                 offsets, names, values = last[0], names.take(last[1]), values.take(last[1])
-        return pa.MapArray.from_arrays(offsets, names, values).cast(to).slice(0, self.count)
+        return pa.MapArray.from_arrays(offsets, names, values).cast(to)
 
 
 def _any_bad(unfit: Sequence[Unfit]) -> Mask:
@@ -279,18 +415,18 @@ def _any_bad(unfit: Sequence[Unfit]) -> Mask:
     return bad
 
 
-def _corrupt_column(page: EntryPage, rows: int, unfit: Sequence[Unfit]) -> pa.Array:
+def _corrupt_column(page: EntryPage, unfit: Sequence[Unfit]) -> pa.Array:
     """Return entries with a value that does not fit as JSON text, and null for others."""
     if not unfit:
-        return pa.nulls(rows, pa.string())
-    bad = _any_bad(unfit)
-    dead = Dead(page, np.flatnonzero(bad), [])
+        return pa.nulls(page.count, pa.string())
+    dead = Dead(page, np.flatnonzero(_any_bad(unfit)), unfit)
     _ids, offsets, names, values = dead.entries()
     texts = cast_values(names, pa.string())[0].to_pylist(), cast_values(values, pa.string())[0].to_pylist()
     # Not with a dict: an entry may have a field twice.
-    pairs = [f"{_quoted(name)}:{_quoted(value)}" for name, value in zip(*texts, strict=True)]
+    quote = functools.partial(json.dumps, ensure_ascii=False)
+    pairs = [f"{quote(name)}:{quote(value)}" for name, value in zip(*texts, strict=True)]
     bounds = offsets.to_pylist()
-    records = np.full(rows, None, object)
+    records = np.full(page.count, None, object)
     records[dead.rows] = [f"{{{','.join(pairs[a:b])}}}" for a, b in itertools.pairwise(bounds)]
     return pa.array(records, pa.string())
 
@@ -306,10 +442,6 @@ def _unfit_column(rows: int, unfit: Sequence[Unfit], to: pa.DataType) -> pa.Arra
     offsets = pa.array(np.concatenate(([0], counts.cumsum())), pa.int32())
     column = pa.ListArray.from_arrays(offsets, names.take(pa.array(bad.nonzero()[1])))
     return pc.if_else(pa.array(counts > 0), column, None).cast(to)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _first_unfit(source: _Rows, unfit: Sequence[Unfit]) -> DecodeError:

@@ -9,7 +9,7 @@
     any      null is null
 
 A page is read at once if Arrow's reader is certain to return the same, and otherwise row by row. If a row's text is not
-JSON, or a part of it does not fit, the row is null. The sink writes the same form (connector/sink/encode/fields.py).
+JSON, or a part of it does not fit, the row is null.
 """
 
 from __future__ import annotations
@@ -77,14 +77,12 @@ def read_json(text: pa.Array, to: pa.DataType, null_values: Collection[bytes] = 
 # -- at once -----------------------------------------------------------------------------------------------------------
 # Each text T becomes the line `{"v":T}`. Arrow accepts the lines, with one row each, only if each T is one JSON value
 # of the declared type:
-#
 # - A row cannot extend into the next line. `}` and `{`, the last and the first character of two lines, follow each
 #   other only outside of values, and a line end inside a string is refused.
 # - A T that closes the object and opens another one adds a row.
 # - A T with further members (`1,"w":2`) has an unexpected field, which is refused. If the texts have undeclared fields,
 #   unexpected fields must be ignored. Then Arrow must accept `{"v":[T]}`, too: a T with further members is no element
 #   of an array.
-#
 # Values that Arrow would read differently are left to the reader by rows: numbers for declared texts and texts for
 # declared numbers, duplicate fields, maps, binary. Arrow refuses all these. It accepts `Inf` and `-NaN`, so they are
 # searched for.
@@ -187,11 +185,11 @@ def _check_nulls(column: pa.Array, field: pa.Field) -> pa.Array:
 def members_that_do_not_fit(
     texts: pa.Array, to: pa.DataType, null_values: Collection[bytes] = ()
 ) -> dict[int, tuple[str, str]]:
-    """Return the path and the text of the first part of each value that does not fit, by its row. A text that is not
-    JSON has none.
+    """Return the path and the text, for messages, of the first part of each value that does not fit, by its row. A text
+    that is not JSON has none.
 
     `.qty` is a field of a struct, `[]` an item of an array or a value of a map, `{}` a key of a map; "" is the value
-    itself. The text is for messages: the repr of a scalar, "an array", "an object" or "null".
+    itself.
     """
     reader = _Reader(len(texts), null_values)
     reader.read(texts, to)
@@ -199,13 +197,12 @@ def members_that_do_not_fit(
 
 
 class _Reader:
-    """Reads one column row by row. bad: rows that do not fit, found so far; members: the path and the text of the first
-    part of each of these rows that does not fit."""
+    """Reads one column row by row."""
 
     def __init__(self, rows: int, null_values: Collection[bytes] = ()) -> None:
-        self._null_values = null_values
-        self._bad: Mask = np.zeros(rows, np.bool_)
-        self.members: dict[int, tuple[str, str]] = {}
+        self._missing = {text.decode("utf-8", "replace") for text in null_values}
+        self._bad: Mask = np.zeros(rows, np.bool_)  # rows that do not fit, found so far
+        self.members: dict[int, tuple[str, str]] = {}  # path and text of the first part of each that does not fit
 
     def read(self, text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
         values: list[Json] = []
@@ -222,7 +219,6 @@ class _Reader:
         return column.take(positions), pa.array(self._bad)
 
     def _refuse(self, row: int, path: str, value: Json) -> None:
-        """Mark a row as bad by one of its parts."""
         self._bad[row] = True
         if row not in self.members:
             self.members[row] = path, _shown(value)
@@ -235,15 +231,10 @@ class _Reader:
             return self._list(values, rows, to, path)
         if pa.types.is_struct(to):
             return self._struct(values, rows, to, path)
-        return self._scalars(self._missing_as_null(values), rows, to, path)
-
-    def _missing_as_null(self, values: list[Json]) -> list[Json]:
-        if not self._null_values:
-            return values
-        missing = {text.decode("utf-8", "replace") for text in self._null_values}
-        return [
-            None if isinstance(value, str | bool) and _NAMES.get(value, value) in missing else value for value in values
-        ]
+        if missing := self._missing:
+            texts = [_NAMES.get(value, value) if isinstance(value, str | bool) else None for value in values]
+            values = [None if text in missing else value for text, value in zip(texts, values, strict=True)]
+        return self._scalars(values, rows, to, path)
 
     def _require(self, kind: type, values: list[Json], rows: Index, path: str) -> list[Json]:
         """Mark values of another kind as bad, and replace them by null."""
@@ -361,8 +352,7 @@ def _strings(texts: list[str | None]) -> pa.Array:
 
 
 # -- any depth ---------------------------------------------------------------------------------------------------------
-# Python's own reader is much faster, and fails at a depth that depends on its caller and version. Arrow reads any depth
-# in fields that are not declared. So a text for which Python's reader fails is read here, with the same result.
+# Python's own reader is much faster, and fails at a depth that depends on its caller and version. Arrow's does not.
 
 
 def _decode(text: str) -> Json:

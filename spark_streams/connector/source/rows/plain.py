@@ -1,14 +1,15 @@
-"""Cast numbers in their plain form from the reply's own bytes: no text is copied, and no Python object made.
+"""Cast plain forms from the reply's own bytes: no text is copied, and no Python object made.
 
     integer    1 to 16 digits, also after a minus
     decimal    the same with at most one point, before the last seven digits or fewer
     float      as decimal, with at most 15 digits: such a number and its power of ten are floats without rounding, so
                one division rounds as the standard asks for
     boolean    true, false
+    date       2013-01-31
+    timestamp  2013-01-31T10:00:00, or with a space for the T; up to six digits of a second after a point, and Z, may
+               follow. Or up to 15 digits of milliseconds since the epoch
 
-Eight digits are one word of 64 bits. Three multiplications add them up: neighbours first, then pairs, then fours. All
-other forms, and values that the type cannot hold, raise NotPlainError. Then the texts are cast (cast.py), with the same
-result for plain ones.
+All other forms, and values that the type cannot hold, raise NotPlainError: text_forms.py reads them.
 """
 
 from __future__ import annotations
@@ -56,7 +57,6 @@ def require(right: Mask) -> None:
 
 
 def integers(spans: Spans, to: pa.DataType) -> Values:
-    """Return the values of a signed integer type."""
     number = signed_numbers(spans)
     if to.bit_width < 64:
         bound = 1 << (to.bit_width - 1)
@@ -66,14 +66,12 @@ def integers(spans: Spans, to: pa.DataType) -> Values:
 
 
 def signed_numbers(spans: Spans) -> Index:
-    """Return whole numbers."""
     negative, size = _signs(spans)
     number = unsigned_numbers(spans, spans.end, size).view(np.int64)
     return number if negative is None else np.negative(number, out=number, where=negative)
 
 
 def floats(spans: Spans, to: pa.DataType) -> Values:
-    """Return the values of a floating-point type."""
     negative, mantissa, places = _mantissas(spans, _MOST_FLOAT_DIGITS)
     if pa.types.is_float16(to) or (pa.types.is_float32(to) and mantissa.max() > _MOST_FLOAT32):
         raise NotPlainError
@@ -148,7 +146,7 @@ def _sum(low: Words, high: Words | None, size: Index) -> Words:
 
 
 def _sum_eight(word: Words, used: Words) -> Words:
-    """Return the number that the digits in the used bits of each word mean."""
+    """Return the number that the digits in the used bits of each word mean: neighbours first, then twos, then fours."""
     digits = word ^ _ZEROS
     digits &= used
     high = digits + _ABOVE_NINE
@@ -187,8 +185,7 @@ def _mantissas(spans: Spans, most_digits: int) -> tuple[Mask | None, Words, Any]
 
 
 def _places(spans: Spans, size: Index) -> Any:
-    """Return how many characters are behind the point: one number, if it is the same for all values, or one for each;
-    -1 if there is no point."""
+    """Return how many characters are behind the point, one number for all values or one for each; -1: no point."""
     first = spans.first()
     guess = len(first) - 1 - first.rfind(b".") if b"." in first else -1
     is_possible = 0 <= guess <= _MOST_PLACES and guess < size.min()
@@ -204,13 +201,7 @@ def _places(spans: Spans, size: Index) -> Any:
     return places
 
 
-# -- plain times -------------------------------------------------------------------------------------------------------
-# Cast dates and timestamps in their plain form from the reply's own bytes.
-#
-#     date       2013-01-31
-#     timestamp  2013-01-31T10:00:00, or with a space for the T; up to six digits of a second after a point, and Z, may
-#                follow. Or up to 15 digits of milliseconds since the epoch
-#
+# -- times -------------------------------------------------------------------------------------------------------------
 # All values of a column must have the length, the separators and the zone of the first one. Two digits are the key of a
 # table: of months, or of the microseconds that so many days, hours, minutes or seconds take.
 
@@ -226,7 +217,6 @@ _ZEROS_16 = np.uint16(int.from_bytes(b"00", "little"))
 
 
 def dates(spans: Spans, _to: pa.DataType) -> Values:
-    """Return the values of the type date32."""
     first = spans.first()
     if _DATE.fullmatch(first) is None:
         raise NotPlainError
@@ -234,7 +224,6 @@ def dates(spans: Spans, _to: pa.DataType) -> Values:
 
 
 def timestamps(spans: Spans, to: pa.DataType) -> Values:
-    """Return the values of a type with microseconds."""
     if to.unit != "us":
         raise NotPlainError
     first = spans.first()
@@ -301,15 +290,16 @@ def _of_two(characters: Bytes, offset: int, table: Index) -> Index:
 
 
 class _Tables:
-    """Tables by two digits, and by month since _FIRST_YEAR: first_day: when it begins; last_day: its last day, after
-    the first one. In microseconds, or in months for the first three."""
+    """Tables in microseconds, or in months for the first three."""
 
     def __init__(self) -> None:
+        # By two digits.
         self.century = _by_two_digits(range(100), 1200, -12 * _FIRST_YEAR)
         self.year = _by_two_digits(range(100), 12)
         self.month = _by_two_digits(range(1, 13), 1, -1)
         self.day = _by_two_digits(range(1, 32), _DAY, -_DAY)
         self.clock = [_by_two_digits(range(count), unit * _SECOND) for count, unit in ((24, 3600), (60, 60), (60, 1))]
+        # By month since _FIRST_YEAR: when it begins, and its last day, after the first one.
         first = (_FIRST_YEAR - 1970) * 12
         months = np.arange(first, first + _YEARS * 12 + 1).astype("datetime64[M]")
         days = months.astype("datetime64[D]").astype(np.int64)
@@ -330,11 +320,9 @@ def _by_two_digits(numbers: range, unit: int, start: int = 0) -> Index:
     return table
 
 
-# -- plain columns -----------------------------------------------------------------------------------------------------
-# Cast columns whose values all have the plain form of their type, from the reply's own bytes (FACTS A7).
-#
+# -- columns -----------------------------------------------------------------------------------------------------------
 # A call of numpy costs as much as a thousand values. So columns of one type are cast together, up to what a processor's
-# second cache holds.
+# second cache holds (FACTS A7).
 
 
 _CASTS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Spans, pa.DataType], Values]]] = (

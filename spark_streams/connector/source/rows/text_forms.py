@@ -10,11 +10,9 @@
                Or whole milliseconds since the epoch. TIMESTAMP_NTZ holds the time in UTC.
     time       10, 10:00, 10:00:00, 10:00:00.123456789
 
-White space around a text is ignored.
-
-Arrow casts a column at once if all texts have the usual form. If Arrow refuses, the texts are grouped by the forms of
-the type, and each group is cast at once. A group that Arrow refuses (a 30th of February) is bisected until the value is
-alone. So a bad value takes a few more casts, not one per row. Pure: Arrow in, Arrow out.
+White space around a text is ignored. Arrow casts a column at once if all texts have the usual form. If Arrow refuses,
+the texts are grouped by the forms of the type. A group that Arrow refuses (a 30th of February) is bisected until the
+value is alone. So a bad value takes a few more casts, not one per row. Pure: Arrow in, Arrow out.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -36,29 +35,22 @@ Cast = Callable[[pa.Array, pa.DataType], pa.Array]
 
 @dataclass(frozen=True)
 class TextForm:
-    """pattern: RE2, of a complete text; cast: casts a column of such texts. If a value does not fit, it is null, or
-    the cast raises pa.ArrowInvalid for the column."""
-
-    pattern: str
-    cast: Cast
+    pattern: str  # RE2, of a complete text
+    cast: Cast  # a value that does not fit is null, or the cast raises pa.ArrowInvalid for the column
 
 
 @dataclass(frozen=True)
 class ScalarKind:
-    """A kind of types. includes: whether a type is of this kind; direct_cast: casts a column of texts in the usual
-    form, or raises pa.ArrowInvalid; forms: all forms of a text, of which the first match is used."""
-
-    includes: Callable[[pa.DataType], bool]
-    direct_cast: Cast
-    forms: Sequence[TextForm]
+    includes: Callable[[pa.DataType], bool]  # whether a type is of this kind
+    direct_cast: Cast  # casts a column of texts in the usual form, or raises pa.ArrowInvalid
+    forms: Sequence[TextForm]  # all forms of a text, of which the first match is used
 
 
-def _plain_cast(text: pa.Array, to: pa.DataType) -> pa.Array:
+def plain_cast(text: pa.Array, to: pa.DataType) -> pa.Array:
     return text.cast(to)
 
 
 def bytes_of(text: pa.Array) -> memoryview:
-    """Return the bytes of all texts of the column."""
     _, offsets, data = text.buffers()
     if not len(text) or data is None:
         return memoryview(b"")
@@ -73,7 +65,6 @@ def nulls_instead(values: pa.Array, missing: Collection[bytes]) -> pa.Array:
 
 
 def empty_as_null(text: pa.Array) -> pa.Array:
-    """Return the texts, with null for the empty text."""
     return nulls_instead(text, (b"",))
 
 
@@ -92,13 +83,8 @@ def _refuse(text: pa.Array, character: bytes) -> None:
 # -- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def _direct_integers(text: pa.Array, to: pa.DataType) -> pa.Array:
-    _refuse(text, b"x")  # Arrow would read 0x10 as sixteen
-    return text.cast(to)
-
-
-def _direct_floats(text: pa.Array, to: pa.DataType) -> pa.Array:
-    _refuse(text, b"(")  # Arrow would read nan(1)
+def _direct_numbers(text: pa.Array, to: pa.DataType) -> pa.Array:
+    _refuse(text, b"(" if pa.types.is_floating(to) else b"x")  # Arrow would read nan(1), and 0x10 as sixteen
     return text.cast(to)
 
 
@@ -146,7 +132,7 @@ def _short_decimals(text: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def _long_decimals(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return pa.array([None if value is None else _decimal(value, to) for value in text.to_pylist()], to)
+    return pa.array([_decimal(value, to) for value in text.to_pylist()], to)
 
 
 def _decimal(text: str, to: pa.DataType) -> Decimal | None:
@@ -178,41 +164,25 @@ def _direct_timestamps(text: pa.Array, to: pa.DataType) -> pa.Array:
     first = pc.first(text).as_py()
     if first.isdigit():
         return _milliseconds(text, to)
-    return _zoned(text, to) if re.search(_ZONE + "$", first[10:]) else _local(text, to)
+    return text.cast(_UTC if re.search(_ZONE + "$", first[10:]) else _NAIVE).cast(to)
 
 
-def _zoned(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return text.cast(_UTC).cast(to)
-
-
-def _local(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return text.cast(_NAIVE).cast(to)
-
-
-def _truncated_zoned(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return _zoned(_to_microseconds(text), to)
-
-
-def _truncated_local(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return _local(_to_microseconds(text), to)
-
-
-def _to_microseconds(text: pa.Array) -> pa.Array:
-    return pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1")
+def _moments(text: pa.Array, to: pa.DataType, zone: pa.DataType) -> pa.Array:
+    """Cast timestamps, all with a zone or all without one. Digits beyond microseconds are cut off."""
+    return pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1").cast(zone).cast(to)
 
 
 def _milliseconds(text: pa.Array, to: pa.DataType) -> pa.Array:
-    number = _direct_integers(pc.utf8_ltrim(text, "+"), pa.int64())
+    number = _direct_numbers(pc.utf8_ltrim(text, "+"), pa.int64())
     return pc.multiply_checked(number, 1000).cast(_NAIVE).cast(to)
 
 
 def _far_dates(text: pa.Array, to: pa.DataType) -> pa.Array:
-    return pa.array([None if value is None else _far_day(value) for value in text.to_pylist()], pa.int32()).cast(to)
+    return pa.array([_far_day(value) for value in text.to_pylist()], pa.int32()).cast(to)
 
 
 def _far_timestamps(text: pa.Array, to: pa.DataType) -> pa.Array:
-    micros = [None if value is None else _far_moment(value) for value in text.to_pylist()]
-    return pa.array(micros, pa.int64()).cast(_NAIVE).cast(to)
+    return pa.array([_far_moment(value) for value in text.to_pylist()], pa.int64()).cast(_NAIVE).cast(to)
 
 
 def _far_day(text: str) -> int | None:
@@ -227,7 +197,6 @@ def _far_day(text: str) -> int | None:
 
 
 def _far_moment(text: str) -> int | None:
-    """Return the microseconds since the epoch."""
     day_end = re.match(_FAR_DAY, text, re.ASCII).end()  # type: ignore[union-attr]  # the form ensures a match
     day = _far_day(text[:day_end])
     # The time of day is parsed on a day that datetime can represent.
@@ -250,16 +219,16 @@ def _times(text: pa.Array, to: pa.DataType) -> pa.Array:
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 SCALARS: dict[str, ScalarKind] = {
-    "boolean": ScalarKind(pa.types.is_boolean, _plain_cast, [TextForm("(?i)^(?:true|false|1|0)$", _plain_cast)]),
+    "boolean": ScalarKind(pa.types.is_boolean, plain_cast, [TextForm("(?i)^(?:true|false|1|0)$", plain_cast)]),
     "integer": ScalarKind(
         pa.types.is_signed_integer,
-        _direct_integers,
+        _direct_numbers,
         [TextForm(r"^[+-]?\d{1,18}$", _short_integers), TextForm(r"^[+-]?0*\d{1,38}$", _long_integers)],
     ),
     "float": ScalarKind(
         pa.types.is_floating,
-        _direct_floats,
-        [TextForm(rf"^[+-]?{_NUMBER}$", _plain_cast), TextForm("(?i)^[+-]?(?:nan|inf|infinity)$", _plain_cast)],
+        _direct_numbers,
+        [TextForm(rf"^[+-]?{_NUMBER}$", plain_cast), TextForm("(?i)^[+-]?(?:nan|inf|infinity)$", plain_cast)],
     ),
     "decimal": ScalarKind(
         pa.types.is_decimal,
@@ -270,15 +239,15 @@ SCALARS: dict[str, ScalarKind] = {
         ],
     ),
     "date": ScalarKind(
-        pa.types.is_date32, _plain_cast, [TextForm(f"^{_DAY}$", _plain_cast), TextForm(f"^{_FAR_DAY}$", _far_dates)]
+        pa.types.is_date32, plain_cast, [TextForm(f"^{_DAY}$", plain_cast), TextForm(f"^{_FAR_DAY}$", _far_dates)]
     ),
     "timestamp": ScalarKind(
         pa.types.is_timestamp,
         _direct_timestamps,
         [
             TextForm(r"^[+-]?\d+$", _milliseconds),
-            TextForm(f"^{_DAY}{_TIME}{_ZONE}$", _truncated_zoned),
-            TextForm(f"^{_DAY}(?:{_TIME})?$", _truncated_local),
+            TextForm(f"^{_DAY}{_TIME}{_ZONE}$", partial(_moments, zone=_UTC)),
+            TextForm(f"^{_DAY}(?:{_TIME})?$", partial(_moments, zone=_NAIVE)),
             TextForm(f"^{_FAR_DAY}(?:{_TIME}{_ZONE}?)?$", _far_timestamps),
         ],
     ),
@@ -295,7 +264,7 @@ def scalar_kind(to: pa.DataType) -> ScalarKind | None:
 
 
 def cast_texts(text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
-    """Cast a string column to a scalar type; see cast.cast_values."""
+    """Cast a string column to a scalar type; see columns.cast_values."""
     if pa.types.is_string(to):
         return text, None
     kind = scalar_kind(to)

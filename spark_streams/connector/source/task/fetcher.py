@@ -2,16 +2,11 @@
 
 The commands depend on how the entries of a range are found (source.partitioning):
 - ALL: XRANGE, and every entry is ours;
-- PENDING: XRANGE, and XPENDING of the same range, whose IDs select our entries. A pending list takes the server less
-  time than entries, and does not count a delivery, as XREADGROUP would (FACTS R5, R8);
+- PENDING: XRANGE, and XPENDING of the same range, whose IDs select our entries. It counts no delivery, as XREADGROUP
+  would (FACTS R5, R8);
 - PENDING, with few entries of ours: XPENDING first, then XRANGE for each ID;
 - IDs: XRANGE for each ID.
 If delivery counts are needed, the pending entries of whole ranges are requested, too.
-
-The size of the last page's entries keeps the next page near Limits.page_bytes. Entries may suddenly be large: a reply
-above Limits.max_reply_bytes is abandoned together with its connection, so that neither side buffers it, and is
-requested again in small pieces. The next page is requested before the last one is yielded, so that server and reader
-work at the same time.
 """
 
 from __future__ import annotations
@@ -49,15 +44,14 @@ MIN_JUDGED = 32  # entries that are needed to decide whether a range is sparse
 _SPARSE = 4  # if fewer than one in four entries of a range are ours, it is read entry by entry
 
 
-# -- range cursor ------------------------------------------------------------------------------------------------------
-# Position of a task in one range, and a request for the next page.
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class RangeCursor:
-    """Position in one range."""
+    """Position of a task in one range."""
 
-    range: Range
+    range: Range  # to read
     is_all: bool  # all its entries are ours
     after: StreamId  # all entries up to here are read
     by_id: bool  # entries are read one by one
@@ -68,7 +62,6 @@ class RangeCursor:
 
     @classmethod
     def at_begin(cls, part: Part) -> RangeCursor:
-        """Return a cursor at the begin of a part."""
         ids = arguments_of(part.by) if isinstance(part.by, bytes) else None
         return cls(part.range, part.by == ALL, part.range.after, by_id=ids is not None, ids=ids)
 
@@ -88,21 +81,16 @@ class RangeCursor:
 
 @dataclass(frozen=True)
 class IdSelection:
-    """Entries that are read by ID. arguments: their packed IDs; deliveries: of each entry, None if unknown; up_to: all
-    our entries up to this ID are selected."""
-
-    arguments: pa.Array
-    deliveries: pa.Array | None
-    up_to: StreamId
+    arguments: pa.Array  # their packed IDs
+    deliveries: pa.Array | None  # of each entry, None if unknown
+    up_to: StreamId  # all our entries up to this ID are selected
 
 
 @dataclass(frozen=True)
 class PageRequest:
-    """Request for one page. counts: number of entries per cursor; selection: entries by ID, then of one cursor."""
-
     cursors: list[RangeCursor]
-    counts: list[int]
-    selection: IdSelection | None = None
+    counts: list[int]  # entries per cursor
+    selection: IdSelection | None = None  # entries by ID, then of one cursor
 
     def max_reply_bytes(self, limit: int) -> int | None:
         """Return the maximum size of the reply: `limit`, or None (unlimited) for a single entry."""
@@ -135,8 +123,6 @@ class PageRequest:
 
 
 # -- ownership ---------------------------------------------------------------------------------------------------------
-# Compare the entries of ranges with pending lists of the same ranges: which rows are ours, and their delivery counts.
-#
 # Pure: pages in, positions and masks out.
 
 
@@ -194,19 +180,14 @@ def _up_to(ids: pa.Array, last: StreamId) -> Mask | bool:
 
 @dataclass(frozen=True)
 class FetchedPage:
-    """The first `rows` rows of `entries`."""
-
-    entries: EntryPage
-    rows: int
+    entries: EntryPage  # those of ours
     streams: str | pa.Array  # of all rows, or of each
     deliveries: pa.Array | None  # int64 per row, if needed
     ended: list[tuple[Range, int]]  # ranges of which this is the last page, with the number of our entries
-    received: int  # all entries of the reply
+    received: int  # how many entries the reply has, also of others
 
 
 class Fetcher:
-    """Reads parts of streams page by page."""
-
     def __init__(
         self,
         server: Session,
@@ -226,7 +207,8 @@ class Fetcher:
         self._connection: Connection | None = None  # to the server of the requested page
 
     def pages(self) -> Iterator[FetchedPage]:
-        """Yield all entries. After a lost connection, entries that were not yielded yet are requested again.
+        """Yield all entries. After a lost connection, entries that were not yielded yet are requested again. The next
+        page is requested before the last one is yielded, so that server and reader work at the same time.
 
         Raises GroupMissingError, ServerError, RetriesExhaustedError.
         """
@@ -261,18 +243,16 @@ class Fetcher:
             yield page
 
     def _make_smaller(self, request: PageRequest | None) -> None:
-        """Close the connection with the rest of a reply that is too large, and make pages smaller. request: None if the
-        reply exceeded its limit before the request was complete."""
+        """Close the connection with the rest of a reply that is too large, so that neither side buffers it, and make
+        pages smaller. request: None if the reply exceeded its limit before the request was complete."""
         self._server.close()
         self._sizer.too_large(None if request is None else sum(request.counts))
-
-    # -- requests ----------------------------------------------------------------------------------------------
 
     def _request_page(self) -> PageRequest:
         """Send the request for the next page: of the first cursors that have not ended, as many as fit.
 
-        A page has one part of a stream: the next part is requested when the end of this one is known. All cursors of a
-        page are of one server; in a cluster, cursors of other nodes wait for their own pages.
+        A page has one part of a stream: the next part is requested when the end of this one is known. In a cluster,
+        cursors of other nodes wait for their own pages.
         """
         request = PageRequest([], [])
         remaining = self._sizer.size
@@ -337,10 +317,7 @@ class Fetcher:
     def _pack_pending(self, cursor: RangeCursor, count: int) -> bytes:
         return pack_pending(self._member, replace(cursor.range, after=cursor.after), count)
 
-    # -- replies -----------------------------------------------------------------------------------------------
-
     def _page_by_id(self, request: PageRequest, reply: memoryview) -> FetchedPage:
-        """Decode entries that were requested one by one."""
         cursor, selection = request.cursors[0], request.selection
         assert selection is not None
         entries, deliveries = decode_entries(b"*0\r\n"), selection.deliveries
@@ -352,23 +329,20 @@ class Fetcher:
             deliveries = pa.nulls(entries.count, pa.int64())
         cursor.ids_read += request.counts[0]
         cursor.advance(selection.up_to, entries.count)
-        return FetchedPage(
-            entries, entries.count, cursor.range.stream, deliveries, request.ended_ranges(), entries.count
-        )
+        return FetchedPage(entries, cursor.range.stream, deliveries, request.ended_ranges(), entries.count)
 
     def _page(self, connection: Connection, request: PageRequest, reply: memoryview) -> FetchedPage:
         """Decode entries that were requested by ranges, and compare them with the pending ones if needed."""
-        with_pending = any(map(self._needs_pending, request.cursors))
-        ranges, pending = connection.split_replies(reply) if with_pending else (reply, reply[:0])
+        indexes = [index for index, cursor in enumerate(request.cursors) if self._needs_pending(cursor)]
+        ranges, pending = connection.split_replies(reply) if indexes else (reply, reply[:0])
         entries, counts = self._decode(request, ranges, len(request.cursors))
         rows = entries.rows_of(counts)
         streams = request.streams(rows)
-        if not with_pending:
+        if not indexes:
             ends = request.read_up_to(entries, rows)
             for cursor, end, count in zip(request.cursors, ends, rows.tolist(), strict=True):
                 cursor.advance(end, count)
-            return FetchedPage(entries, entries.count, streams, None, request.ended_ranges(), entries.count)
-        indexes = [index for index, cursor in enumerate(request.cursors) if self._needs_pending(cursor)]
+            return FetchedPage(entries, streams, None, request.ended_ranges(), entries.count)
         pages = self._decode_pending(connection, [request.cursors[index] for index in indexes], pending)
         is_ours, counts_of_rows = match_pending(request, entries, rows, dict(zip(indexes, pages, strict=True)))
         received, deliveries = entries.count, counts_of_rows if self._deliveries else None
@@ -377,7 +351,7 @@ class Fetcher:
             entries = FilteredPage(entries, ours)
             streams = streams if isinstance(streams, str) else streams.take(pa.array(ours))
             deliveries = None if deliveries is None else deliveries.take(pa.array(ours))
-        return FetchedPage(entries, entries.count, streams, deliveries, request.ended_ranges(), received)
+        return FetchedPage(entries, streams, deliveries, request.ended_ranges(), received)
 
     def _decode(self, request: PageRequest, reply: memoryview, count: int) -> tuple[EntryPage, list[int]]:
         try:
@@ -391,8 +365,7 @@ class Fetcher:
     def _decode_pending(
         self, connection: Connection, cursors: list[RangeCursor], replies: memoryview
     ) -> list[PendingPage]:
-        """Return a pending page per cursor. replies: they begin with that to TIME. Raises the named error of the first
-        reply that is one."""
+        """Return a pending page per cursor. replies: they begin with that to TIME. Raises the first named error."""
         now, replies = split_time(connection, replies)
         pages: list[PendingPage] = []
         known = [is_no_group] if self._group_may_be_missing else []

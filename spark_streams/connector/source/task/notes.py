@@ -11,15 +11,8 @@ hash in the stream's slot, `rstream:notes:…`, with a field for each entry:
 A task only adds notes. So a task that is suspended until the driver has posted its dead letter changes nothing. The
 next batch's notes replace the emptied ones.
 
-If the field `batch` is missing when the batch is committed, or names an earlier batch, the hash was deleted in between,
-or the server has returned to an older state. Notes may be lost with it, and nothing else would show that. A commit mark
-of the batch says that its notes were taken, whatever has become of the hash since.
-
-A server that returns to an older state may have notes again whose dead letters it has lost. Their entries are pending
-again, too, and are acknowledged again as those of an earlier batch. So notes on such entries become dead letters again.
-
-Notes on columns (source.rows.column_report) are only statistics. All those of a batch are in the hash of its first
-stream, so that one command finds them. Numbers of missing entries are in a hash of their own.
+If the field `batch` is missing when the batch is committed, or names an earlier batch, notes may be lost: the hash was
+deleted in between, or the server has returned to an older state.
 """
 
 from __future__ import annotations
@@ -36,7 +29,7 @@ from spark_streams.connector.deadletter.failed_entry import FailedEntry, Note, n
 from spark_streams.connector.deadletter.post import post
 from spark_streams.connector.errors import DecodeError, InvalidOptionError
 from spark_streams.connector.keys import is_returned, key_beside, origin_of, retry_stream
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import ALL, Part, by_stream
@@ -45,7 +38,8 @@ from spark_streams.connector.source.rows.columns import Dead
 from spark_streams.connector.wire.connection import Server, pack
 from spark_streams.connector.wire.replies import is_no_group, parse_replies
 
-LETTER, _COLUMNS = b"letter", b"columns"
+LETTER = b"letter"  # a note on an entry
+_COLUMNS = b"columns"  # on columns: only statistics, all in the hash of the batch's first stream
 BATCH = b"batch"  # field with the number and the token of the batch whose notes the hash holds
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
 _Notes = dict[bytes, FailedEntry | ColumnReport]  # parsed notes by their fields
@@ -75,14 +69,12 @@ def open_notes(server: Server, member: Membership, end: Offset) -> None:
 
 @dataclass(frozen=True)
 class NoteWriter:
-    """Writes the notes of a task."""
-
-    server: Server
-    member: Membership
+    server: Server  # not the connection that reads
+    member: Membership  # consumer of the query
     token: str  # of the batch
     query: str  # Spark's ID of the query
     batch: str  # Spark's ID of the micro-batch
-    limits: Limits = LIMITS
+    limits: Limits = LIMITS  # size of a page of notes
 
     def dead(self, streams: Sequence[str], dead: Dead) -> None:
         """Note rows that do not fit. streams: of each row."""
@@ -123,11 +115,10 @@ class NoteWriter:
 
 @dataclass(frozen=True)
 class LetterDestination:
-    """Destination of entries that do not fit. dead_letters: the dead-letter stream, None: not set; retries: maximum
-    number of retries before an entry becomes a dead letter."""
+    """Destination of entries that do not fit."""
 
-    dead_letters: str | None
-    retries: int = 0
+    dead_letters: str | None  # the dead-letter stream, None: not set
+    retries: int = 0  # maximum number before an entry becomes a dead letter
 
     def stream_for(self, stream: str, group: str, attempts: int) -> str | None:
         """Return the destination of an entry of this stream after this number of attempts."""
@@ -136,11 +127,11 @@ class LetterDestination:
 
 @dataclass(frozen=True)
 class CollectedNotes:
-    """Entries per stream: posted as dead letters, and sent to a retry stream. columns: column reports of the tasks."""
+    """What became of the notes of a batch. Counters are of entries by stream."""
 
     dead_letters: Counter[str] = field(default_factory=Counter)
-    retried: Counter[str] = field(default_factory=Counter)
-    columns: list[ColumnReport] = field(default_factory=list)
+    retried: Counter[str] = field(default_factory=Counter)  # sent to a retry stream
+    columns: list[ColumnReport] = field(default_factory=list)  # of the tasks
 
 
 def noted_streams(
@@ -174,21 +165,22 @@ def collect(
     limits: Limits = LIMITS,
 ) -> CollectedNotes:
     """Collect the notes on these streams of the committed batch with this token, and empty or remove them. Notes of
-    other batches are removed. is_earlier: whether an entry of a stream is of an earlier batch and is acknowledged
-    again: a note on it becomes a dead letter.
+    other batches are removed.
 
+    is_earlier: whether an entry of a stream is of an earlier batch and is acknowledged again, because the server has
+    returned to an older state. It may have lost the dead letter, too, so the note becomes one again.
     Raises ServerError; InvalidOptionError if there are dead letters without a destination.
     """
-    collected = CollectedNotes()
+    client, collected = GroupClient(server, member, limits), CollectedNotes()
     for stream in streams:
         key = notes_key(stream, member)
         for page in _pages(server, key, limits.note_page, token):
             notes = {
-                field: _parse(member, stream, Note(key, field, value))
+                field: _parse(client, stream, Note(key, field, value))
                 for field, value in page.items()
                 if value and _is_due(field, stream, token, is_earlier)
             }
-            _process(server, member, stream, destination, notes, collected, limits)
+            _process(client, stream, destination, notes, collected)
             without_letter = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
             if without_letter:
                 server.execute("HDEL", key, *without_letter)
@@ -202,13 +194,7 @@ def _is_due(field: bytes, stream: str, token: str, is_earlier: Callable[[str, St
 
 
 def _process(
-    server: Server,
-    member: Membership,
-    stream: str,
-    destination: LetterDestination,
-    notes: _Notes,
-    collected: CollectedNotes,
-    limits: Limits,
+    client: GroupClient, stream: str, destination: LetterDestination, notes: _Notes, collected: CollectedNotes
 ) -> None:
     """Post the failed entries of a page of notes, and add the other notes to `collected`."""
     failed = sorted(
@@ -218,25 +204,23 @@ def _process(
     collected.columns.extend(note for note in notes.values() if isinstance(note, ColumnReport))
     for attempts in sorted({_attempts(entry) for entry in failed}):
         entries = [entry for entry in failed if _attempts(entry) == attempts]
-        target = destination.stream_for(origin, member.group, attempts)
+        target = destination.stream_for(origin, client.group, attempts)
         if target is None:
             raise InvalidOptionError(
                 f"the last batch of stream {stream!r} is not finished. It has entries that do not fit, and the query "
                 "no longer has a dead-letter stream for them. Set mode=DEADLETTER and deadLetterStream again for one "
                 "run"
             )
-        post(server, target, member.group, entries, limits.dead_letters)
+        post(client.server, target, client.group, entries, client.limits.dead_letters)
         counts = collected.dead_letters if target == destination.dead_letters else collected.retried
         counts[origin] += len(entries)
 
 
 def _attempts(entry: FailedEntry) -> int:
-    """Return how many attempts at an entry have failed."""
     return attempts_in(entry.envelope.get("deliveries", ""))
 
 
-def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport:
-    """Return the failed entry or the column report of a note."""
+def _parse(client: GroupClient, stream: str, note: Note) -> FailedEntry | ColumnReport:
     _, kind, entry = note.field.split(b" ")
     if kind == _COLUMNS:
         return ColumnReport.from_json(note.value)
@@ -249,8 +233,8 @@ def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnR
         {
             "stream": stream,
             "id": entry.decode(),
-            "group": member.group,
-            "consumer": member.consumer,
+            "group": client.group,
+            "consumer": client.consumer,
             "query": query.decode(),
             "batch": batch.decode(),
             "stage": "read",
@@ -266,8 +250,8 @@ def _parse(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnR
 
 
 def _pages(server: Server, key: bytes, size: int, token: str) -> Iterator[dict[bytes, bytes]]:
-    """Yield the notes page by page, until there are none: the caller empties or removes each one. Those of the batch
-    with this token that are empty stay, so that no late task writes them again."""
+    """Yield pages of notes until there are none: the caller empties or removes each one. Empty ones of the batch with
+    this token stay, so that no late task writes them again."""
     of_batch = token.encode() + b" "
     has_notes = True
     while has_notes:
@@ -298,10 +282,8 @@ def delete_notes(server: Server, key: bytes, fields: Sequence[bytes], limits: Li
 
 
 # -- notes and replays -------------------------------------------------------------------------------------------------
-# Notes of an earlier run's tasks, if their batch is replayed.
-#
-# The tasks of the replay may read all entries of the batch again, some, or none: a function of `foreachBatch` may skip
-# a batch that it has written. So a note on an entry stays until a task reads the entry again. A task that finds it bad
+# The tasks of a replay may read all entries of the batch again, some, or none: a function of `foreachBatch` may skip a
+# batch that it has written. So a note on an entry stays until a task reads the entry again. A task that finds it bad
 # leaves the field as it is. A task that finds it good deletes the field (NoteWriter.good).
 #
 #     note           what the replay does with it
@@ -318,47 +300,38 @@ def keep_due_notes(
 
     end, parts: of the batch. May be repeated. Raises ServerError.
     """
-    of_stream = by_stream(parts)
+    client, of_stream = GroupClient(server, member, limits), by_stream(parts)
     exist = server.execute_all([("EXISTS", notes_key(stream, member)) for stream in end.streams])
     noted = [stream for stream, exists in zip(end.streams, exist, strict=True) if exists]
-    return frozenset(
-        stream for stream in noted if _keep(server, member, stream, end.token, of_stream.get(stream, []), limits)
-    )
+    return frozenset(stream for stream in noted if _keep(client, stream, end.token, of_stream.get(stream, [])))
 
 
-def _keep(server: Server, member: Membership, stream: str, token: str, parts: Sequence[Part], limits: Limits) -> bool:
+def _keep(client: GroupClient, stream: str, token: str, parts: Sequence[Part]) -> bool:
     """Do so for one stream. Return whether it has notes on entries."""
-    key = notes_key(stream, member)
+    key = notes_key(stream, client.member)
     void: set[bytes] = set()
     has_letters = False
-    for page in scan(server, key, limits.note_page):
+    for page in scan(client.server, key, client.limits.note_page):
         letters = [field for field in page if field != BATCH and field.split(b" ")[1] == LETTER]
-        due = _due(server, member, stream, token, parts, letters)
+        due = _due(client, stream, token, parts, letters)
         has_letters = has_letters or any(field.startswith(prefix_of(token, LETTER)) for field in due)
         void |= page.keys() - due - {BATCH}
-    delete_notes(server, key, sorted(void), limits)
+    delete_notes(client.server, key, sorted(void), client.limits)
     return has_letters
 
 
-def _due(
-    server: Server, member: Membership, stream: str, token: str, parts: Sequence[Part], letters: Sequence[bytes]
-) -> set[bytes]:
+def _due(client: GroupClient, stream: str, token: str, parts: Sequence[Part], letters: Sequence[bytes]) -> set[bytes]:
     """Return the notes on entries that are still of this batch, and the notes of other batches on entries that are
     pending and not of this one."""
-    ids = {field: field.split(b" ")[2] for field in letters}
-    commands = [("XPENDING", stream, member.group, entry, entry, 1) for entry in ids.values()]
+    server, ids, prefix = client.server, [field.split(b" ")[2] for field in letters], prefix_of(token, LETTER)
+    commands = [("XPENDING", stream, client.group, entry, entry, 1) for entry in ids]
     replies = server.execute_all(commands, is_no_group)
-    holders = {
-        field: None if is_no_group(reply) or not reply else bytes(reply[0][1]).decode()
-        for field, reply in zip(ids, replies, strict=True)
-    }
-    return {
-        field
-        for field, holder in holders.items()
-        if _is_kept(
-            StreamId.parse(ids[field]), field.startswith(prefix_of(token, LETTER)), holder, member.consumer, parts
-        )
-    }
+    due = set()
+    for letter, entry, reply in zip(letters, ids, replies, strict=True):
+        holder = None if is_no_group(reply) or not reply else bytes(reply[0][1]).decode()
+        if _is_kept(StreamId.parse(entry), letter.startswith(prefix), holder, client.consumer, parts):
+            due.add(letter)
+    return due
 
 
 def _is_kept(entry: StreamId, is_of_batch: bool, holder: str | None, consumer: str, parts: Sequence[Part]) -> bool:
@@ -372,24 +345,19 @@ def _is_kept(entry: StreamId, is_of_batch: bool, holder: str | None, consumer: s
 
 
 # -- missing entries ---------------------------------------------------------------------------------------------------
-# Numbers of entries that the tasks of a batch have found missing (failOnDataLoss=false), for the driver.
-#
-# They are in a hash in the stream's slot, `rstream:missing:…`, with the field `<token> <run> <after>/<last>` for each
-# range that lacks entries. A second execution of a task writes the same field. A run that replays the batch may divide
-# it into other ranges. Missing entries stay missing, so the batch lacks as many as the run that has found most.
-#
-# After the batch is committed, the driver reports the number and deletes the hash. If it is killed in between, the next
-# run reports the number once more.
+# Numbers of entries that tasks have found missing (failOnDataLoss=false): a hash in the stream's slot,
+# `rstream:missing:…`, with the field `<token> <run> <after>/<last>` for each range that lacks entries. A run that
+# replays the batch may divide it into other ranges. Missing entries stay missing, so the batch lacks as many as the run
+# that has found most. After the commit the driver reports the number and deletes the hash. If it is killed in between,
+# the next run reports it once more.
 
 
 def missing_key(stream: str, member: Membership) -> bytes:
-    """Return the key of the hash with the numbers of one stream."""
     return key_beside(stream, "missing", member.group, member.consumer)
 
 
 def write_missing(server: Server, member: Membership, token: str, run: str, entries: Range, count: int) -> None:
-    """Write that `count` entries of a range are missing. token: of the batch; run: name of the query's run. Ranges of
-    both backlogs may begin at the same ID. Raises ServerError."""
+    """Write that `count` entries of a range are missing. token: of the batch; run: name of the query's run."""
     field = b"%b %b %b/%b" % (token.encode(), run.encode(), bytes(entries.after), bytes(entries.last))
     server.execute("HSET", missing_key(entries.stream, member), field, count)
 
@@ -405,7 +373,7 @@ def fetch_missing(server: Server, member: Membership, streams: Sequence[str], to
 
 
 def missing_in(fields: Mapping[bytes, bytes], token: str) -> int:
-    """Return how many entries of a batch these fields say are missing: those of other batches do not count. Pure."""
+    """Return how many entries of a batch these fields say are missing. Pure."""
     by_run = Counter[bytes]()
     for name, value in fields.items():
         of_batch, run, _ = name.split(b" ")
@@ -415,5 +383,4 @@ def missing_in(fields: Mapping[bytes, bytes], token: str) -> int:
 
 
 def delete_missing(server: Server, member: Membership, streams: Iterable[str]) -> None:
-    """Delete the numbers of these streams. Raises ServerError."""
     server.execute_all([("DEL", missing_key(stream, member)) for stream in streams])

@@ -71,7 +71,7 @@ def test_a_saved_state_is_read_again_and_one_of_the_first_version_is_refused() -
 
 def test_a_piece_is_known_by_its_ranges_and_old_entries_go_around_it() -> None:
     first, second = Range("s", id_of(0), id_of(4), 3, 7), Range("s", id_of(10), id_of(14), 4, 7)
-    state = PoisonState(pieces={"a": Piece.of({"s": [second]}), "b": Piece.of({"s": [first], "t": [second]})})
+    state = PoisonState(pieces={"a": Piece().of({"s": [second]}), "b": Piece().of({"s": [first], "t": [second]})})
     assert state.piece_of({"s": [replace(second, count=2)]}) == "a"
     assert state.piece_of({"s": [first]}) is None
     assert state.piece_of({}) is None

@@ -36,7 +36,7 @@ def reported(
     told: list[tuple[ColumnReport, bool]] = []
     with tally.reporting(lambda report, whole: told.append((report, whole))):
         for one in pages:
-            tally.add(one, one.count, streams, columns.batch(one, one.count, streams))
+            tally.batch(one, streams)
     assert all(whole for _, whole in told)
     return told[0][0] if told else None
 
@@ -106,7 +106,7 @@ def test_default_columns_are_no_fields() -> None:
     tally = ColumnTally(columns)
     one = page({"a": "1"})
     with tally.reporting(lambda *_: pytest.fail("there is nothing to tell")):
-        tally.add(one, 1, "s", columns.batch(one, 1, "s"))
+        tally.batch(one, "s")
 
 
 def test_a_task_that_is_ended_early_tells_what_it_has_seen_and_one_that_fails_nothing() -> None:
@@ -116,7 +116,7 @@ def test_a_task_that_is_ended_early_tells_what_it_has_seen_and_one_that_fails_no
     def task() -> Generator[None]:
         tally, one = ColumnTally(columns), page({**FINE, "n": "x"})
         with tally.reporting(lambda report, whole: told.append((report.bad["n"].count, whole))):
-            tally.add(one, 1, "s", columns.batch(one, 1, "s"))
+            tally.batch(one, "s")
             yield
 
     failing = task()

@@ -6,6 +6,7 @@ import json
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, StructField, StructType, VariantType
@@ -13,7 +14,7 @@ from pyspark.sql.types import ArrayType, StructField, StructType, VariantType
 from spark_streams.connector.errors import DecodeError, SchemaError
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.spark.arrow import arrow_schema
-from spark_streams.connector.wire.entry_page import ExactPage, VectorPage
+from spark_streams.connector.wire.entry_page import EntryPage, ExactPage, FilteredPage, VectorPage
 
 US = pa.timestamp("us", tz="UTC")
 
@@ -27,8 +28,12 @@ PAGE = ExactPage(
 DECLARED = pa.schema([("n", pa.int32()), ("s", pa.string()), ("_id", pa.string()), ("_timestamp", US)])
 
 
+def first(page: EntryPage, rows: int) -> EntryPage:
+    return FilteredPage(page, np.arange(rows))
+
+
 def test_declared_columns_and_metadata_side_by_side() -> None:
-    rows = Columns(DECLARED, True, "PERMISSIVE").batch(PAGE, 3, "s").batch.to_pylist()
+    rows = Columns(DECLARED, True, "PERMISSIVE").batch(PAGE, "s").batch.to_pylist()
     assert [row["n"] for row in rows] == [1, None, None]
     assert [row["_id"] for row in rows] == ["1500000000000-0", "1500000000001-0", f"{2**64 - 1}-0"]
     # An id's milliseconds may be beyond what a timestamp holds.
@@ -36,21 +41,20 @@ def test_declared_columns_and_metadata_side_by_side() -> None:
 
 
 def test_dropmalformed_drops_the_row_and_failfast_names_it() -> None:
-    rows = Columns(DECLARED, True, "DROPMALFORMED").batch(PAGE, 3, "s").batch.to_pylist()
+    rows = Columns(DECLARED, True, "DROPMALFORMED").batch(PAGE, "s").batch.to_pylist()
     assert [row["s"] for row in rows] == ["x", "z"]
     with pytest.raises(
         DecodeError, match="1500000000001-0 of stream 's': field 'n' is b'oops', which does not fit INT"
     ):
-        Columns(DECLARED, True, "FAILFAST").batch(PAGE, 3, "s")
-    # A row beyond the run is none of our business.
-    assert Columns(DECLARED, True, "FAILFAST").batch(PAGE, 1, "s").batch.num_rows == 1
+        Columns(DECLARED, True, "FAILFAST").batch(PAGE, "s")
+    assert Columns(DECLARED, True, "FAILFAST").batch(first(PAGE, 1), "s").batch.num_rows == 1
 
 
 def test_default_columns() -> None:
     schema = pa.schema(
         [("stream", pa.string()), ("id", pa.string()), ("timestamp", US), ("fields", pa.map_(pa.string(), pa.string()))]
     )
-    row = Columns(schema, False, "PERMISSIVE").batch(PAGE, 1, "orders").batch.to_pylist()[0]
+    row = Columns(schema, False, "PERMISSIVE").batch(first(PAGE, 1), "orders").batch.to_pylist()[0]
     assert row["stream"] == "orders"
     assert row["fields"] == [("n", "1"), ("s", "x")]
 
@@ -118,7 +122,7 @@ def columns(mode: str, *more: tuple[str, pa.DataType], **options: Any) -> Column
 def test_a_page_of_several_streams_names_each_rows_stream_and_count() -> None:
     several = columns("PERMISSIVE", ("_stream", pa.string()), ("_deliveries", pa.int32()))
     assert several.wants_deliveries
-    decoded = several.batch(BAD, 3, STREAMS, pa.array([1, 2, 3, 4], pa.int64()))
+    decoded = several.batch(first(BAD, 3), STREAMS[:3], pa.array([1, 2, 3], pa.int64()))
     assert decoded.batch.column("_stream").to_pylist() == ["a", "b", "c"]
     assert decoded.batch.column("_deliveries").to_pylist() == [1, 2, 3]
     assert decoded.batch.schema == several.schema
@@ -128,13 +132,13 @@ def test_a_page_of_several_streams_names_each_rows_stream_and_count() -> None:
 
 def test_a_column_names_the_columns_whose_values_do_not_fit() -> None:
     several = columns("PERMISSIVE", ("_unfit", pa.list_(pa.string())), ("_corrupt_record", pa.string()))
-    decoded = several.batch(BAD, 4, STREAMS)
+    decoded = several.batch(BAD, STREAMS)
     assert decoded.batch.column("_unfit").to_pylist() == [["n"], None, ["n", "d"], None]
     assert [text is None for text in decoded.batch.column("_corrupt_record").to_pylist()] == [False, True, False, True]
     decoded.batch.validate(full=True)
-    assert several.batch(BAD, 0, STREAMS).batch.num_rows == 0
+    assert several.batch(first(BAD, 0), STREAMS[:0]).batch.num_rows == 0
     good = ExactPage([[b"1-0", [b"n", b"1"]], [b"2-0", [b"n", b"", b"d", b"2026-11-20"]]])
-    assert several.batch(good, 2, "s").batch.column("_unfit").to_pylist() == [None, None]
+    assert several.batch(good, "s").batch.column("_unfit").to_pylist() == [None, None]
 
 
 @pytest.mark.parametrize("mode", ["DROPMALFORMED", "FAILFAST", "DEADLETTER"])
@@ -153,12 +157,12 @@ def test_null_values_are_null_in_every_column_and_fit() -> None:
     entry = [b"n", b"NA", b"s", b"NA", b"b", b"NA", b"tags", b"NA"]
     other = [b"n", b"na", b"s", b" NA", b"b", b"", b"tags", b'["NA"]']
     read = Columns(schema, True, "PERMISSIVE", null_values=(b"NA",))
-    missing, present = read.batch(ExactPage([[b"1-0", entry], [b"2-0", other]]), 2, "s").batch.to_pylist()
+    missing, present = read.batch(ExactPage([[b"1-0", entry], [b"2-0", other]]), "s").batch.to_pylist()
     assert (missing["n"], missing["s"], missing["b"], missing["tags"], missing["_unfit"]) == (None,) * 5
     assert dict(missing["_fields"])["n"] == "NA", "the entry itself is unchanged"
     assert (present["n"], present["s"], present["b"], present["tags"]) == (None, " NA", b"", [None])
     assert present["_unfit"] == ["n"]
-    assert read.batch(ExactPage([[b"1-0", entry]]), 1, "s").absent == [], "the fields are there"
+    assert read.batch(ExactPage([[b"1-0", entry]]), "s").absent == [], "the fields are there"
 
 
 QTY = pa.struct([("qty", pa.int32()), ("who", pa.string()), ("at", pa.date32()), ("raw", pa.binary())])
@@ -189,7 +193,7 @@ def test_null_values_reach_the_parts_of_json(
 ) -> None:
     """Whether a part is read alone or in a whole page. Keys of maps are texts."""
     page = ExactPage([[b"%d-0" % n, [field.encode(), text.encode()]] for n in range(1, count + 1)])
-    rows = Columns(PARTS, True, "FAILFAST", null_values=null_values).batch(page, count, "s").batch.to_pylist()
+    rows = Columns(PARTS, True, "FAILFAST", null_values=null_values).batch(page, "s").batch.to_pylist()
     for row in rows:
         seen = [line["qty"] for line in row[field]] if field == "lines" else row[field]
         assert seen == value
@@ -218,7 +222,7 @@ def test_null_values_reach_the_parts_of_json(
 @pytest.mark.parametrize("count", [1, 70])
 def test_a_json_value_that_does_not_fit_names_its_member(count: int, field: str, text: str, member: str) -> None:
     page = ExactPage([[b"%d-0" % n, [field.encode(), text.encode()]] for n in range(1, count + 1)])
-    dead = Columns(PARTS, True, "DEADLETTER").batch(page, count, "s").dead
+    dead = Columns(PARTS, True, "DEADLETTER").batch(page, "s").dead
     assert dead is not None
     assert len(dead.reasons) == count
     for reason in dead.reasons:
@@ -230,7 +234,7 @@ def test_each_of_many_json_values_names_its_own_member() -> None:
     texts = [f'{{"qty": "a{n}"}}' if n % 3 else '{"qty": 1}' for n in range(100)]
     texts += ['{"at": "x"}', "{", '{"qty": "%s"}' % ("z" * (1 << 20))]
     page = ExactPage([[b"%d-0" % n, [b"payload", text.encode()]] for n, text in enumerate(texts, 1)])
-    dead = Columns(PARTS, True, "DEADLETTER").batch(page, len(texts), "s").dead
+    dead = Columns(PARTS, True, "DEADLETTER").batch(page, "s").dead
     assert dead is not None
     named = [reason.rpartition(">")[2] for reason in dead.reasons]
     assert named == [
@@ -244,14 +248,14 @@ def test_a_number_for_an_integer_has_one_rule_in_a_field_and_in_json(text: str) 
     """`3.0` is no INT in either, because a producer that rounds would go unseen."""
     schema = pa.schema([("n", pa.int32()), ("j", pa.struct([("n", pa.int32())])), ("_unfit", pa.list_(pa.string()))])
     page = ExactPage([[b"1-0", [b"n", text.encode(), b"j", b'{"n": %s}' % text.encode()]]])
-    (row,) = Columns(schema, True, "PERMISSIVE").batch(page, 1, "s").batch.to_pylist()
+    (row,) = Columns(schema, True, "PERMISSIVE").batch(page, "s").batch.to_pylist()
     assert (row["j"] or {"n": None})["n"] == row["n"]
     assert row["_unfit"] == (None if row["n"] is not None else ["n", "j"])
     assert (row["n"] is None) == (text not in ("3", "-3"))
 
 
 def test_mode_deadletter_sets_rows_aside_untouched_with_a_reason() -> None:
-    decoded = columns("DEADLETTER").batch(BAD, 4, "s")
+    decoded = columns("DEADLETTER").batch(BAD, "s")
     assert decoded.batch.column("_id").to_pylist() == ["2-0", "4-0"]
     dead = decoded.dead
     assert dead is not None
@@ -268,15 +272,14 @@ def test_mode_deadletter_sets_rows_aside_untouched_with_a_reason() -> None:
 
 
 def test_mode_deadletter_without_a_bad_value_sets_nothing_aside() -> None:
-    assert columns("DEADLETTER").batch(PAGE, 1, "s").dead is None
-    # Only the first two rows are asked for: the third is none of our business.
-    dead = columns("DEADLETTER").batch(BAD, 2, "s").dead
+    assert columns("DEADLETTER").batch(first(PAGE, 1), "s").dead is None
+    dead = columns("DEADLETTER").batch(first(BAD, 2), "s").dead
     assert dead is not None
     assert dead.rows.tolist() == [0]
 
 
 def test_the_corrupt_record_column_holds_the_whole_entry_as_json() -> None:
-    found = columns("PERMISSIVE", ("_corrupt_record", pa.string())).batch(BAD, 4, "s").batch
+    found = columns("PERMISSIVE", ("_corrupt_record", pa.string())).batch(BAD, "s").batch
     texts = found.column("_corrupt_record").to_pylist()
     assert texts[1] is texts[3] is None
     assert json.loads(texts[0]) == {"n": "oops", "s": "x"}
@@ -284,12 +287,12 @@ def test_the_corrupt_record_column_holds_the_whole_entry_as_json() -> None:
         ("n", "3.5"), ("d", "yesterday"), ("\ufffd", '"quoted"'), ("n", "x" * 100)
     ]  # fmt: skip
     assert found.column("n").to_pylist() == [None, 2, None, None]
-    good = columns("PERMISSIVE", ("_corrupt_record", pa.string())).batch(PAGE, 1, "s").batch
+    good = columns("PERMISSIVE", ("_corrupt_record", pa.string())).batch(first(PAGE, 1), "s").batch
     assert good.column("_corrupt_record").to_pylist() == [None]
 
 
 def test_the_corrupt_record_column_may_have_another_name() -> None:
-    found = columns("PERMISSIVE", ("broken", pa.string()), corrupt="broken").batch(BAD, 1, "s").batch
+    found = columns("PERMISSIVE", ("broken", pa.string()), corrupt="broken").batch(first(BAD, 1), "s").batch
     assert json.loads(found.column("broken")[0].as_py()) == {"n": "oops", "s": "x"}
 
 
@@ -306,7 +309,7 @@ def test_failfast_names_the_first_row_of_its_own_stream() -> None:
     with pytest.raises(
         DecodeError, match="entry 3-0 of stream 'c': field 'd' is b'yesterday', which does not fit DATE"
     ):
-        Columns(pa.schema([("d", pa.date32())]), True, "FAILFAST").batch(BAD, 4, STREAMS)
+        Columns(pa.schema([("d", pa.date32())]), True, "FAILFAST").batch(BAD, STREAMS)
 
 
 TWICE = [
@@ -337,8 +340,8 @@ def test_of_a_name_that_occurs_twice_the_last_value_counts(entries: list[list[by
     exact = ExactPage([[b"%d-0" % (1000 + place), fields] for place, fields in enumerate(entries)])
     for page in (exact, VectorPage(resp(entries))):
         assert page.count == len(entries)
-        rows = Columns(schema, True, "FAILFAST").batch(page, page.count, "s").batch.to_pylist()
-        maps = Columns(as_map, True, "FAILFAST").batch(page, page.count, "s").batch.to_pylist()
+        rows = Columns(schema, True, "FAILFAST").batch(page, "s").batch.to_pylist()
+        maps = Columns(as_map, True, "FAILFAST").batch(page, "s").batch.to_pylist()
         for fields, row, other in zip(entries, rows, maps, strict=True):
             names, values = fields[::2], fields[1::2]
             last = {name.decode(): value.decode() for name, value in zip(names, values, strict=True)}

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.connector.source.rows import plain as module
-from spark_streams.connector.source.rows.cast import cast_values
-from spark_streams.connector.source.rows.columns import Columns
+from spark_streams.connector.source.rows.columns import Columns, cast_values
 from spark_streams.connector.source.rows.plain import plain_columns
 from spark_streams.connector.wire.entry_page import VectorPage
 
@@ -127,14 +126,6 @@ def test_plain_texts(to: pa.DataType, texts: list[str]) -> None:
     assert check([texts, texts[::-1], ["other"] * len(texts)], to) == {"c0", "c1"}
 
 
-def test_some_rows_of_a_page() -> None:
-    """Columns.batch of the first rows of a page returns these rows, also of truth values."""
-    page = page_of([[str(row) for row in range(20)], ["true", "false"] * 10])
-    schema = pa.schema([("c0", pa.int32()), ("c1", pa.bool_())])
-    batch = Columns(schema, True, "FAILFAST").batch(page, 9, "s").batch
-    assert batch.to_pydict() == {"c0": list(range(9)), "c1": ([True, False] * 5)[:9]}
-
-
 @pytest.mark.parametrize("count", [20, 2000])
 @pytest.mark.parametrize(
     ("null_values", "numbers", "flags", "texts"),
@@ -153,5 +144,5 @@ def test_null_values_are_null_also_if_they_are_plain(
     fields = [["1", "0", "-999"], ["true", "false", "true"], ["a", "NA", ""]]
     page = page_of([field * count for field in fields])
     schema = pa.schema([("c0", pa.int32()), ("c1", pa.bool_()), ("c2", pa.string())])
-    batch = Columns(schema, True, "FAILFAST", null_values=null_values).batch(page, 3 * count, "s").batch
+    batch = Columns(schema, True, "FAILFAST", null_values=null_values).batch(page, "s").batch
     assert batch.to_pydict() == {"c0": numbers * count, "c1": flags * count, "c2": texts * count}

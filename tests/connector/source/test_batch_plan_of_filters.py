@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.source.batch.plan import Narrowing, narrowing_of, part_of
+from spark_streams.connector.source.batch_plan import Narrowing, narrowing_of, part_of
 from spark_streams.connector.spark.data_source import HAS_FILTERS
-from tests.connector.source.batch.held_ids import IDS, head_of, inside
+from tests.connector.source.held_ids import IDS, head_of, inside
 
 if not HAS_FILTERS:
     pytest.skip("this Spark has no filters for Python sources", allow_module_level=True)

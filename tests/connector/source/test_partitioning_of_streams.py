@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.source.batch.plan import Narrowing, part_of
-from spark_streams.connector.source.batch.split_points import Probe, cut, first_positions, further_positions
+from spark_streams.connector.source.batch_plan import Narrowing, part_of
 from spark_streams.connector.source.offset import Range
-from spark_streams.connector.source.partitioning import ALL, Part
-from tests.connector.source.batch.held_ids import IDS, head_of, inside
+from spark_streams.connector.source.partitioning import ALL, Part, Probe, cut, first_positions, further_positions
+from tests.connector.source.held_ids import IDS, head_of, inside
 
 
 def probe_of(ids: list[StreamId], run: Range, position: StreamId, count: int = 8) -> Probe:

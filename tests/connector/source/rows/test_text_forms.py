@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.connector.source.rows.cast import cast_values
+from spark_streams.connector.source.rows.columns import cast_values
 from spark_streams.connector.source.rows.text_forms import SCALARS, ScalarKind, TextForm, scalar_kind
 from tests.seeds import TIMES
 

@@ -7,7 +7,7 @@ import bisect
 from hypothesis import strategies as st
 
 from spark_streams.base.ids import MIN_ID, U64_MAX, StreamId
-from spark_streams.connector.source.batch.plan import StreamHead
+from spark_streams.connector.source.batch_plan import StreamHead
 from spark_streams.connector.source.partitioning import Part
 from spark_streams.connector.wire.pending_page import texts_of
 

@@ -14,8 +14,6 @@ A field gets the narrowest of these types that reads each of its values without 
 If there is none but string, the type that reads most of the values is taken, if these are a large enough share. The
 others are its misfits: the source reads none of them as a value of this type. A type that would read one of them, but
 as another value (007 as 7), is not taken. Missing values (the empty text, null values) do not count.
-
-Decimal fractions become double; declare DECIMAL if they must be exact. A time in milliseconds is a whole number.
 """
 
 from __future__ import annotations
@@ -32,10 +30,9 @@ import pyarrow as pa
 
 from spark_streams.connector.errors import SchemaError
 from spark_streams.connector.options.source_options import BatchSourceOptions
-from spark_streams.connector.source.batch.plan import Narrowing, fetch_inputs
+from spark_streams.connector.source.batch_plan import Narrowing, fetch_inputs
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.rows.cast import cast_values
-from spark_streams.connector.source.rows.columns import METADATA
+from spark_streams.connector.source.rows.columns import METADATA, cast_values
 from spark_streams.connector.source.stream_names import with_shards
 from spark_streams.connector.wire.connection import Server
 
@@ -82,28 +79,18 @@ def sample(server: Server, options: BatchSourceOptions, limits: Limits = LIMITS)
 # Pure: values in, types and their misfits out.
 
 
-@dataclass(frozen=True)
-class _Type:
-    """A type, the narrowest first. kinds: kinds of the values that it reads without loss."""
-
-    name: str
-    arrow: pa.DataType
-    kinds: frozenset[str]
-
-
-_TYPES: tuple[_Type, ...] = (
-    _Type("long", pa.int64(), frozenset({"milliseconds", "short", "long"})),
-    _Type("double", pa.float64(), frozenset({"milliseconds", "short", "double", "no number"})),
-    _Type("boolean", pa.bool_(), frozenset({"boolean"})),
-    _Type("date", pa.date32(), frozenset({"date"})),
-    _Type("timestamp", pa.timestamp("us"), frozenset({"date", "timestamp", "milliseconds"})),
-)
+# Types, the narrowest first, each with the kinds of the values that it reads without loss.
+_TYPES: dict[str, tuple[pa.DataType, frozenset[str]]] = {
+    "long": (pa.int64(), frozenset({"milliseconds", "short", "long"})),
+    "double": (pa.float64(), frozenset({"milliseconds", "short", "double", "no number"})),
+    "boolean": (pa.bool_(), frozenset({"boolean"})),
+    "date": (pa.date32(), frozenset({"date"})),
+    "timestamp": (pa.timestamp("us"), frozenset({"date", "timestamp", "milliseconds"})),
+}
 
 
 @dataclass(frozen=True)
 class InferredColumn:
-    """The column of a field."""
-
     name: str  # of the field
     kind: str  # name of its type
     values: int = 0  # how many were sampled, without missing ones
@@ -173,14 +160,15 @@ def _column(name: str, present: Counter[bytes], share: float) -> InferredColumn:
     for value, count in present.items():
         counts_of_kinds[kinds[value]] += count
     # Of types that fit equally many values, max returns the first, which is the narrowest.
-    kind = max(_TYPES, key=lambda kind: sum(counts_of_kinds[name] for name in kind.kinds))
-    fitting = {name: counts_of_kinds[name] for name in kind.kinds if counts_of_kinds[name]}
+    chosen = max(_TYPES, key=lambda to: sum(counts_of_kinds[kind] for kind in _TYPES[to][1]))
+    arrow, read = _TYPES[chosen]
+    fitting = {kind: counts_of_kinds[kind] for kind in read if counts_of_kinds[kind]}
     if fitting and fitting.keys() != {"no number"} and sum(fitting.values()) >= share * total:
-        misfits = [(value, count) for value, count in present.most_common() if kinds[value] not in kind.kinds]
-        if kind.name == "boolean":  # 0 and 1 mean false and true in such a column
+        misfits = [(value, count) for value, count in present.most_common() if kinds[value] not in read]
+        if chosen == "boolean":  # 0 and 1 mean false and true in such a column
             misfits = [(value, count) for value, count in misfits if value.strip() not in (b"0", b"1")]
-        if _are_refused([value for value, _count in misfits], kind.arrow):
-            return InferredColumn(name, kind.name, total, tuple(misfits))
+        if _are_refused([value for value, _count in misfits], arrow):
+            return InferredColumn(name, chosen, total, tuple(misfits))
     return InferredColumn(name, "binary" if "binary" in kinds.values() else "string", total)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.connector.deadletter.envelope import dead_letter_fields
-from spark_streams.connector.source.rows.returned_page import ReturnedPage
+from spark_streams.connector.source.task.read_partition import ReturnedPage
 from spark_streams.connector.wire.entry_page import decode_replies
 
 PAIRS = st.dictionaries(st.sampled_from([b"a", b"bb", b"dl.id"]), st.binary(max_size=4))

@@ -1,7 +1,7 @@
 """Plan the tasks of a batch read: a few round trips for all streams together.
 
     filters of Spark ──► Narrowing ─┐
-    options ──► first, last ID ─────┼─► part of each stream ──► tasks, cut where entries lie (split_points.py)
+    options ──► first, last ID ─────┼─► part of each stream ──► tasks, cut where entries lie (partitioning.py)
     XINFO STREAM ──► StreamHead ────┘
 
 Nothing on the server changes.
@@ -13,7 +13,7 @@ import datetime
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, InvalidStreamId, StreamId
@@ -24,10 +24,16 @@ from spark_streams.connector.deadletter.input_streams import warn_of_dead_letter
 from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.shards.names import Shard
-from spark_streams.connector.source.batch.split_points import ProbeTarget, cut, may_be_large, probe_streams
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
-from spark_streams.connector.source.partitioning import ALL, Part, Task, divide_into_tasks, task_size
+from spark_streams.connector.source.partitioning import (
+    ALL,
+    Part,
+    Task,
+    cut_large_parts,
+    divide_into_tasks,
+    task_size,
+)
 from spark_streams.connector.source.stream_names import with_shards
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.replies import is_no_such_key
@@ -42,36 +48,28 @@ _TEXT_OF_ID = re.compile(r"([1-9][0-9]{0,19})(-.*)?", re.DOTALL)
 
 # -- filters -----------------------------------------------------------------------------------------------------------
 # Spark's filters on the metadata columns become a Narrowing. A narrowing may hold more than the filter keeps, never
-# less, because Spark applies every filter again. Filters of other kinds narrow nothing. Pure: filter objects in.
-#
-# Texts and IDs have different orders ('5-10' < '5-9' as texts). Equality on the ID column names an entry. A range on
-# the ID column bounds the milliseconds only, and only among IDs with equally many digits (TextBound). The timestamp
-# column holds the ID's milliseconds; its filters come in microseconds.
+# less, because Spark applies every filter again. Filters of other kinds narrow nothing.
 
 
 @dataclass(frozen=True)
 class TextBound:
     """Bound of a filter such as `id >= '1700000000000'`, which compares texts. Texts have the order of IDs only if the
-    milliseconds have equally many digits, and only up to the dash.
+    milliseconds have equally many digits, and only up to the dash ('5-10' < '5-9')."""
 
-    Of the IDs whose milliseconds have `digits` digits, the filter keeps none with milliseconds below `lowest` or above
-    `highest`.
-    """
-
-    digits: int
-    lowest: int = 0
-    highest: int = U64_MAX
+    digits: int  # of the milliseconds: the bound is about such IDs
+    lowest: int = 0  # the filter keeps none with fewer milliseconds
+    highest: int = U64_MAX  # nor with more
 
 
 @dataclass(frozen=True)
 class Narrowing:
-    """Entries that filters may keep. An entry outside of the narrowing matches no filter; one inside may match none."""
+    """Entries that filters may keep: an entry outside of the narrowing matches no filter."""
 
     streams: frozenset[str] | None = None  # only these, None: all
     ids: frozenset[StreamId] | None = None  # only these, None: all
     after: StreamId = MIN_ID  # after < ID ≤ last
-    last: StreamId = MAX_ID
-    text: tuple[TextBound, ...] = ()
+    last: StreamId = MAX_ID  # newest ID
+    text: tuple[TextBound, ...] = ()  # bounds of filters that compare texts
 
     def meet(self, other: Narrowing) -> Narrowing:
         """Return the narrowing that holds what both hold."""
@@ -84,7 +82,6 @@ class Narrowing:
         )
 
     def among(self, streams: Iterable[str]) -> tuple[str, ...]:
-        """Return the streams that the narrowing holds."""
         return tuple(stream for stream in streams if self.streams is None or stream in self.streams)
 
 
@@ -220,25 +217,21 @@ def plan_tasks(
 def tasks_within(
     server: Server, options: BatchSourceOptions, narrowing: Narrowing, heads: Mapping[str, StreamHead], limits: Limits
 ) -> list[Task]:
-    """Return what each task reads of these streams."""
-    bounded = [
-        part_of(
-            stream,
-            head,
-            position_of(options.starting_offsets, stream),
-            position_of(options.ending_offsets, stream),
-            narrowing,
-        )
-        for stream, head in heads.items()
-    ]
-    parts = [part for part in bounded if part is not None]
+    parts = []
+    for stream, head in heads.items():
+        after, last = (position_of(of, stream) for of in (options.starting_offsets, options.ending_offsets))
+        part = part_of(stream, head, after, last, narrowing)
+        parts += [] if part is None else [part]
     if options.ordered:
         return divide_into_tasks(parts, options.entries_per_partition, ordered=True, limits=limits)
     total = sum(part.count for part in parts)
     entries = task_size(total, options.entries_per_partition, limits)
     if options.min_partitions is not None:
         entries = max(1, min(entries, total // options.min_partitions))
-    return divide_into_tasks(_cut(server, heads, parts, entries), entries, limits=limits)
+    lengths = {stream: head.length for stream, head in heads.items()}
+    entry_bytes = {stream: head.entry_bytes for stream, head in heads.items()}
+    parts = cut_large_parts(server, parts, entries, lengths, entry_bytes)
+    return divide_into_tasks(parts, entries, limits=limits)
 
 
 def position_of(positions: PerStream[str], stream: str) -> StreamId:
@@ -250,11 +243,8 @@ def position_of(positions: PerStream[str], stream: str) -> StreamId:
 def fetch_inputs(
     server: Server, options: BatchSourceOptions, narrowing: Narrowing, must_exist: bool = True
 ) -> dict[str, StreamHead]:
-    """Return the streams to read: those of `streams`, or those that match the pattern. Recorded dead-letter
-    streams are not among these.
-
-    Raises StreamMissingError if a stream of `streams` does not exist, WrongKeyTypeError.
-    """
+    """Return the streams to read: those of `streams`, or those that match the pattern without recorded dead-letter
+    streams. Raises StreamMissingError if a stream of `streams` does not exist, WrongKeyTypeError."""
     if options.streams is not None:
         return fetch_heads(server, narrowing.among(options.streams), must_exist)
     found = bounded(options.without_excluded(matching_streams(server, options.pattern, but=())))
@@ -271,11 +261,8 @@ def fetch_inputs(
 
 
 def fetch_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dict[str, StreamHead]:
-    """Return each stream's ends and length (XINFO STREAM), in one round trip.
-
-    must_exist: if False, a missing stream counts as empty.
-    Raises StreamMissingError, WrongKeyTypeError.
-    """
+    """Return each stream's ends and length (XINFO STREAM), in one round trip. must_exist: if False, a missing stream
+    counts as empty. Raises StreamMissingError, WrongKeyTypeError."""
     commands = [("XINFO", "STREAM", stream) for stream in streams]
     heads: dict[str, StreamHead] = {}
     absent: list[str] = []
@@ -338,21 +325,3 @@ def _share_of(head: StreamHead, first: StreamId, newest: StreamId, after: Stream
     if width == 0:
         width, part = newest.seq - first.seq, min(last.seq - after.seq, newest.seq - first.seq)
     return max(1, min(head.length, round(head.length * part / max(1, width))))
-
-
-def _cut(server: Server, heads: Mapping[str, StreamHead], parts: Sequence[Part], entries: int) -> list[Part]:
-    """Return the parts, with those that are too large for a task cut up. Those with known IDs are not cut."""
-    targets = [
-        ProbeTarget(part.range, entries, heads[part.stream].length, heads[part.stream].entry_bytes)
-        for part in parts
-        if part.by == ALL and may_be_large(part.range, heads[part.stream].length, entries)
-    ]
-    probes = dict(zip([target.range for target in targets], probe_streams(server, targets), strict=True))
-    smaller: list[Part] = []
-    for part in parts:
-        if probes.get(part.range):
-            pieces = cut(part.range, probes[part.range], entries, heads[part.stream].length)
-            smaller += [replace(part, range=piece) for piece in pieces]
-        else:
-            smaller.append(part)
-    return smaller

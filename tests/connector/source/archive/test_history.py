@@ -25,14 +25,14 @@ from spark_streams.connector.errors import (
     StreamMissingError,
 )
 from spark_streams.connector.options.source_options import BatchSourceOptions
-from spark_streams.connector.source.archive.borders import cut_by_date
 from spark_streams.connector.source.archive.files import ArchiveFile
+from spark_streams.connector.source.archive.history import cut_by_date
 from spark_streams.connector.source.batch_reader import BatchReader
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.rows.columns import Columns
 from tests.connector.source.archive.archived import SCHEMA, Archiver, write_batch
-from tests.connector.source.batch.held_ids import IDS
+from tests.connector.source.held_ids import IDS
 from tools.servers.server import Server
 
 COLUMNS = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from spark_streams.connector.errors import SchemaError
 from spark_streams.connector.options.source_options import BatchSourceOptions
-from spark_streams.connector.source.batch.infer_schema import InferredColumn, infer, kind_of, sample
 from spark_streams.connector.source.batch_reader import infer_schema
+from spark_streams.connector.source.infer_schema import InferredColumn, infer, kind_of, sample
 from spark_streams.connector.source.limits import LIMITS, Limits
-from spark_streams.connector.source.rows.cast import cast_values
+from spark_streams.connector.source.rows.columns import cast_values
 from spark_streams.connector.wire.connection import Connection
 from tools.servers.server import Server
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.source.batch.plan import Narrowing, StreamHead, part_of
-from tests.connector.source.batch.held_ids import IDS, head_of, inside
+from spark_streams.connector.source.batch_plan import Narrowing, StreamHead, part_of
+from tests.connector.source.held_ids import IDS, head_of, inside
 
 
 @given(st.sets(IDS, max_size=20), IDS, IDS)
