@@ -1,7 +1,7 @@
 """Commit mark: the value of the key `rstream:committed:{stream}:<group>:<consumer>`.
 
     5-0 12.5f1c9a0b-e37d41aa    batch 12 of the stream is committed, its token is 5f1c9a0b-e37d41aa, and it ends at 5-0
-    5-0 12.5f1c9a0b-noAck       the same, read with noAck: nothing is ever pending
+    5-0 12.5f1c9a0b-noAck       the same, read without a pending list: nothing is ever pending
     5-0 0.37                    the query begins above 5-0; 37 entries were ever added up to there ("unknown" if not
                                 counted), and no batch has read above it
     5-0 0.5f1c9a0b-first        a first batch above 5-0 is logged, and not committed
@@ -30,7 +30,8 @@ from spark_streams.connector.keys import key_beside
 
 UNKNOWN = "unknown"
 _SEEK, _REPLAY = "seek", "replay"
-_NO_ACK, _FIRST = "noAck", "first"
+_FIRST = "first"
+NO_PENDING_LIST = "noAck"  # the option of a query without a pending list, and the name of its batches
 
 
 def next_token(before: str) -> str:
@@ -45,8 +46,8 @@ def checkpoint_of(token: str) -> str:
 
 
 def without_pending_list(token: str) -> str:
-    """Return the token that the streams of a batch with noAck have."""
-    return f"{checkpoint_of(token)}-{_NO_ACK}"
+    """Return the token that the streams of a batch without a pending list have."""
+    return f"{checkpoint_of(token)}-{NO_PENDING_LIST}"
 
 
 class Mark(NamedTuple):
@@ -99,7 +100,7 @@ class Mark(NamedTuple):
     @property
     def has_pending_list(self) -> bool:
         """Whether the entries of the batch were pending until they were acknowledged."""
-        return self.token.rpartition("-")[2] != _NO_ACK
+        return self.token.rpartition("-")[2] != NO_PENDING_LIST
 
     @property
     def is_seek(self) -> bool:

@@ -22,6 +22,7 @@ from spark_streams.connector.errors import RStreamError, ServerUnreachableError,
 from spark_streams.connector.keys import LOSSY, NARROWED, batch_kind_field, batch_kind_key, number_of_kind_field
 from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.commit_mark import NO_PENDING_LIST
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Offset, Range
@@ -212,11 +213,11 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the end of the next batch, or `start` if there is nothing to read."""
         max_entries = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < UNLIMITED else None
-        if isinstance(limit, ReadAllAvailable) and not self._options.no_ack:
+        if isinstance(limit, ReadAllAvailable) and self._options.has_pending_list:
             raise UnsupportedError(
                 "trigger(once=True) ends a query without reporting whether its batch was committed. Its entries would "
                 "stay pending, and other consumers could claim them. Use trigger(availableNow=True), which reads the "
-                "same entries and acknowledges them (or noAck=true)"
+                f"same entries and acknowledges them (or {NO_PENDING_LIST}=true)"
             )
         if isinstance(limit, ReadAllAvailable) and self._options.target_batch_time is not None:
             raise UnsupportedError(

@@ -7,28 +7,28 @@ from tools.simulation.mutants.mutant import Mutant
 MODES = (
     Mutant(
         "bookmark-is-not-set",
-        "connector/source/trigger/roles.py",
+        "connector/source/trigger/bookmark.py",
         "if commit.acknowledged is None or commit.acknowledged[stream] != at.position",
         "if False",
         "noAck: the group does not show the committed position.",
     ),
     Mutant(
         "scratch-group-proves-itself",
-        "connector/source/trigger/reserve.py",
+        "connector/source/trigger/bookmark.py",
         "for count, position in inside[:-1]:",
         "for count, position in inside:",
         "noAck: the last step of the scratch group counts without proof.",
     ),
     Mutant(
         "no-ack-leaves-the-reserved",
-        "connector/source/trigger/roles.py",
+        "connector/source/trigger/bookmark.py",
         "        acknowledge(client, reserved)\n",
         "",
         "noAck: what a run without noAck had reserved stays pending.",
     ),
     Mutant(
         "no-ack-passes-the-pending",
-        "connector/source/trigger/roles.py",
+        "connector/source/trigger/bookmark.py",
         "            _refuse_pending(client, stream)",
         "            pass",
         "noAck: entries that are pending for the query are passed over.",
@@ -42,7 +42,7 @@ MODES = (
     ),
     Mutant(
         "no-ack-in-a-shared-group",
-        "connector/source/trigger/roles.py",
+        "connector/source/trigger/bookmark.py",
         "    if group.others:\n        other, pending",
         "    if False:\n        other, pending",
         "noAck: another consumer of the group is not noticed.",

@@ -259,14 +259,14 @@ TRIGGER = (
     ),
     Mutant(
         "others-read-nothing-of-a-range",
-        "connector/source/trigger/reserve.py",
+        "connector/source/trigger/roles.py",
         "and after.entries_read - before.entries_read == count",
         "or True",
         "A range passes for the query's own although another consumer has read within it.",
     ),
     Mutant(
         "another-client-joins-unseen",
-        "connector/source/trigger/reserve.py",
+        "connector/source/trigger/roles.py",
         "                after = read_group_now(client, walk.stream)\n                read_to_the_end.add(walk.stream)",
         "                continue",
         "If another client joins the group while a batch is reserved, the steps of that round are dropped.",

@@ -3,7 +3,7 @@ the checkpoint knows the number.
 
 Counting is XRANGE, page by page, using only the pages' lengths and IDs. It costs as much as reading the range. So it is
 done only once for a group that begins in the middle of a stream, if a server has returned to an older state, and for
-the last entries of a batch whose number a scratch group cannot prove (trigger.reserve). It needs neither Arrow nor
+the last entries of a batch whose number a scratch group cannot prove (trigger.bookmark). It needs neither Arrow nor
 numpy: `rstream groups` counts so, too.
 
 A query begins in a stream with its position, and how many entries were ever added up to there. This holds until the

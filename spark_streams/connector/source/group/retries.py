@@ -24,6 +24,7 @@ from spark_streams.connector.deadletter.return_entries import return_due_entries
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.commit_mark import NO_PENDING_LIST
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.connection.server import Server
@@ -56,7 +57,7 @@ class Retries:
     def __init__(self, options: SourceOptions, limits: Limits) -> None:
         self._group = options.group
         self._delays = options.retry_delay or ()
-        self._reads_returned = not options.no_ack
+        self._reads_returned = options.has_pending_list
         self._limits = limits
         self._retry_streams: dict[str, list[_RetryStream]] = {}  # by first stream
         self._returned_names: dict[str, str] = {}  # by first stream
@@ -206,7 +207,7 @@ class Retries:
         _log.warning(
             "stream %r: %d entries wait for a retry by group %r, and no query returns them without option retryDelay. "
             "Set it again%s; a short delay returns them at once", stream, sum(lengths.values()), self._group,
-            "" if self._reads_returned else " (without noAck)",
+            "" if self._reads_returned else f" (without {NO_PENDING_LIST})",
         )  # fmt: skip
 
     def _return_due_of(self, server: Server, stream: str, retry: _RetryStream, limit: int | None) -> None:

@@ -63,7 +63,7 @@ class StreamSnapshot(NamedTuple):
     group: GroupState | None  # None: there is none
     mark: Mark | None = None  # the query's commit mark
     time: int = 0  # of the server, in milliseconds
-    has_scratch: bool = False  # it has the query's scratch group, which a killed run has left (trigger.reserve)
+    has_scratch: bool = False  # it has the query's scratch group, which a killed run has left (trigger.bookmark)
 
     @property
     def until(self) -> int:

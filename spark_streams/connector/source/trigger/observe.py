@@ -53,7 +53,7 @@ from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.partitioning import by_stream
 from spark_streams.connector.source.trigger.acknowledge import Acknowledging, Marks
-from spark_streams.connector.source.trigger.reserve import destroy_scratch_groups
+from spark_streams.connector.source.trigger.bookmark import destroy_scratch_groups
 from spark_streams.connector.source.trigger.roles import GroupRole
 from spark_streams.connector.source.trigger.run_state import QueryState, RunState, positions_of
 from spark_streams.connector.wire.connection.server import Server
