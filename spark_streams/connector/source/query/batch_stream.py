@@ -34,13 +34,13 @@ from spark_streams.connector.source.pending.claim import Claims, DeadLetterWrite
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.query.planning import CurrentBatch, Planning
 from spark_streams.connector.source.query.triggering import BackgroundWorker, Idle, RunSteps, Triggering
+from spark_streams.connector.source.quota import Pacing
 from spark_streams.connector.source.trigger.acknowledge import Acknowledging, Removing
-from spark_streams.connector.source.trigger.admission import Admission, Pacing
 from spark_streams.connector.source.trigger.batch_contents import ContentsChooser
 from spark_streams.connector.source.trigger.bookmark import Bookmarked
 from spark_streams.connector.source.trigger.observe import Observer
 from spark_streams.connector.source.trigger.roles import Delivered, GroupRole
-from spark_streams.connector.source.trigger.run_state import RunState
+from spark_streams.connector.source.trigger.run_state import Admission, RunState
 from spark_streams.connector.source.trigger.trigger import Trigger
 from spark_streams.connector.wire.connect import RoleCheck
 from spark_streams.connector.wire.connection.server import Server

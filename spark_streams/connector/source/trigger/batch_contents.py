@@ -34,9 +34,8 @@ from spark_streams.connector.source.partitioning import ALL, PENDING, Part, by_s
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.pending_list import NO_LIMIT, pending_ranges
 from spark_streams.connector.source.quota import BatchQuota, average_sizes
-from spark_streams.connector.source.trigger.admission import Admission
 from spark_streams.connector.source.trigger.roles import GroupRole
-from spark_streams.connector.source.trigger.run_state import QueryState, Reserved, RunState
+from spark_streams.connector.source.trigger.run_state import Admission, QueryState, Reserved, RunState
 from spark_streams.connector.wire.replies.xinfo import StreamState
 
 

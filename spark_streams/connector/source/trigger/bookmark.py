@@ -50,7 +50,6 @@ from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.partitioning import ALL, Part, entries_per_stream, task_size
 from spark_streams.connector.source.pending_list import acknowledge
-from spark_streams.connector.source.trigger.admission import ENDLESS, Admission
 from spark_streams.connector.source.trigger.roles import (
     Commit,
     GroupRole,
@@ -59,7 +58,7 @@ from spark_streams.connector.source.trigger.roles import (
     silent_step,
     xreadgroup,
 )
-from spark_streams.connector.source.trigger.run_state import Reserved, RunState
+from spark_streams.connector.source.trigger.run_state import ENDLESS, Admission, Reserved, RunState
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_key_required, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import GroupInfo, group_named

@@ -40,8 +40,7 @@ from spark_streams.connector.source.partitioning import ALL, PENDING, Part, by_s
 from spark_streams.connector.source.pending.claim import released_above
 from spark_streams.connector.source.pending_list import acknowledge, pending_ranges
 from spark_streams.connector.source.quota import BatchQuota
-from spark_streams.connector.source.trigger.admission import Admission
-from spark_streams.connector.source.trigger.run_state import Reserved, RunState
+from spark_streams.connector.source.trigger.run_state import Admission, Reserved, RunState
 from spark_streams.connector.wire.connection.connection import SKIP, Connection, Reply, pack
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, milliseconds
@@ -348,7 +347,7 @@ class _Reserving(GroupSteps):
 
 
 def xreadgroup(member: Membership, stream: str, count: int, *options: str) -> list[str | int]:
-    """Return the command that has new entries delivered. options: NOACK."""
+    """Return the command that has new entries delivered."""
     return ["XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count, *options, "STREAMS", stream, ">"]
 
 
