@@ -312,7 +312,7 @@ class World:
         return position.ms in self.server.entries
 
     def carry_out(self, repair: Repair) -> None:
-        """Set group, consumer and mark as `group.changes.carry_out` does."""
+        """Set group, consumer and mark as `observe.carry_out` does."""
         server, at = self.server, repair.at
         if not server.exists and repair.makes_stream:
             server.exists, server.last = True, 0

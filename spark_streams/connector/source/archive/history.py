@@ -28,9 +28,15 @@ from spark_streams.connector.source.archive.files import KEYS, ArchiveTable, hig
 from spark_streams.connector.source.archive.rows import first_row_group, in_order
 from spark_streams.connector.source.batch.plan import fetch_heads
 from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.source.group.account import count_read
-from spark_streams.connector.source.group.group_changes import GroupChange, change_groups
-from spark_streams.connector.source.group.snapshot import GroupState, fetch_marks, fetch_state, missing
+from spark_streams.connector.source.counting import count_read
+from spark_streams.connector.source.group.snapshot import (
+    GroupChange,
+    GroupState,
+    change_groups,
+    fetch_marks,
+    fetch_state,
+    missing,
+)
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.quota import BatchQuota

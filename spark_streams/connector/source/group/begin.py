@@ -34,15 +34,18 @@ from spark_streams.connector.operator_commands import seek_command
 from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.source.group.account import count_read
-from spark_streams.connector.source.group.group_changes import (
+from spark_streams.connector.source.counting import count_read
+from spark_streams.connector.source.group.recovery import Start
+from spark_streams.connector.source.group.snapshot import (
     GroupChange,
     change_groups,
+    fetch_marks,
+    fetch_state,
+    missing,
+    shared_at_restart,
     streams_without_group,
     try_to_change,
 )
-from spark_streams.connector.source.group.recovery import Start
-from spark_streams.connector.source.group.snapshot import fetch_marks, fetch_state, missing, shared_at_restart
 from spark_streams.connector.source.group.streams import ExpectedStreams, StreamSet
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Offset
@@ -153,7 +156,7 @@ def first_positions(
 ) -> dict[str, StreamId]:
     """Return where a query without a checkpoint begins on streams that have the group: at its mark if a run has begun
     there, and has reserved entries above it before Spark logged an offset; otherwise at the group's position
-    (group.account).
+    (group.compare).
 
     restarts_at: where it begins instead (onNewCheckpoint=restart).
     """

@@ -1,7 +1,8 @@
-"""Streams and consumer groups as the driver sees them.
+"""Streams and consumer groups as the driver sees them, and the commands that create and set groups.
 
 fetch_snapshots   one transaction for each stream: stream, group, consumers, commit mark and time are of one moment
 fetch_state       one round trip for all streams, without transactions: for a query whose groups are as it has left them
+change_groups     one transaction for each stream: the group, the query's consumer and its commit mark change together
 
 A role (trigger.roles) adds what is pending above the query's position to the snapshots.
 """
@@ -12,17 +13,24 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.errors import GroupMissingError, GroupSharedError, StreamStateError
 from spark_streams.connector.keys import probe_group
 from spark_streams.connector.operator_commands import delete_consumer_command
-from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.source.group.recovery import Finding, Kind, MessageContext, error_of, problem_of
+from spark_streams.connector.source.commit_mark import Mark, committed_key
+from spark_streams.connector.source.group.recovery import Finding, Kind, MessageContext, Start, error_of, problem_of
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.connection.connection import Argument, Connection, Reply
 from spark_streams.connector.wire.replies.multi_exec import transact_in_turn
-from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, milliseconds
+from spark_streams.connector.wire.replies.replies import (
+    is_busy_group,
+    is_error,
+    is_key_required,
+    is_no_group,
+    is_no_such_key,
+    milliseconds,
+)
 from spark_streams.connector.wire.replies.xinfo import (
     StreamState,
     consumers_in,
@@ -274,3 +282,96 @@ class Snapshots:
         return Snapshots(
             {**kept.snapshots, **other.snapshots}, {**kept.above, **other.above}, {**kept.released, **other.released}
         )
+
+
+Command = tuple[Argument, ...]
+
+
+def streams_without_group(client: GroupClient, streams: Sequence[str]) -> list[str]:
+    """Return the streams that do not have the group, or do not exist. Raises WrongKeyTypeError."""
+    replies = client.server.execute_all([("XINFO", "GROUPS", stream) for stream in streams], is_no_such_key)
+    return [stream for stream, reply in zip(streams, replies, strict=True) if group_named(client.group, reply) is None]
+
+
+@dataclass(frozen=True)
+class GroupChange:
+    """A change of the group on one stream. The group, the query's consumer and its commit mark change in one
+    transaction."""
+
+    create: Start | None = None  # where to create the group, unless it exists
+    set_to: Start | None = None  # where to set it
+    makes_stream: bool = False  # create a missing stream, too
+    consumer: bool = False  # create the query's consumer: if a group later lacks it, the group was created again
+    mark: Mark | None = None  # the commit mark to set
+    # begin the consumer's idle time anew, as a read does, so that the group of a query that reads nothing is not
+    # forgotten (retention.py)
+    touch: bool = False
+
+    @classmethod
+    def at_begin(cls, start: Start, makes_stream: bool) -> GroupChange:
+        """Return what creates a group for a query that begins there."""
+        mark = Mark.at_begin(start.position, start.read)
+        return cls(create=start, makes_stream=makes_stream, consumer=True, mark=mark)
+
+    def commands(self, member: Membership, stream: str) -> list[Command]:
+        """Return the commands of the transaction."""
+        commands: list[Command] = []
+        if self.create is not None:
+            make = ("MKSTREAM",) if self.makes_stream else ()
+            position = str(self.create.position)
+            commands.append(("XGROUP", "CREATE", stream, member.group, position, *make, *self.create.words()))
+        if self.set_to is not None:
+            position = str(self.set_to.position)
+            commands.append(("XGROUP", "SETID", stream, member.group, position, *self.set_to.words()))
+        if self.consumer:
+            commands.append(("XGROUP", "CREATECONSUMER", stream, member.group, member.consumer))
+        if self.mark is not None:
+            commands.append(("SET", committed_key(stream, member.group, member.consumer), str(self.mark)))
+        if self.touch:  # a read of pending entries above the highest ID but one, of which there are none
+            above = str(MAX_ID.previous())
+            read = ("XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", 1, "STREAMS", stream, above)
+            commands.append(read)
+        return commands
+
+
+@dataclass(frozen=True)
+class ChangedGroups:
+    """Streams whose group existed and was not created, and streams that do not exist. On the former, the other commands
+    of the transaction were carried out all the same."""
+
+    existing: frozenset[str]
+    missing: frozenset[str]
+
+
+def try_to_change(client: GroupClient, changes: Mapping[str, GroupChange]) -> ChangedGroups:
+    """Change the group on each stream, all in one round trip. Raises GroupMissingError, WrongKeyTypeError,
+    ServerError."""
+    commands = {stream: own for stream, change in changes.items() if (own := change.commands(client.member, stream))}
+    existing, absent = set[str](), set[str]()
+    for stream, replies in _transactions(client, commands).items():
+        for command, reply in zip(commands[stream], replies, strict=True):
+            if is_key_required(reply):
+                absent.add(stream)
+                break
+            if is_busy_group(client.server.answer(command[:4], reply, is_busy_group)):
+                existing.add(stream)
+    return ChangedGroups(frozenset(existing), frozenset(absent))
+
+
+def change_groups(client: GroupClient, changes: Mapping[str, GroupChange]) -> frozenset[str]:
+    """Change the group on each stream. Return the streams whose group existed and was not created. Raises as
+    `try_to_change` does, and DataLossError if a stream no longer exists."""
+    changed = try_to_change(client, changes)
+    for stream in changes:
+        if stream in changed.missing:
+            raise missing(client, stream, stream_too=True)
+    return changed.existing
+
+
+def _transactions(client: GroupClient, changes: Mapping[str, Sequence[Command]]) -> dict[str, list[Reply]]:
+    """Run the commands of each stream as one transaction, all in one round trip. Return the replies of each stream."""
+    results: dict[str, list[Reply]] = {}
+    for connection, streams in client.server.parts(list(changes), lambda stream: stream):
+        taken = transact_in_turn(connection, [changes[stream] for stream in streams], is_error)
+        results.update(zip(streams, taken, strict=True))
+    return results

@@ -45,8 +45,8 @@ from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.retention import ForgottenGroup
 from spark_streams.connector.shards.names import Shard
-from spark_streams.connector.source.group.group_changes import streams_without_group
 from spark_streams.connector.source.group.retries import Retries
+from spark_streams.connector.source.group.snapshot import streams_without_group
 from spark_streams.connector.source.group_client import GroupClient, Membership, lease_key
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset

@@ -22,9 +22,8 @@ from spark_streams.connector.counters import LOST
 from spark_streams.connector.errors import DataLossError, GroupMissingError, OffsetError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.group.begin import Opening, require_entry_counts, require_no_eviction
-from spark_streams.connector.source.group.group_changes import streams_without_group
 from spark_streams.connector.source.group.recovery import DataLoss, MessageContext, RunCounters
-from spark_streams.connector.source.group.snapshot import missing
+from spark_streams.connector.source.group.snapshot import missing, streams_without_group
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import LIMITS, Limits

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from spark_streams.connector.errors import DataLossError, GroupMissingError
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.compare import NOTHING_ABOVE, at_position, compare, is_older
-from spark_streams.connector.source.group.group_changes import begin_batches
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind
 from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_snapshots, fetch_state, missing
 from spark_streams.connector.source.group.streams import StreamSet
@@ -228,3 +228,20 @@ def begun_with(begin: Offset, end: Offset) -> list[str]:
 
 def _read_of(offset: Offset, stream: str) -> int | None:
     return offset.at[stream].read if stream in offset.at else None
+
+
+def begin_batches(client: GroupClient, end: Offset, first: Sequence[str]) -> None:
+    """Replace the marks of a begin, or of `rstream groups seek`, above which this batch has read: Spark has logged it.
+    The query may now be killed while it acknowledges the batch. The mark of a seek would then move it back, and to a
+    new checkpoint the mark of a begin would prove that nothing is acknowledged, or that losses which this batch keeps
+    are not counted. first: streams whose first batch it is, or whose account it may correct."""
+    keys = [client.mark_key(stream) for stream in first]
+    begun: list[tuple[bytes, Mark]] = []
+    for stream, key, value in zip(first, keys, client.server.execute_all([("GET", key) for key in keys]), strict=True):
+        mark = Mark.parse(value)
+        at = end.at[stream]
+        is_of_batch = mark is not None and any(part.after == mark.id for part in end.ranges(stream))
+        is_known = mark is not None and (at.number > 0 or mark.read_at_begin != at.read)
+        if mark is not None and ((mark.is_begin and is_known) or (mark.is_seek and is_of_batch)):
+            begun.append((key, Mark.of_first_batch(mark.id, end.token)))
+    client.server.execute_all([("SET", key, str(mark)) for key, mark in begun])

@@ -35,14 +35,15 @@ from spark_streams.connector.errors import GroupSharedError, ServerReplyError, S
 from spark_streams.connector.keys import probe_group
 from spark_streams.connector.operator_commands import acknowledge_command, delete_consumer_command
 from spark_streams.connector.source.commit_mark import without_pending_list
-from spark_streams.connector.source.group.account import count_between
+from spark_streams.connector.source.counting import count_between
 from spark_streams.connector.source.group.compare import at_position, is_older
-from spark_streams.connector.source.group.group_changes import GroupChange, change_groups
 from spark_streams.connector.source.group.recovery import Start
 from spark_streams.connector.source.group.snapshot import (
+    GroupChange,
     GroupState,
     Snapshots,
     StreamSnapshot,
+    change_groups,
     fetch_snapshots,
     missing,
 )

@@ -18,18 +18,14 @@ from dataclasses import dataclass, replace
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.source.group.account import (
-    count_lost_alone,
-    count_read,
-    first_account,
-    first_account_without_group,
-    with_entries_below,
-)
+from spark_streams.connector.source.counting import count_lost_alone, count_read
 from spark_streams.connector.source.group.begin import Opened
 from spark_streams.connector.source.group.compare import (
     Repair,
     at_end,
     compare,
+    first_account,
+    first_account_without_group,
     has_forgotten,
     is_behind,
     is_older,
@@ -37,14 +33,16 @@ from spark_streams.connector.source.group.compare import (
     lost_above,
     moved_since_checkpoint,
     repaired,
+    with_entries_below,
 )
-from spark_streams.connector.source.group.group_changes import GroupChange, carry_out, change_groups
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, GroupUse, Kind, problem_of
 from spark_streams.connector.source.group.snapshot import (
+    GroupChange,
     GroupState,
     PendingAbove,
     Snapshots,
     StreamSnapshot,
+    change_groups,
     fetch_marks,
     fetch_state,
 )
@@ -469,3 +467,14 @@ def _is_forgotten(start: Offset, stream: str, mark: Mark | None, run: RunState) 
     at = start.at[stream]
     is_open = start.is_of_this_batch(stream) and not run.has_acknowledged(start)
     return is_behind(mark, at._replace(number=at.number - is_open))
+
+
+def carry_out(client: GroupClient, repairs: Mapping[str, Repair], marks: Mapping[str, Mark | None]) -> frozenset[str]:
+    """Create and set groups, with their commit marks. Return the streams whose missing group was there again, as after
+    a restore of the server: their groups and marks are as before. marks: the present ones.
+
+    Raises DataLossError if a stream no longer exists."""
+    there = change_groups(client, {stream: repair.change for stream, repair in repairs.items()})
+    again = ((client.mark_key(stream), marks.get(stream)) for stream in there)
+    client.server.execute_all([("DEL", key) if mark is None else ("SET", key, str(mark)) for key, mark in again])
+    return there
