@@ -80,8 +80,8 @@ CONNECTOR = {
 # Within the source: from entries and groups up to what Spark calls.
 SOURCE = [
     {
-        "archive_form",
         "commit_mark",
+        "counting",
         "group_client",
         "limits",
         "offset",

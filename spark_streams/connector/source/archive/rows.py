@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from spark_streams.base.ids import U64_MAX, StreamId
 from spark_streams.connector.errors import ArchiveError
+from spark_streams.connector.keys import HEX
 from spark_streams.connector.source.archive.files import (
     COLUMNS,
     KEYS,
@@ -29,7 +30,6 @@ from spark_streams.connector.source.archive.files import (
     open_parquet,
     retrying,
 )
-from spark_streams.connector.source.archive_form import HEX
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
