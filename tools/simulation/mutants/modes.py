@@ -113,7 +113,7 @@ MODES = (
     Mutant(
         "cut-batch-is-acknowledged",
         "connector/source/trigger/acknowledge.py",
-        "is_read = not may_have_record or self._poison.has_read(client.server, start)",
+        "is_read = not may_have_record or self._poison.has_read(client.server, batch.start)",
         "is_read = True",
         "A batch whose entries were set aside is acknowledged.",
     ),

@@ -36,7 +36,7 @@ from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
-from spark_streams.connector.source.trigger.acknowledge import Acknowledging
+from spark_streams.connector.source.trigger.acknowledge import Acknowledging, LoggedBatch
 from spark_streams.connector.source.trigger.run_state import Job, Reserved, RunState
 from spark_streams.connector.source.trigger.trigger import Trigger, TriggerResult
 from spark_streams.connector.wire.address.address import Address
@@ -234,7 +234,7 @@ class Triggering:
         """Acknowledge the batch that ends here, without another trigger."""
         run = self._after_jobs(run)
         marks = None if run.acknowledged is not None else fetch_marks(client, end.streams)
-        acknowledged, _ = self._acknowledging.at_once(client, end, run, marks)
+        acknowledged, _ = self._acknowledging.at_once(client, LoggedBatch(end, run, marks))
         # The next trigger finds what was reserved ahead in the pending list.
         return None, acknowledged if run.prefetched is None else run.unknown()
 

@@ -50,7 +50,7 @@ from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.partitioning import by_stream
-from spark_streams.connector.source.trigger.acknowledge import Acknowledging, Marks
+from spark_streams.connector.source.trigger.acknowledge import Acknowledging, LoggedBatch, Marks
 from spark_streams.connector.source.trigger.bookmark import destroy_scratch_groups
 from spark_streams.connector.source.trigger.roles import GroupRole
 from spark_streams.connector.source.trigger.run_state import QueryState, RunState, positions_of
@@ -185,8 +185,8 @@ class _Comparing:
             forgets_ranges = any(finding.kind is not Kind.ENTRIES_LOST for finding in findings.values())
             # A run that knows what it has read acknowledges while tasks run, unless the ranges are forgotten before.
             if not run.has_acknowledged(start) and (moves or forgets_ranges or not run.is_known):
-                streams_to_acknowledge = self._streams_to_acknowledge(start, seen)
-                run, entries = self.acknowledging.at_once(self.client, start, run, marks, streams_to_acknowledge)
+                logged = LoggedBatch(start, run, marks, self._streams_to_acknowledge(start, seen))
+                run, entries = self.acknowledging.at_once(self.client, logged)
                 if entries:
                     seen = seen.with_later(self._snapshots(start, streams))
                     continue

@@ -78,7 +78,7 @@ from spark_streams.connector.source.partitioning import Part
 from spark_streams.connector.source.pending.claim import Claims
 from spark_streams.connector.source.pending.poison_record import first_stream
 from spark_streams.connector.source.quota import BatchQuota
-from spark_streams.connector.source.trigger.acknowledge import Acknowledging
+from spark_streams.connector.source.trigger.acknowledge import Acknowledging, LoggedBatch
 from spark_streams.connector.source.trigger.batch_contents import BatchContents, BatchRequest, ContentsChooser, Prefetch
 from spark_streams.connector.source.trigger.observe import Observer
 from spark_streams.connector.source.trigger.roles import GroupRole
@@ -139,7 +139,7 @@ class Trigger:
             return self._without_batch(client, state, contents, request.token if is_new else None)
         end, jobs = self._end(state, contents, request.token), list[Job]()
         if not state.is_acknowledged:
-            acknowledged, jobs = self._acknowledging.in_background(client, state.start, contents.run)
+            acknowledged, jobs = self._acknowledging.in_background(client, LoggedBatch(state.start, contents.run))
             contents = replace(contents, run=acknowledged)
         run = self._run_after(state, contents, True)
         next_request = replace(request, turn=request.turn + 1)
@@ -153,7 +153,7 @@ class Trigger:
         may_wait = not (start.old or start.record or state.old or self._may_claim(state))
         if may_wait or state.is_acknowledged:
             return state
-        run, entries = self._acknowledging.at_once(client, start, state.run)
+        run, entries = self._acknowledging.at_once(client, LoggedBatch(start, state.run))
         state = replace(state, run=run, is_acknowledged=True)
         return self._observer.with_new_snapshots(client, state, list(state.groups)) if entries else state
 
@@ -179,7 +179,7 @@ class Trigger:
         if state.is_acknowledged:
             self._acknowledging.sweep_when_idle(client, state.start, run)
         else:
-            run, _ = self._acknowledging.at_once(client, state.start, run)
+            run, _ = self._acknowledging.at_once(client, LoggedBatch(state.start, run))
         contents = replace(contents, run=run)
         if token is None:
             return TriggerResult(None, self._run_after(state, contents, False))
