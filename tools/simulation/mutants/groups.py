@@ -8,7 +8,7 @@ GROUPS = (
     Mutant(
         "row-stream-of-a-pattern-missing",
         "connector/source/trigger/observe.py",
-        "is_left = finding.kind is Kind.STREAM_MISSING and self.stream_set.by_pattern",
+        "is_left = finding.kind is Kind.STREAM_MISSING and self.observer.stream_set.by_pattern",
         "is_left = False",
         "Remedies, stream of a pattern missing: the query creates it again.",
     ),

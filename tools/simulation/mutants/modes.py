@@ -36,7 +36,7 @@ MODES = (
     Mutant(
         "no-ack-forgets-its-last-batch",
         "connector/source/trigger/observe.py",
-        "        if not start.has_pending_list:\n            return replace(finding, is_harmless=True)\n",
+        "        if not self.start.has_pending_list:\n            return replace(finding, is_harmless=True)\n",
         "",
         "A query that was killed with noAck, and goes on without, stops.",
     ),

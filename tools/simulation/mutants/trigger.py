@@ -218,8 +218,8 @@ TRIGGER = (
     Mutant(
         "repairs-before-the-xack",
         "connector/source/trigger/observe.py",
-        "and (moves or forgets_ranges or not run.is_known):",
-        "and (moves or not run.is_known):",
+        "and (moves or forgets_ranges or not self.run.is_known):",
+        "and (moves or not self.run.is_known):",
         "A repair forgets the ranges of the last batch before it is acknowledged.",
     ),
     Mutant(

@@ -9,7 +9,7 @@ A role (trigger.roles) adds what is pending above the query's position to the sn
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,6 +64,15 @@ class GroupState(NamedTuple):
         return self.has_consumer and not self.others and not self.released
 
 
+@dataclass(frozen=True)
+class PendingAbove:
+    """Entries that are pending above the position, up to the group's: for the query (reserved ahead, or left by a
+    crash), or for nobody (released). last: the last one of them."""
+
+    count: int = 0
+    last: StreamId = MIN_ID
+
+
 class StreamSnapshot(NamedTuple):
     """A stream, its group and its commit mark at one moment."""
 
@@ -72,12 +81,25 @@ class StreamSnapshot(NamedTuple):
     mark: Mark | None = None  # the query's commit mark
     time: int = 0  # of the server, in milliseconds
     has_scratch: bool = False  # it has the query's scratch group, which a killed run has left (trigger.bookmark)
+    reserved: Sequence[Range] = ()  # what is pending for the query above its position
+    released: PendingAbove = PendingAbove()  # what is pending for nobody above it
 
     @property
     def until(self) -> int:
         """When what is pending in the snapshot was delivered at the latest (Range.until). 0: at any time, because
         nobody else can hand entries over."""
         return 0 if self.group is not None and self.group.is_alone else self.time
+
+    @property
+    def ours_above(self) -> int:
+        """How many entries are pending for the query above its position."""
+        return sum(entries.count for entries in self.reserved)
+
+    @property
+    def above(self) -> PendingAbove:
+        """What is pending above the position for the query, or for nobody: the query takes it."""
+        last = max([self.released.last, *(entries.last for entries in self.reserved)])
+        return PendingAbove(self.ours_above + self.released.count, last)
 
 
 def fetch_snapshots(client: GroupClient, streams: Sequence[str]) -> dict[str, StreamSnapshot]:
@@ -238,50 +260,6 @@ def shared_at_restart(member: Membership, stream: str, state: GroupState) -> Gro
         f"stream {stream!r}: onNewCheckpoint=restart cannot set group {member.group!r} to startingOffsets, because "
         f"{who}. Give the query a group of its own (option group){remedy}"
     )
-
-
-@dataclass(frozen=True)
-class PendingAbove:
-    """Entries that are pending above the position, up to the group's: for the query (reserved ahead, or left by a
-    crash), or for nobody (released). last: the last one of them."""
-
-    count: int = 0
-    last: StreamId = MIN_ID
-
-
-@dataclass(frozen=True)
-class Snapshots:
-    """Snapshots of some streams, and what is pending above the position in each: for the query, and for nobody
-    (released: number and last ID)."""
-
-    snapshots: Mapping[str, StreamSnapshot]
-    above: Mapping[str, list[Range]]
-    released: Mapping[str, tuple[int, StreamId]]
-
-    def above_of(self, stream: str) -> PendingAbove:
-        """Return what is pending above the position for the query, or for nobody: the query takes it."""
-        released, last = self.released.get(stream, (0, MIN_ID))
-        ranges = self.above.get(stream, [])
-        return PendingAbove(self.ours_above(stream) + released, max([last, *(entries.last for entries in ranges)]))
-
-    def ours_above(self, stream: str) -> int:
-        """Return how many entries are pending for the query above its position."""
-        return sum(entries.count for entries in self.above.get(stream, ()))
-
-    def of(self, streams: Collection[str]) -> Snapshots:
-        """Return the snapshots of these streams."""
-        return Snapshots(
-            {stream: snapshot for stream, snapshot in self.snapshots.items() if stream in streams},
-            {stream: ranges for stream, ranges in self.above.items() if stream in streams},
-            {stream: released for stream, released in self.released.items() if stream in streams},
-        )
-
-    def with_later(self, other: Snapshots) -> Snapshots:
-        """Return these snapshots, and later ones of some of the streams instead of theirs."""
-        kept = self.of(self.snapshots.keys() - other.snapshots.keys())
-        return Snapshots(
-            {**kept.snapshots, **other.snapshots}, {**kept.above, **other.above}, {**kept.released, **other.released}
-        )
 
 
 Command = tuple[Argument, ...]

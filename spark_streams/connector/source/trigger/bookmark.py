@@ -41,7 +41,6 @@ from spark_streams.connector.source.group.recovery import Start
 from spark_streams.connector.source.group.snapshot import (
     GroupChange,
     GroupState,
-    Snapshots,
     StreamSnapshot,
     change_groups,
     fetch_snapshots,
@@ -75,17 +74,13 @@ class Bookmarked(GroupRole):
     def __init__(self, ordered: bool) -> None:
         self._ordered = ordered  # one task reads all entries of a stream
 
-    def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> Snapshots:
+    def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> dict[str, StreamSnapshot]:
         """Take snapshots of streams. Raises GroupSharedError if others use a group."""
         snapshots = fetch_snapshots(client, streams)
         for stream, snapshot in snapshots.items():
             if snapshot.group is not None:
                 _require_unused(client.group, stream, snapshot.group)
-        return Snapshots(
-            {stream: snapshot_at_query(start.at.get(stream), snapshot) for stream, snapshot in snapshots.items()},
-            {},
-            {},
-        )
+        return {stream: snapshot_at_query(start.at.get(stream), snapshot) for stream, snapshot in snapshots.items()}
 
     def at_query(self, at: StreamOffset, group: GroupState) -> GroupState:
         """Return the group as if it had delivered up to the query's position."""

@@ -28,7 +28,8 @@ from spark_streams.connector.errors import GroupMissingError
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.snapshot import (
     GroupState,
-    Snapshots,
+    PendingAbove,
+    StreamSnapshot,
     fetch_snapshots,
     read_group_now,
     read_group_state,
@@ -67,7 +68,7 @@ class GroupRole(ABC):
     has_pending_list: ClassVar[bool]  # entries of a batch are pending until it is committed: as its offsets say
 
     @abstractmethod
-    def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> Snapshots:
+    def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> dict[str, StreamSnapshot]:
         """Take snapshots of streams: each in one transaction, with what is pending above the position. Raises
         StreamStateError, ServerError."""
 
@@ -130,7 +131,7 @@ class Delivered(GroupRole):
 
     has_pending_list = True
 
-    def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> Snapshots:
+    def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> dict[str, StreamSnapshot]:
         """Take snapshots of streams, and list what is pending above the positions, up to the groups'."""
         limits = client.limits
         snapshots = fetch_snapshots(client, streams)
@@ -143,14 +144,16 @@ class Delivered(GroupRole):
             listed = pending_ranges(client, pending, limits.reserve_step, asks_again=True)
         except GroupMissingError:  # destroyed since: again
             return self.snapshots(client, start, streams)
-        released = {
-            stream: released_above(
-                client.server, client.member, stream, start[stream], snapshot.group.last_delivered, limits.claim_page
-            )
-            for stream, snapshot in snapshots.items()
-            if snapshot.group is not None and snapshot.group.released and snapshot.group.last_delivered > start[stream]
-        }
-        return Snapshots(snapshots, by_stream(listed), released)
+        reserved = by_stream(listed)
+        for stream, snapshot in snapshots.items():
+            group, released = snapshot.group, PendingAbove()
+            if group is not None and group.released and group.last_delivered > start[stream]:
+                between = start[stream], group.last_delivered
+                released = PendingAbove(
+                    *released_above(client.server, client.member, stream, *between, limits.claim_page)
+                )
+            snapshots[stream] = snapshot._replace(reserved=reserved.get(stream, ()), released=released)
+        return snapshots
 
     def at_query(self, at: StreamOffset, group: GroupState) -> GroupState:
         """Return the group as it is: the query reads on where the group delivers."""

@@ -166,7 +166,7 @@ class QueryState:
     # until when their pending entries were delivered (StreamSnapshot.until)
     times: Mapping[str, int] = field(default_factory=dict)
     # entries that are pending for the query above its position, per stream
-    above: Mapping[str, list[Range]] = field(default_factory=dict)
+    above: Mapping[str, Sequence[Range]] = field(default_factory=dict)
     # how many old entries it has, per stream: those that are pending at or below its position, without the batch up to
     # `start`
     old: Mapping[str, int] = field(default_factory=dict)
