@@ -38,7 +38,7 @@ from spark_streams.connector.source.trigger.acknowledge import Acknowledging, Re
 from spark_streams.connector.source.trigger.batch_contents import ContentsChooser
 from spark_streams.connector.source.trigger.bookmark import Bookmarked
 from spark_streams.connector.source.trigger.observe import Observer
-from spark_streams.connector.source.trigger.roles import Delivered, GroupRole
+from spark_streams.connector.source.trigger.roles import GroupRole
 from spark_streams.connector.source.trigger.run_state import Admission, RunState
 from spark_streams.connector.source.trigger.trigger import Trigger
 from spark_streams.connector.wire.connect import RoleCheck
@@ -75,7 +75,7 @@ class MicroBatchStream:
         removing = self._removing = Removing(options, streams.retries, now)
         dead_letters = DeadLetterWriter(options, losses, self.counters, limits, removing.dead_lettered)
         poison = PoisonBatch(options.max_deliveries, member, self.run_name, dead_letters, losses, limits)
-        role: GroupRole = Delivered() if options.has_pending_list else Bookmarked(options.ordered)
+        role = GroupRole() if options.has_pending_list else Bookmarked(options.ordered)
         acks = Acknowledging(options, losses, self.counters, removing, poison, role)
         claims = Claims(options, streams, losses, self.counters, dead_letters, limits)
         contents = ContentsChooser(options, poison, role)

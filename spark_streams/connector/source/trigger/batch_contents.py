@@ -53,15 +53,15 @@ class Prefetch:
 
     def work(self, client: GroupClient) -> Reserved | None:
         """Reserve entries, unless the next trigger must look at the streams first. Raises as `reserve` does."""
-        role, admission = self.role, self.admission
         heads, groups = fetch_state(client, list(self.read), self.heads, if_alone=True)
         states = {stream: state for stream, state in groups.items() if state is not None}
         if len(states) < len(groups) or any(self._is_other(s, heads[s], state) for s, state in states.items()):
             return None
-        backlog = admission.backlog(heads, states)
-        if not _is_large(admission, backlog, self.quota, client.limits):
+        backlog = self.admission.backlog(heads, states)
+        # So large that it begins while tasks read the batch before.
+        if not backlog.is_large(self.quota, client.limits.prefetch_entries):
             return None
-        reserved = role.new_entries(client, admission, heads, states, backlog, self.quota, self.turn)
+        reserved = self.role.take(client, backlog, backlog.wanted(self.quota, self.turn))
         return reserved if reserved.parts else None
 
     def _is_other(self, stream: str, head: StreamState, state: GroupState) -> bool:
@@ -128,7 +128,7 @@ class ContentsChooser:
         if request.quota.size is None:
             return request
         has_some = state.above or state.old or state.has_others or state.run.poison.may_hold
-        if not (has_some or state.run.admission.backlog(state.heads, state.groups)):
+        if not (has_some or state.run.admission.backlog(state.heads, state.groups).entries):
             return request
         sizes = average_sizes(client.server, {stream: state.start[stream] for stream in state.groups}, client.limits)
         return replace(request, quota=replace(request.quota, sizes=sizes))
@@ -159,9 +159,11 @@ class ContentsChooser:
             return None
         if contents.takes_no_more or contents.old or state.has_others or contents.run.poison.holds_pieces:
             return None
-        remaining = Counter(admission.backlog(state.heads, state.groups))
+        backlog = admission.backlog(state.heads, state.groups)
+        remaining = Counter(backlog.entries)
         remaining.subtract(entries_per_stream(contents.fresh))
-        if not (self.role.has_pending_list and _is_large(admission, remaining, request.quota, limits)):
+        is_large = replace(backlog, entries=remaining).is_large(request.quota, limits.prefetch_entries)
+        if not (self.role.has_pending_list and is_large):
             return None
         taken = entries_per_stream(contents.parts)
         read = {stream: state.start.at[stream].read for stream in state.groups}
@@ -273,8 +275,8 @@ class _Choice:
         admission = state.run.admission
         groups = {**state.groups, **contents.after}
         backlog = admission.backlog(state.heads, groups)
-        waiting, holds_pieces = sum(backlog.values()), contents.run.poison.holds_pieces
-        if not backlog or quota.is_full:
+        waiting, holds_pieces = sum(backlog.entries.values()), contents.run.poison.holds_pieces
+        if not backlog.entries or quota.is_full:
             return contents
         is_full = quota.entries is not None and waiting >= quota.entries  # targetBatchTime may admit few
         if not contents and not holds_pieces and not is_full:
@@ -285,8 +287,8 @@ class _Choice:
         if holds_pieces:
             quota = quota.with_entries(self.poison.share_of(waiting, quota.entries))
         after: dict[str, GroupState] = {}
-        while backlog:
-            reserved = self.role.new_entries(self.client, admission, state.heads, groups, backlog, quota, request.turn)
+        while backlog.entries:
+            reserved = self.role.take(self.client, backlog, backlog.wanted(quota, request.turn))
             after |= reserved.states
             parts = self._listed(contents, reserved)
             if parts:
@@ -295,7 +297,8 @@ class _Choice:
             if not reserved.states:
                 break
             # What these streams had was deleted, or others were faster: streams that had no share are tried.
-            backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
+            left = {stream: entries for stream, entries in backlog.entries.items() if stream not in reserved.states}
+            backlog = replace(backlog, entries=left)
         return replace(contents, after=after)
 
     def _listed(self, contents: BatchContents, reserved: Reserved) -> list[Part]:
@@ -335,10 +338,3 @@ def _are_all(parts: Sequence[Part], position: StreamId) -> bool:
     """Whether the group was at the position of a stream, and has delivered to nobody else above it. parts: of the
     stream."""
     return all(part.by == ALL for part in parts) and parts[0].range.after == position
-
-
-def _is_large(admission: Admission, backlog: Mapping[str, int], quota: BatchQuota, limits: Limits) -> bool:
-    """Whether the group is to deliver so many entries that it begins while tasks read the batch before."""
-    waiting, admitted = sum(backlog.values()), sum(quota.within_stream_limits(backlog).values())
-    taken = admitted if quota.entries is None else min(admitted, quota.entries)
-    return taken >= limits.prefetch_entries and not admission.is_too_little(waiting)

@@ -58,7 +58,7 @@ from spark_streams.connector.source.trigger.roles import (
     silent_step,
     xreadgroup,
 )
-from spark_streams.connector.source.trigger.run_state import ENDLESS, Admission, Reserved, RunState
+from spark_streams.connector.source.trigger.run_state import ENDLESS, Backlog, Reserved, RunState
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_key_required, is_no_such_key
 from spark_streams.connector.wire.replies.xinfo import GroupInfo, group_named
@@ -83,7 +83,6 @@ class Bookmarked(GroupRole):
         return {stream: snapshot_at_query(start.at.get(stream), snapshot) for stream, snapshot in snapshots.items()}
 
     def at_query(self, at: StreamOffset, group: GroupState) -> GroupState:
-        """Return the group as if it had delivered up to the query's position."""
         return at_position(at, group)
 
     def position(self, stream: str, start: Offset, run: RunState) -> StreamId:
@@ -99,16 +98,10 @@ class Bookmarked(GroupRole):
             _refuse_pending(client, stream)
         return {}
 
-    def take(
-        self,
-        client: GroupClient,
-        admission: Admission,
-        wanted: Sequence[Range],
-        groups: Mapping[str, GroupState],
-        backlog: Mapping[str, int],
-    ) -> Reserved:
+    def take(self, client: GroupClient, backlog: Backlog, wanted: Sequence[Range]) -> Reserved:
         """Find the ends of the ranges. Return the groups as if they had delivered these entries."""
-        whole = {entries.stream for entries in wanted if entries.count == backlog[entries.stream] < ENDLESS}
+        admission, groups = backlog.admission, backlog.groups
+        whole = {entries.stream for entries in wanted if entries.count == backlog.entries[entries.stream] < ENDLESS}
         counts = [entries.count for entries in wanted]
         size = task_size(sum(counts), admission.size(counts), client.limits)
         is_divided = not self._ordered and admission.min_partitions is not None

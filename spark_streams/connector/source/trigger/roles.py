@@ -1,7 +1,7 @@
 """What the group is to its query: it delivers the entries of a batch, or it is a bookmark. One of two roles, chosen
 once for a run (query/batch_stream.py):
 
-                        Delivered                              Bookmarked (bookmark.py)
+                        GroupRole                              Bookmarked (bookmark.py)
 the group is            where it has delivered up to           where the query has committed up to
 above the position      entries are pending for the query      nothing is pending
 at or below it          pending entries: old entries           pending entries: an error
@@ -17,7 +17,6 @@ XREADGROUP fails, the others show nothing new: the driver then reads one entry w
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,12 +39,10 @@ from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.partitioning import ALL, PENDING, Part, by_stream
 from spark_streams.connector.source.pending.claim import released_above
 from spark_streams.connector.source.pending_list import acknowledge, pending_ranges
-from spark_streams.connector.source.quota import BatchQuota
-from spark_streams.connector.source.trigger.run_state import Admission, Reserved, RunState
+from spark_streams.connector.source.trigger.run_state import Backlog, Reserved, RunState
 from spark_streams.connector.wire.connection.connection import SKIP, Connection, Reply, pack
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_no_group, is_no_such_key, milliseconds
-from spark_streams.connector.wire.replies.xinfo import StreamState
 
 _SENT_AT_ONCE = 100  # steps
 _TIME = pack("TIME")
@@ -62,77 +59,14 @@ class Commit:
     acknowledged: Offset | None  # the last offset for which this was done; None: unknown
 
 
-class GroupRole(ABC):
-    """What a trigger asks the group of one query, and does with it."""
+class GroupRole:
+    """What a trigger asks the group of one query, and does with it. This group delivers; `Bookmarked` does not."""
 
-    has_pending_list: ClassVar[bool]  # entries of a batch are pending until it is committed: as its offsets say
-
-    @abstractmethod
-    def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> dict[str, StreamSnapshot]:
-        """Take snapshots of streams: each in one transaction, with what is pending above the position. Raises
-        StreamStateError, ServerError."""
-
-    @abstractmethod
-    def at_query(self, at: StreamOffset, group: GroupState) -> GroupState:
-        """Return the group with the position from which the query reads on."""
-
-    @abstractmethod
-    def position(self, stream: str, start: Offset, run: RunState) -> StreamId:
-        """Return where this run has left the group of a stream. start: where its last batch ends."""
-
-    @abstractmethod
-    def old_entries(self, client: GroupClient, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
-        """Return how many entries the next batches read first. pending: how many entries are pending besides those
-        that `snapshots` has listed, and those of the last batch. Raises StreamStateError, ServerError."""
-
-    def new_entries(
-        self,
-        client: GroupClient,
-        admission: Admission,
-        heads: Mapping[str, StreamState],
-        groups: Mapping[str, GroupState],
-        backlog: Mapping[str, int],
-        quota: BatchQuota,
-        turn: int,
-    ) -> Reserved:
-        """Take what the quota admits of each stream's backlog. Raises as `take` does."""
-        allowed = quota.divide(backlog, turn)
-        between = [
-            Range(stream, groups[stream].last_delivered, admission.end_of(stream, heads).last, count)
-            for stream, count in allowed.items()
-        ]
-        wanted = [entries for entries in between if entries.count and not entries.is_empty]
-        return self.take(client, admission, wanted, groups, backlog)
-
-    @abstractmethod
-    def take(
-        self,
-        client: GroupClient,
-        admission: Admission,
-        wanted: Sequence[Range],
-        groups: Mapping[str, GroupState],
-        backlog: Mapping[str, int],
-    ) -> Reserved:
-        """Take the first `count` entries of each range, which begins at its group. backlog: entries of each stream.
-        Raises GroupMissingError, DataLossError, ServerError."""
-
-    @abstractmethod
-    def commit(self, client: GroupClient, commit: Commit) -> int:
-        """Acknowledge the ranges. Then set the commit marks. Return how many entries were acknowledged. Raises
-        GroupMissingError, DataLossError, ServerError."""
-
-    @abstractmethod
-    def token_of(self, batch: str) -> str:
-        """Return the token that the streams of this batch have."""
-
-
-class Delivered(GroupRole):
-    """A query whose group delivers."""
-
-    has_pending_list = True
+    has_pending_list: ClassVar[bool] = True  # entries of a batch are pending until it is committed: as its offsets say
 
     def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> dict[str, StreamSnapshot]:
-        """Take snapshots of streams, and list what is pending above the positions, up to the groups'."""
+        """Take snapshots of streams: each in one transaction. List what is pending above the positions, up to the
+        groups'. Raises StreamStateError, ServerError."""
         limits = client.limits
         snapshots = fetch_snapshots(client, streams)
         pending = [
@@ -141,51 +75,46 @@ class Delivered(GroupRole):
             if snapshot.group is not None and snapshot.group.ours and snapshot.group.last_delivered > start[stream]
         ]
         try:
-            listed = pending_ranges(client, pending, limits.reserve_step, asks_again=True)
+            reserved = by_stream(pending_ranges(client, pending, limits.reserve_step, asks_again=True))
         except GroupMissingError:  # destroyed since: again
             return self.snapshots(client, start, streams)
-        reserved = by_stream(listed)
         for stream, snapshot in snapshots.items():
             group, released = snapshot.group, PendingAbove()
             if group is not None and group.released and group.last_delivered > start[stream]:
-                between = start[stream], group.last_delivered
-                released = PendingAbove(
-                    *released_above(client.server, client.member, stream, *between, limits.claim_page)
-                )
+                above = start[stream], group.last_delivered
+                found = released_above(client.server, client.member, stream, *above, limits.claim_page)
+                released = PendingAbove(*found)
             snapshots[stream] = snapshot._replace(reserved=reserved.get(stream, ()), released=released)
         return snapshots
 
     def at_query(self, at: StreamOffset, group: GroupState) -> GroupState:
-        """Return the group as it is: the query reads on where the group delivers."""
+        """Return the group with the position from which the query reads on: where the group delivers."""
         return group
 
     def position(self, stream: str, start: Offset, run: RunState) -> StreamId:
-        """Return up to where the group has delivered."""
+        """Return where this run has left the group of a stream. start: where its last batch ends."""
         return run.positions.get(stream, start[stream])
 
     def old_entries(self, client: GroupClient, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
-        """Return these entries: they were claimed or handed over, or an earlier checkpoint has left them."""
+        """Return how many entries the next batches read first: they were claimed or handed over, or an earlier
+        checkpoint has left them. pending: how many entries are pending besides those that `snapshots` has listed, and
+        those of the last batch. Raises StreamStateError, ServerError."""
         return pending
 
-    def take(
-        self,
-        client: GroupClient,
-        admission: Admission,
-        wanted: Sequence[Range],
-        groups: Mapping[str, GroupState],
-        backlog: Mapping[str, int],
-    ) -> Reserved:
-        """Have the group deliver them."""
-        step = min(client.limits.reserve_step, admission.size([entries.count for entries in wanted]))
-        return reserve(client, wanted, groups, step)
+    def take(self, client: GroupClient, backlog: Backlog, wanted: Sequence[Range]) -> Reserved:
+        """Take the first `count` entries of each range, which begins at its group. Raises GroupMissingError,
+        DataLossError, ServerError."""
+        step = min(client.limits.reserve_step, backlog.admission.size([entries.count for entries in wanted]))
+        return reserve(client, wanted, backlog.groups, step)
 
     def commit(self, client: GroupClient, commit: Commit) -> int:
-        """Acknowledge the ranges, and set the commit marks after the last XACK."""
+        """Acknowledge the ranges, and set the commit marks after the last XACK. Return how many entries were
+        acknowledged. Raises GroupMissingError, DataLossError, ServerError."""
         marks = [(stream, pack("SET", client.mark_key(stream), str(mark))) for stream, mark in commit.marks.items()]
         return acknowledge(client, commit.ranges, marks)
 
     def token_of(self, batch: str) -> str:
-        """Return that of the batch."""
+        """Return the token that the streams of this batch have."""
         return batch
 
 

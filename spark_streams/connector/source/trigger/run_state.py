@@ -14,6 +14,7 @@ from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import Part
 from spark_streams.connector.source.pending.poison_record import CachedPoisonState
+from spark_streams.connector.source.quota import BatchQuota
 from spark_streams.connector.wire.replies.xinfo import StreamState
 
 ENDLESS = 1 << 62  # a backlog that the server cannot count
@@ -46,11 +47,10 @@ class Admission:
         until = self.until.get(stream, StreamState(MIN_ID, 0, 0, None))
         return until if until.last <= now.last else now
 
-    def backlog(self, heads: Mapping[str, StreamState], states: Mapping[str, GroupState]) -> dict[str, int]:
-        """Return how many entries each group has yet to deliver, up to the stream's end; streams with none are left
-        out."""
-        entries_by_stream = {stream: _backlog(self.end_of(stream, heads), state) for stream, state in states.items()}
-        return {stream: entries for stream, entries in entries_by_stream.items() if entries > 0}
+    def backlog(self, heads: Mapping[str, StreamState], groups: Mapping[str, GroupState]) -> Backlog:
+        """Return what each group has yet to deliver."""
+        counts = {stream: _backlog(self.end_of(stream, heads), group) for stream, group in groups.items()}
+        return Backlog(self, heads, groups, {stream: entries for stream, entries in counts.items() if entries > 0})
 
     def held_back(self, backlog: int, now: float) -> tuple[bool, Admission]:
         """Return whether the trigger waits for more entries (minEntriesPerTrigger), and the new admission."""
@@ -81,6 +81,31 @@ class Admission:
             if min_partitions is None or known_entries == 0
             else max(1, min(size, -(-known_entries // min_partitions)))
         )
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What groups have yet to deliver, up to the ends of their streams."""
+
+    admission: Admission
+    heads: Mapping[str, StreamState]
+    groups: Mapping[str, GroupState]
+    entries: Mapping[str, int]  # per stream; streams with none are left out
+
+    def wanted(self, quota: BatchQuota, turn: int) -> list[Range]:
+        """Return what the quota admits: of each stream, the first `count` entries of a range that begins at its
+        group."""
+        between = [
+            Range(stream, self.groups[stream].last_delivered, self.admission.end_of(stream, self.heads).last, count)
+            for stream, count in quota.divide(self.entries, turn).items()
+        ]
+        return [entries for entries in between if entries.count and not entries.is_empty]
+
+    def is_large(self, quota: BatchQuota, least: int) -> bool:
+        """Whether the quota admits at least so many entries, and the trigger waits for no more."""
+        waiting, admitted = sum(self.entries.values()), sum(quota.within_stream_limits(self.entries).values())
+        taken = admitted if quota.entries is None else min(admitted, quota.entries)
+        return taken >= least and not self.admission.is_too_little(waiting)
 
 
 def _backlog(head: StreamState, state: GroupState) -> int:
