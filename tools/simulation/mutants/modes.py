@@ -50,7 +50,7 @@ MODES = (
     Mutant(
         "claimed-but-not-looked-at",
         "connector/source/trigger/trigger.py",
-        "return self._observer.with_new_snapshots(client, state, claimed) if claimed else state",
+        "return self.observer.with_new_snapshots(client, state, claimed) if claimed else state",
         "return state",
         "Claimed entries are not looked for in the trigger that has claimed them.",
     ),

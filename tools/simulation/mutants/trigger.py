@@ -8,8 +8,8 @@ TRIGGER = (
     Mutant(
         "xack-before-commit",
         "connector/source/trigger/trigger.py",
-        "self._acknowledging.in_background(client, LoggedBatch(state.start, contents.run))",
-        "self._acknowledging.in_background(client, LoggedBatch(end, contents.run))",
+        "self.acknowledging.in_background(client, LoggedBatch(state.start, contents.run))",
+        "self.acknowledging.in_background(client, LoggedBatch(end, contents.run))",
         "A batch is acknowledged when it is planned, before Spark has committed it.",
     ),
     Mutant(

@@ -88,7 +88,7 @@ class MicroBatchStream:
         self._now = now
         run = RunState(is_known=False, admission=Admission.of_options(options, first_at_once))
         self._steps = RunSteps(self._server, member, limits, losses, run)
-        self._planning = Planning(options, self._steps, streams, poison, losses, limits)
+        self._planning = Planning(options, self._steps, streams, poison, losses)
         self._pacing = Pacing(options.target_batch_time, now)
         self._heads: Mapping[str, StreamState] = {}  # of the last trigger, for reports
         self._reported_heads: Mapping[str, StreamState] | None = None  # those of the last report

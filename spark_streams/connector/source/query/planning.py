@@ -18,7 +18,6 @@ from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kin
 from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_snapshots, fetch_state, missing
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient
-from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import ALL, Part, Plan, divide_into_tasks, pending_parts
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
@@ -126,25 +125,16 @@ class CurrentBatch:
     noted: frozenset[str] = frozenset()  # see Plan
 
 
+@dataclass
 class Planning:
-    """Plans the batches of one run. current: the batch that Spark is running; None: none yet."""
+    """Plans the batches of one run."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        steps: RunSteps,
-        streams: StreamSet,
-        poison: PoisonBatch,
-        losses: DataLoss,
-        limits: Limits,
-    ) -> None:
-        self._options = options
-        self._steps = steps
-        self._streams = streams
-        self._poison = poison
-        self._losses = losses
-        self._limits = limits
-        self.current: CurrentBatch | None = None
+    options: SourceOptions
+    steps: RunSteps
+    streams: StreamSet
+    poison: PoisonBatch
+    losses: DataLoss
+    current: CurrentBatch | None = None  # the batch that Spark is running
 
     def plan(self, begin: Offset, end: Offset) -> Plan:
         """Return the tasks of a batch. After a restart the pending list has the batch's entries (S5)."""
@@ -155,24 +145,24 @@ class Planning:
             if not batch.is_counted and not (batch.is_new and not end.record):
                 # Once per run: Spark plans a batch again for each action on it. An earlier run may have cut its batch,
                 # whether or not maxDeliveries is set now.
-                is_cut = self._steps.take(self._count_attempt, begin, end)
+                is_cut = self.steps.take(self._count_attempt, begin, end)
                 batch = self.current = replace(batch, is_cut=is_cut, is_counted=True)
             if first := begun_with(begin, end):
-                self._steps.ask(begin_batches, end, first)
+                self.steps.ask(begin_batches, end, first)
             if batch.parts is None:
-                batch = self.current = self._steps.ask(self._replayed, begin, batch)
+                batch = self.current = self.steps.ask(self._replayed, begin, batch)
             parts = batch.parts or []
         except GroupMissingError:
-            self._steps.ask(self._require_groups, begin, end)
+            self.steps.ask(self._require_groups, begin, end)
             raise
         if end.notes and not batch.is_opened:  # once per run: later calls would hide that the key was deleted
-            self._steps.ask(self._open_notes, end)
+            self.steps.ask(self._open_notes, end)
             self.current = replace(batch, is_opened=True)
-        run = self._steps.run
+        run = self.steps.run
         size = run.admission.size([part.count for part in parts])
         # If earlier runs wrote rows that this batch does not have, other batches have these rows. Those batches are
         # still to come while entries are set aside.
-        planned = divide_into_tasks(parts, size, self._options.ordered, self._limits)
+        planned = divide_into_tasks(parts, size, self.options.ordered, self.steps.limits)
         is_lossy = not batch.is_cut and sum(task.count for task in planned) < end.held
         return Plan.of_tasks(planned, batch.is_cut or bool(run.poison.streams), is_lossy, batch.noted)
 
@@ -182,25 +172,25 @@ class Planning:
     def _count_attempt(self, client: GroupClient, run: RunState, begin: Offset, end: Offset) -> tuple[bool, RunState]:
         """Count this run's attempt at a batch. After too many attempts its entries are set aside. Return whether the
         batch was cut."""
-        self._streams.hold(client, end.streams)
+        self.streams.hold(client, end.streams)
         try:
-            is_cut, poison_cache = self._poison.attempt(client.server, begin, end, run.poison)
+            is_cut, poison_cache = self.poison.attempt(client.server, begin, end, run.poison)
         except (GroupMissingError, DataLossError):
-            if not self._losses.allowed:
+            if not self.losses.allowed:
                 raise
             _, states = fetch_state(client, end.streams)
             missing_groups = [stream for stream, state in states.items() if state is None]
-            is_cut, poison_cache = self._poison.attempt(client.server, begin, end, CachedPoisonState(), missing_groups)
+            is_cut, poison_cache = self.poison.attempt(client.server, begin, end, CachedPoisonState(), missing_groups)
         return is_cut, replace(run, poison=poison_cache)
 
     def _replayed(self, client: GroupClient, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
         """Return a batch that an earlier run has created, with what its tasks read."""
         end = batch.end
-        self._streams.hold(client, end.streams)
-        size = self._steps.run.admission.size
-        replayed = ReplayedBatch(client, not self._losses.allowed, size)
+        self.streams.hold(client, end.streams)
+        size = self.steps.run.admission.size
+        replayed = ReplayedBatch(client, not self.losses.allowed, size)
         parts, findings = replayed.read(begin, end, batch.is_cut)
-        self._losses.report(*findings)
+        self.losses.report(*findings)
         noted = keep_due_notes(client.server, client.member, end, parts, client.limits)
         if batch.is_cut:  # what the pieces of it lack is counted with them
             delete_missing(client.server, client.member, end.streams)

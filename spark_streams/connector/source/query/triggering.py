@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, TypeVarTuple
 
@@ -53,15 +53,15 @@ Given = TypeVarTuple("Given")
 T = TypeVar("T")
 
 
+@dataclass
 class RunSteps:
-    """The steps of one run. run: what the run knows."""
+    """The steps of one run."""
 
-    def __init__(self, session: Session, member: Membership, limits: Limits, losses: DataLoss, run: RunState) -> None:
-        self._session = session
-        self._member = member
-        self._limits = limits
-        self._losses = losses
-        self.run = run
+    session: Session
+    member: Membership
+    limits: Limits
+    losses: DataLoss
+    run: RunState  # what the run knows
 
     def take(
         self,
@@ -69,7 +69,7 @@ class RunSteps:
         *given: *Given,
     ) -> T:
         """Run a step with what this run knows, and with these arguments. The step returns what is known after it."""
-        return self._session.run(lambda server: self._attempt(server, step, *given))
+        return self.session.run(lambda server: self._attempt(server, step, *given))
 
     def _attempt(
         self,
@@ -78,9 +78,9 @@ class RunSteps:
         *given: *Given,
     ) -> T:
         run, self.run = self.run, self.run.unknown()
-        self._losses.attempt_began()
-        result, self.run = step(GroupClient(server, self._member, self._limits), run, *given)
-        self._losses.step_ended()
+        self.losses.attempt_began()
+        result, self.run = step(GroupClient(server, self.member, self.limits), run, *given)
+        self.losses.step_ended()
         return result
 
     def ask(self, question: Callable[[GroupClient, *Given], T], *given: *Given) -> T:
@@ -98,7 +98,7 @@ class RunSteps:
             try:
                 return self.take(step, *given)
             except (GroupMissingError, DataLossError):
-                if not self._losses.allowed:
+                if not self.losses.allowed:
                     raise
         return self.take(step, *given)
 
@@ -184,23 +184,16 @@ class BackgroundWorker:
             self._server = None
 
 
+@dataclass
 class Triggering:
     """Runs the triggers of one run."""
 
-    def __init__(
-        self,
-        opening: Opening,
-        streams: StreamSet,
-        trigger: Trigger,
-        acknowledging: Acknowledging,
-        worker: BackgroundWorker,
-    ) -> None:
-        self._opening = opening
-        self._streams = streams
-        self._trigger = trigger
-        self._acknowledging = acknowledging
-        self._worker = worker
-        self._prefetching: Future[object] | None = None  # the reservation for the next trigger
+    opening: Opening
+    streams: StreamSet
+    trigger: Trigger
+    acknowledging: Acknowledging
+    worker: BackgroundWorker
+    prefetching: Future[object] | None = None  # the reservation for the next trigger
 
     def next(
         self, client: GroupClient, run: RunState, checkpoint: Offset, limit: int | None
@@ -209,22 +202,22 @@ class Triggering:
         run = self._after_jobs(run)
         with collection_paused():
             opened = self.opened(client, checkpoint, run)
-            result = self._trigger.next(client, opened, limit, run)
+            result = self.trigger.next(client, opened, limit, run)
         # Tasks read while the next batch is reserved, and no longer while Spark commits: then entries are acknowledged.
         # So the server always has work.
         if result.prefetch is not None:
-            self._prefetching = self._worker.submit(partial(_beside, result.prefetch.work, client))
+            self.prefetching = self.worker.submit(partial(_beside, result.prefetch.work, client))
         for job in result.jobs:
-            self._worker.submit(partial(_beside, job, client))
+            self.worker.submit(partial(_beside, job, client))
         return result, result.run
 
     def opened(self, client: GroupClient, checkpoint: Offset, run: RunState) -> Opened:
         """Open the run if it knows nothing yet, and return where the trigger begins."""
-        streams, begin = self._streams, checkpoint
+        streams, begin = self.streams, checkpoint
         if not run.is_known:
-            begin = self._opening.open(client, checkpoint)
+            begin = self.opening.open(client, checkpoint)
         elif streams.is_match_due():
-            self._opening.join(client, checkpoint)
+            self.opening.join(client, checkpoint)
         names = streams.of_trigger(client, begin)
         start = streams.without_unused_returned(run.start_of(begin))
         forgotten = start.at.keys() - {*names} - checkpoint.at.keys()  # of a pattern, and missing: Spark logged none
@@ -234,15 +227,15 @@ class Triggering:
         """Acknowledge the batch that ends here, without another trigger."""
         run = self._after_jobs(run)
         marks = None if run.acknowledged is not None else fetch_marks(client, end.streams)
-        acknowledged, _ = self._acknowledging.at_once(client, LoggedBatch(end, run, marks))
+        acknowledged, _ = self.acknowledging.at_once(client, LoggedBatch(end, run, marks))
         # The next trigger finds what was reserved ahead in the pending list.
         return None, acknowledged if run.prefetched is None else run.unknown()
 
     def _after_jobs(self, run: RunState) -> RunState:
         """Wait for the background jobs. Return what this run knows then."""
-        reserving, self._prefetching = self._prefetching, None
+        reserving, self.prefetching = self.prefetching, None
         try:
-            self._worker.wait()
+            self.worker.wait()
         except StreamStateError:
             # A stream or group is missing: the following steps decide what to do about it.
             return run.unknown()

@@ -115,13 +115,13 @@ class BatchRequest:
     now: float  # a monotonic clock, in seconds
 
 
+@dataclass(frozen=True)
 class ContentsChooser:
     """Chooses what a batch holds."""
 
-    def __init__(self, options: SourceOptions, poison: PoisonBatch, role: GroupRole) -> None:
-        self._options = options
-        self._poison = poison
-        self.role = role
+    options: SourceOptions
+    poison: PoisonBatch
+    role: GroupRole
 
     def with_sizes(self, client: GroupClient, state: QueryState, request: BatchRequest) -> BatchRequest:
         """Return the request with the sizes of entries, if bytes are limited and there may be entries to read."""
@@ -135,12 +135,12 @@ class ContentsChooser:
 
     def begin(self, client: GroupClient, state: QueryState) -> QueryState:
         """Return the state with the record of failed batches, in the first trigger of a run."""
-        return replace(state, run=replace(state.run, poison=self._poison.begin(client.server, state.start)))
+        return replace(state, run=replace(state.run, poison=self.poison.begin(client.server, state.start)))
 
     def choose(self, client: GroupClient, state: QueryState, request: BatchRequest) -> BatchContents:
         """Return the entries that the quota admits; empty if there is nothing to read. Raises DataLossError,
         ServerError and its subclasses."""
-        return _Choice(client, self.role, self._poison, state, request).contents()
+        return _Choice(client, self.role, self.poison, state, request).contents()
 
     def plan_prefetch(
         self,
@@ -154,7 +154,7 @@ class ContentsChooser:
         could read it meanwhile. Not if entries were released: the next batch begins with them. Not while pieces wait:
         they take turns with new entries. Not if the limit of the next batch depends on the time of this one
         (targetBatchTime). request: for the next batch; positions: where the batch leaves the groups."""
-        options, admission = self._options, state.run.admission
+        options, admission = self.options, state.run.admission
         if options.claim_idle is not None or options.target_batch_time is not None:
             return None
         if contents.takes_no_more or contents.old or state.has_others or contents.run.poison.holds_pieces:

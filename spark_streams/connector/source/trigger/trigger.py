@@ -96,25 +96,16 @@ class TriggerResult:
     prefetch: Prefetch | None = None  # the reservation of the next batch: the worker's first job
 
 
+@dataclass(frozen=True)
 class Trigger:
-    """Runs the triggers of one query. now: a monotonic clock, in seconds."""
+    """Runs the triggers of one query."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        observer: Observer,
-        contents: ContentsChooser,
-        claims: Claims,
-        acknowledging: Acknowledging,
-        now: Callable[[], float],
-    ) -> None:
-        self._options = options
-        self._observer = observer
-        self._contents = contents
-        self._claims = claims
-        self._acknowledging = acknowledging
-        self._quota = BatchQuota.from_options(options)
-        self._now = now
+    options: SourceOptions
+    observer: Observer
+    contents: ContentsChooser
+    claims: Claims
+    acknowledging: Acknowledging
+    now: Callable[[], float]  # a monotonic clock, in seconds
 
     def next(self, client: GroupClient, opened: Opened, limit: int | None, run: RunState) -> TriggerResult:
         """Return the next batch, of at most `limit` entries. If there is nothing to read, acknowledge the batch that
@@ -124,26 +115,29 @@ class Trigger:
 
         A corrected position that no offset has yet is written into the end of the batch. If there is nothing to read,
         a batch without entries carries it: otherwise a strict query would stop again."""
-        state = self._observer.state_at(client, opened, run)
+        state = self.observer.state_at(client, opened, run)
         if not state.run.is_known:
-            state = self._contents.begin(client, state)
+            state = self.contents.begin(client, state)
         state = self._acknowledged_if_needed(client, state)
         request = BatchRequest(
-            next_token(opened.checkpoint.token), self._quota.with_entries(limit), run.turn + 1, self._now()
+            next_token(opened.checkpoint.token),
+            BatchQuota.from_options(self.options).with_entries(limit),
+            run.turn + 1,
+            self.now(),
         )
-        request = self._contents.with_sizes(client, state, request)
+        request = self.contents.with_sizes(client, state, request)
         state = self._claimed(client, state, request)
-        contents = self._contents.choose(client, state, request)
+        contents = self.contents.choose(client, state, request)
         if not contents:
             is_new = contents.run.is_corrected or not opened.checkpoint.at.keys() <= state.start.at.keys()
             return self._without_batch(client, state, contents, request.token if is_new else None)
         end, jobs = self._end(state, contents, request.token), list[Job]()
         if not state.is_acknowledged:
-            acknowledged, jobs = self._acknowledging.in_background(client, LoggedBatch(state.start, contents.run))
+            acknowledged, jobs = self.acknowledging.in_background(client, LoggedBatch(state.start, contents.run))
             contents = replace(contents, run=acknowledged)
         run = self._run_after(state, contents, True)
         next_request = replace(request, turn=request.turn + 1)
-        prefetch = self._contents.plan_prefetch(state, contents, next_request, run.positions, client.limits)
+        prefetch = self.contents.plan_prefetch(state, contents, next_request, run.positions, client.limits)
         return TriggerResult(end, run, contents.parts, jobs, prefetch)
 
     def _acknowledged_if_needed(self, client: GroupClient, state: QueryState) -> QueryState:
@@ -153,22 +147,22 @@ class Trigger:
         may_wait = not (start.old or start.record or state.old or self._may_claim(state))
         if may_wait or state.is_acknowledged:
             return state
-        run, entries = self._acknowledging.at_once(client, LoggedBatch(start, state.run))
+        run, entries = self.acknowledging.at_once(client, LoggedBatch(start, state.run))
         state = replace(state, run=run, is_acknowledged=True)
-        return self._observer.with_new_snapshots(client, state, list(state.groups)) if entries else state
+        return self.observer.with_new_snapshots(client, state, list(state.groups)) if entries else state
 
     def _may_claim(self, state: QueryState) -> bool:
         has_pending = any(other.pending for group in state.groups.values() for other in group.others)
         is_released = any(group.released for group in state.groups.values())
-        return is_released or (self._options.claim_idle is not None and has_pending)
+        return is_released or (self.options.claim_idle is not None and has_pending)
 
     def _claimed(self, client: GroupClient, state: QueryState, request: BatchRequest) -> QueryState:
         """Claim entries of dead consumers, and released ones, and look at their streams again."""
         if not self._may_claim(state):
             return state
-        holders = self._claims.holders(client.server, state.groups)
-        claimed = self._claims.claim(client.server, holders, request.quota) if holders else []
-        return self._observer.with_new_snapshots(client, state, claimed) if claimed else state
+        holders = self.claims.holders(client.server, state.groups)
+        claimed = self.claims.claim(client.server, holders, request.quota) if holders else []
+        return self.observer.with_new_snapshots(client, state, claimed) if claimed else state
 
     def _without_batch(
         self, client: GroupClient, state: QueryState, contents: BatchContents, token: str | None
@@ -177,9 +171,9 @@ class Trigger:
         correction or forgets a stream; None: there is nothing to keep."""
         run = contents.run
         if state.is_acknowledged:
-            self._acknowledging.sweep_when_idle(client, state.start, run)
+            self.acknowledging.sweep_when_idle(client, state.start, run)
         else:
-            run, _ = self._acknowledging.at_once(client, LoggedBatch(state.start, run))
+            run, _ = self.acknowledging.at_once(client, LoggedBatch(state.start, run))
         contents = replace(contents, run=run)
         if token is None:
             return TriggerResult(None, self._run_after(state, contents, False))
@@ -187,7 +181,7 @@ class Trigger:
         return TriggerResult(self._end(state, contents, token), self._run_after(state, contents, True))
 
     def _end(self, state: QueryState, contents: BatchContents, token: str) -> Offset:
-        return end_of_batch(state, contents, token, self._options, self._contents.role)
+        return end_of_batch(state, contents, token, self.options, self.contents.role)
 
     def _run_after(self, state: QueryState, contents: BatchContents, is_batch: bool) -> RunState:
         """Return what the run knows after the trigger. is_batch: it has made a batch, also one without entries."""
