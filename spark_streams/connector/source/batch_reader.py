@@ -64,8 +64,8 @@ _TYPES: dict[str, DataType] = {
 
 
 def infer_schema(options: BatchSourceOptions) -> StructType:
-    """Infer columns from the fields of a sample of the streams, without metadata columns. Values that do not fit their
-    column are named in its comment. Raises SchemaError."""
+    """Infer columns from the fields of a sample of the streams. A column's comment names misfits. Raises
+    SchemaError."""
     with Session(options.address, "inferring a schema") as session:
         entries = session.run(lambda server: sample(server, options))
     skip = [options.column_name_of_corrupt_record, text(MARK)]
@@ -79,7 +79,6 @@ def infer_schema(options: BatchSourceOptions) -> StructType:
 
 
 def _struct_field(column: InferredColumn) -> StructField:
-    """Return the column, with its misfits as its comment."""
     comment = column.comment
     return StructField(column.name, _TYPES[column.kind], metadata=None if comment is None else {"comment": comment})
 
@@ -102,7 +101,6 @@ class TaskPartition(InputPartition):
         self.is_first = is_first
 
     def warn(self, report: ColumnReport, _is_complete: bool) -> None:
-        """Log what the task has found of columns."""
         report = report if self.is_first else replace(report, absent=())
         _warnings(self.read).warn(report, report.entries, "that a task has read")
 
@@ -142,7 +140,6 @@ class BatchReader(SameVersion, DataSourceReader):
         return [TaskPartition(task, read, n == 0, n < len(history)) for n, task in enumerate(planned)]
 
     def _plan(self, server: Server) -> tuple[list[Task], list[Task]]:
-        """Return the tasks of the streams, and those of the archive only."""
         if self._archive is None:
             return plan_tasks(server, self._options, self._narrowing, self._limits), []
         tasks, ranges = plan_with_archive(server, self._options, self._narrowing, self._limits)

@@ -79,8 +79,7 @@ class Mark(NamedTuple):
 
     @classmethod
     def of_first_batch(cls, position: StreamId, token: str) -> Mark:
-        """Return the mark while a stream's first batch above a position is logged and not committed. token: of the
-        batch."""
+        """Return the mark while a stream's first batch above a position is logged and not committed."""
         return cls(position, 0, f"{checkpoint_of(token)}-{_FIRST}")
 
     @classmethod
@@ -94,7 +93,6 @@ class Mark(NamedTuple):
 
     @property
     def checkpoint(self) -> str:
-        """Name of the checkpoint that has written the mark; "" if no batch was logged."""
         return checkpoint_of(self.token)
 
     @property
@@ -104,7 +102,6 @@ class Mark(NamedTuple):
 
     @property
     def is_seek(self) -> bool:
-        """Whether an operator has set the group."""
         return self.token == _SEEK
 
     @property
@@ -114,8 +111,7 @@ class Mark(NamedTuple):
 
     @property
     def read_at_begin(self) -> int | None:
-        """How many entries were ever added up to the position at which the query begins. None: unknown, or the query
-        has committed a batch."""
+        """How many entries were ever added up to where the query begins. None: unknown, or it has committed a batch."""
         return parse_number(self.token) if self.number == 0 else None
 
 

@@ -34,8 +34,8 @@ def count_between(server: Server, stream: str, after: StreamId, last: StreamId) 
 
 
 def undelivered(server: Server, stream: str, group: GroupInfo, head: StreamState) -> int:
-    """Return how many entries the stream has that were not delivered to the group; counted, if its lag is not known.
-    Raises ServerReplyError."""
+    """Return how many entries were not delivered to the group; counted, if its lag is not known. Raises
+    ServerReplyError."""
     lag = lag_of(group, head.length, head.first, head.top)
     return count_between(server, stream, group.last_delivered, head.last) if lag is None else lag
 
@@ -64,11 +64,8 @@ def count_lost_alone(
 
 def count_read(server: Server, stream: str, head: StreamState, position: StreamId) -> int | None:
     """Return how many entries the stream has ever had up to a position, if none above it is lost; None: the server does
-    not count (before Redis 7). Both sides are counted in turn, until one is complete.
-
-    Entries below the position may leave the stream meanwhile, because other clients remove acknowledged ones. The
-    result from below is then wrong, and counting begins again.
-    """
+    not count (before Redis 7). Both sides are counted in turn, until one is complete. If entries below leave the stream
+    meanwhile, the result from below is wrong, and counting begins again."""
     for _ in range(_ATTEMPTS):
         if head.added is None:
             return None
@@ -85,15 +82,13 @@ def count_read(server: Server, stream: str, head: StreamState, position: StreamI
 
 
 def _removed(head: StreamState) -> int | None:
-    """Return how many entries have left the stream."""
     return None if head.added is None else head.added - head.length
 
 
 def _from_both_sides(
     server: Server, stream: str, head: StreamState, added: int, position: StreamId
 ) -> tuple[int, bool]:
-    """Return how many entries the stream has ever had up to a position, and whether the upper side was
-    complete first."""
+    """Return the same, and whether the upper side was complete first."""
     below = above = 0
     upwards = _pages(server, stream, position, head.last)
     downwards = _pages(server, stream, MIN_ID, position)
@@ -109,15 +104,14 @@ def _from_both_sides(
 
 
 def _pages(server: Server, stream: str, after: StreamId, last: StreamId) -> Iterator[int]:
-    """Iterate over the lengths of the pages of a range."""
     if after < last:
         for page in _walk(server, stream, b"(" + bytes(after), last):
             yield len(page)
 
 
 def nth_from(server: Server, stream: str, position: StreamId, entries: int) -> StreamId:
-    """Return the position this number of entries above another one, or below it if the number is negative. If the
-    stream has fewer, return its end. Raises ServerReplyError."""
+    """Return the position this number of entries above another one, or below it if negative; at most the stream's
+    end."""
     if entries > 0:
         last_id = position
         for page in _walk(server, stream, b"(" + bytes(position), MAX_ID, entries):
@@ -153,7 +147,6 @@ def _walk(server: Server, stream: str, bound: bytes, end: StreamId, limit: int |
 
 
 def _page(server: Server, command: tuple[Argument, ...]) -> tuple[list[bytes], int]:
-    """Return the IDs of the entries of a reply, and its size in bytes."""
     connection = server.connection_for(str(command[1]))
     connection.request(pack(*command))
     raw = connection.receive()

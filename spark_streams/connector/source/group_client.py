@@ -28,16 +28,13 @@ class GroupClient:
 
     @property
     def group(self) -> str:
-        """Name of the group."""
         return self.member.group
 
     @property
     def consumer(self) -> str:
-        """Name of the consumer."""
         return self.member.consumer
 
     def mark_key(self, stream: str) -> bytes:
-        """Return the key of the commit mark on a stream."""
         return committed_key(stream, self.member.group, self.member.consumer)
 
     def over(self, server: Server) -> GroupClient:
@@ -50,5 +47,4 @@ class GroupClient:
 
 
 def lease_key(stream: str, group: str, consumer: str) -> bytes:
-    """Return the key of one stream's lease."""
     return key_beside(stream, "lease", group, consumer)

@@ -69,7 +69,6 @@ class HistoryPartition(InputPartition):
         self.is_first = is_first
 
     def warn(self, report: ColumnReport, _is_complete: bool) -> None:
-        """Log what the task has found of columns."""
         report = report if self.is_first else replace(report, absent=())
         _warnings(self.batch).warn(report, report.entries, "that a task has read from the archive")
 

@@ -44,8 +44,7 @@ from spark_streams.connector.source.commit_mark import Mark, checkpoint_of
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Entries of one stream with after < ID ≤ last. An entry that is handed over later has a later time of delivery, so
-    it is not of the range."""
+    """Entries of one stream with after < ID ≤ last. An entry that is handed over later is not of the range."""
 
     stream: str
     after: StreamId
@@ -256,7 +255,6 @@ class Offset:
 
     @cached_property
     def positions(self) -> Mapping[str, StreamId]:
-        """The position in each stream."""
         return {stream: at.position for stream, at in self.at.items()}
 
     @property
@@ -266,7 +264,6 @@ class Offset:
 
     @property
     def streams(self) -> list[str]:
-        """All streams of the offset."""
         return sorted(self.at)
 
     @property

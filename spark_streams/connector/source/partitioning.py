@@ -29,12 +29,10 @@ class Part:
 
     @property
     def stream(self) -> str:
-        """Stream of the range."""
         return self.range.stream
 
     @property
     def count(self) -> int:
-        """Number of entries."""
         return self.range.count
 
 
@@ -79,12 +77,10 @@ class Task:
 
     @property
     def ranges(self) -> list[Range]:
-        """The ranges of all parts."""
         return [part.range for part in self.parts]
 
     @property
     def count(self) -> int:
-        """Entries of all parts."""
         return sum(part.count for part in self.parts)
 
 
@@ -121,12 +117,9 @@ class Plan:
 def divide_into_tasks(
     parts: Iterable[Part], entries_per_task: int, ordered: bool = False, limits: Limits = LIMITS
 ) -> list[Task]:
-    """Return tasks of about `entries_per_task` entries, from parts in the order of their streams.
-
-    Touching ranges of a stream are joined. Small ranges, also of different streams, share a task. A range is never cut,
-    because the IDs inside it are unknown. A batch that fits into one task is spread over several if it is large enough.
-    ordered: all parts of a stream are in one task, and few streams share a task, because a task cannot be cut.
-    """
+    """Return tasks of about `entries_per_task` entries, from parts in the order of their streams. Touching ranges are
+    joined, and small ones share a task. A range is never cut, because the IDs inside it are unknown. ordered: all parts
+    of a stream are in one task, and few streams share a task, because a task cannot be cut."""
     filled = [part for part in parts if part.count]
     total = sum(part.count for part in filled)
     size = task_size(total, entries_per_task, limits, _SPREAD_ORDERED if ordered else _SPREAD)
@@ -145,8 +138,7 @@ def divide_into_tasks(
 
 
 def task_size(entries: int, entries_per_task: int, limits: Limits = LIMITS, spread_over: int = _SPREAD) -> int:
-    """Return the maximum number of entries of a task of a batch of `entries`. A batch that fits into one task is spread
-    over several."""
+    """Return the most entries of a task. A batch that fits into one task is spread over several."""
     spread = -(-entries // spread_over)
     return min(entries_per_task, max(limits.smallest_task, spread))
 
@@ -180,11 +172,9 @@ def _together(one: Part, above: Part) -> Part | None:
 
 
 def share(limit: int, backlog: Mapping[str, int], turn: int = 0) -> dict[str, int]:
-    """Divide `limit` entries between streams.
-
-    No stream gets more than its backlog. Small backlogs are taken completely, and the rest is divided equally. If there
-    are more streams than entries, streams take turns (turn: counts triggers), so that no stream starves.
-    """
+    """Divide `limit` entries between streams. No stream gets more than its backlog. Small backlogs are taken
+    completely, and the rest is divided equally. If there are more streams than entries, streams take turns (turn:
+    counts triggers)."""
     names = sorted(stream for stream, waiting in backlog.items() if waiting > 0)
     if limit < len(names):
         return {names[(turn * limit + number) % len(names)]: 1 for number in range(limit)}

@@ -39,12 +39,9 @@ _log = logging.getLogger("spark_streams.source")
 
 
 def average_sizes(server: Server, after: Mapping[str, StreamId], limits: Limits = LIMITS) -> dict[str, float]:
-    """Return the average bytes of each stream's entries above the given ID, at least 1, in two round trips.
-
-    The first entry is read alone. Its size decides how many more entries the sample has, so that a sample of large
-    entries is small. If a stream has no further entry, its last one counts: entries below the ID may be claimed.
-    Raises ServerReplyError or a subclass, ServerUnreachableError.
-    """
+    """Return the average bytes of each stream's entries above the given ID, at least 1, in two round trips. The size of
+    the first entry decides how many more the sample has. If a stream has no further entry, its last one counts: entries
+    below the ID may be claimed. Raises ServerReplyError or a subclass, ServerUnreachableError."""
     firsts = _sizes(server, {stream: _above(stream, position, 1) for stream, position in after.items()})
     limit = min(limits.sampled_entries, limits.sampled_at_once // max(1, len(after)))
     counts = {
@@ -63,7 +60,6 @@ def _above(stream: str, position: StreamId, count: int) -> _Command:
 
 
 def _sizes(server: Server, commands: Mapping[str, _Command]) -> dict[str, list[int]]:
-    """Return the bytes of each entry that these commands return, by stream."""
     replies = server.execute_each(list(commands.values()))
     return {stream: [_bytes_of(fields) for _, fields in reply] for stream, reply in zip(commands, replies, strict=True)}
 
@@ -74,8 +70,8 @@ def _bytes_of(fields: Iterable[bytes]) -> int:
 
 @dataclass(frozen=True)
 class BatchQuota:
-    """What a batch may still take. Entries that are returned for a retry have the limit of their first stream, but
-    count separately."""
+    """What a batch may still take. Entries that are returned for a retry have their first stream's limit, but count
+    separately."""
 
     entries: int | None  # of all streams; None: unlimited
     of_stream: PerStream[int | None]  # of each stream, from which `taken` is not subtracted yet
@@ -131,8 +127,8 @@ class BatchQuota:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def fitting(self, stream: str) -> int | None:
-        """Return how many entries of a single stream have the remaining bytes; None: unlimited. One always fits if any
-        bytes remain, and the last one may exceed them."""
+        """Return how many entries of a stream have the remaining bytes; None: unlimited. The last one may exceed
+        them."""
         if self.size is None:
             return None
         return math.ceil(self.size / self.sizes[stream]) if self.size > 0 else 0
@@ -207,8 +203,8 @@ class BatchPace:
         return replace(self, timed=(*warm, ended)[-_WINDOW:], running=None)
 
     def limited(self, before: int, most: int | None) -> BatchPace:
-        """Return the pace with the limit of the next batch. before: entries of the batch before it in the checkpoint;
-        most: maxEntriesPerTrigger."""
+        """Return the pace with the limit of the next batch. before: entries of the checkpoint's batch; most:
+        maxEntriesPerTrigger."""
         by_time = self._by_rate() if self.timed else min(FIRST, before or FIRST)
         limit = max(MINIMUM, by_time)
         return replace(self, limit=limit if most is None else min(limit, most))
@@ -228,7 +224,6 @@ class BatchPace:
         )
 
     def to_json(self) -> dict[str, int]:
-        """Return the limit as the query's progress shows it."""
         return {} if self.limit is None else {"limit": self.limit}
 
     def _by_rate(self) -> int:
@@ -251,7 +246,6 @@ class Pacing:
         self._has_warned = False  # that batches do not take the target
 
     def called(self) -> None:
-        """Spark asks for the next batch: the batch that was running has ended."""
         if self._pace is not None:
             self._pace = self._pace.called(self._now())
 
@@ -267,12 +261,10 @@ class Pacing:
         return pace.limit
 
     def planned(self, entries: int) -> None:
-        """The trigger has planned a batch of so many entries."""
         if self._pace is not None:
             self._pace = self._pace.planned(entries, self._began)
 
     def to_json(self) -> dict[str, int]:
-        """Return the last limit as the query's progress shows it."""
         return {} if self._pace is None else self._pace.to_json()
 
 

@@ -32,11 +32,9 @@ Options = TypeVar("Options", bound=ReadOptions)
 
 
 def with_shards(server: Server, options: Options, count: int | None = None) -> Options:
-    """Return the options with the names of shards in place of the streams that are sharded.
-
-    count: number of shards of each stream; missing shards are created. With failOnDataLoss=false lost shards are
-    created again, empty. Raises ShardsError.
-    """
+    """Return the options with the names of shards in place of the streams that are sharded. count: of shards of each
+    stream; missing ones are created. With failOnDataLoss=false lost shards are created again, empty. Raises
+    ShardsError."""
     streams = options.streams
     if streams is None:
         return options
@@ -48,18 +46,14 @@ def with_shards(server: Server, options: Options, count: int | None = None) -> O
 
 
 def resolve_shards(server: Server, streams: Sequence[str]) -> tuple[str, ...]:
-    """Return these streams with the names of shards in place of the sharded ones. Creates nothing. Raises
-    ShardsError."""
+    """Return these streams, with shards in place of the sharded ones. Creates nothing. Raises ShardsError."""
     sets = fetch_shard_sets(server, streams)
     return tuple(name for stream in streams for name in (sets[stream].names if stream in sets else (stream,)))
 
 
 def require_shards_of(checkpoint: Iterable[str], options: SourceOptions, sharded_options: SourceOptions) -> None:
-    """Compare the streams of a checkpoint with those that the query reads. sharded_options: with the names of shards.
-
-    Raises ShardsError if the checkpoint has shards of a stream that now has another number of shards, or none: no
-    shard is left out silently.
-    """
+    """Raise ShardsError if the checkpoint has shards of a stream that now has another number of shards, or none: no
+    shard is left out silently. sharded_options: with the names of shards."""
     streams, read = options.streams or (), set(sharded_options.streams or ())
     for name in checkpoint:
         shard = Shard.parse(name)
@@ -120,8 +114,7 @@ def pattern_reads(flat: Sequence[bytes], run: str) -> list[PatternRead]:
 
 
 def report_pattern(server: Server, options: SourceOptions, batch: MicroBatchName | None) -> None:
-    """Report to the sink which streams the query reads. batch: of the task, None outside a query. Raises
-    ServerError."""
+    """Report to the sink which streams the query reads. batch: of the task, None outside a query."""
     if batch is not None:
         own = own_dead_letter_streams(options.dead_letter_stream)
         read = PatternRead(options.pattern, options.streams_except, tuple(own), batch.query_run)

@@ -129,8 +129,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         batch: Callable[[], MicroBatchName | None] = micro_batch,
         first_at_once: bool = False,
     ) -> None:
-        """first_at_once: the first trigger does not wait for minEntriesPerTrigger. Spark may end the run after it, and
-        the reader does not know."""
+        """first_at_once: the first trigger does not wait for minEntriesPerTrigger: Spark may end the run after it."""
         self._first_at_once = first_at_once
         self._commit_calls: CommitCalls | None = None  # None: the calls are not checked
         self._options = options
@@ -199,9 +198,9 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         return ReadMaxRows(self._options.max_entries_per_trigger.otherwise or UNLIMITED)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of the run. This call does not fail: Spark would then stop no source of the query (S98), and the
-        other ones would keep their leases. The next call raises the error. If the server was unreachable, it tries
-        again: it knows whether the query has a checkpoint."""
+        """Fix the end of the run. This call does not fail: Spark would then stop no source of the query (S98). The next
+        call raises the error. If the server was unreachable, it tries again: it knows whether the query has a
+        checkpoint."""
         self._must_fix_end = True
         try:
             self._ready_batches()
@@ -229,7 +228,6 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         return start if end is None else self._to_spark(end)
 
     def _to_spark(self, offset: Offset) -> dict[str, object]:
-        """Return the JSON form of an offset, and cache it."""
         json = offset.to_json()
         self._cache(json, offset)
         return json
@@ -247,8 +245,8 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         self._cached_offsets = [*self._cached_offsets[1 - _CACHED_OFFSETS :], (json, offset)]
 
     def _ready_batches(self, checkpoint: Offset | None = None) -> MicroBatchStream:
-        """Return the batches after the end of the run is fixed. checkpoint: its offset; the server has answered
-        before, so an unreachable server is waited for."""
+        """Return the batches after the end of the run is fixed. checkpoint: the server has answered before, so it is
+        waited for."""
         if self._error is not None:
             raise self._error
         batches = self._batches_for(checkpoint is not None)
@@ -307,8 +305,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         return rows_for_spark(self.read_batches(partition), self._options.arrow_batches)
 
     def read_batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the task's rows. Raises DataLossError, GroupMissingError, ServerError, and DecodeError in mode
-        FAILFAST."""
+        """Yield the task's rows. Raises DataLossError, GroupMissingError, ServerError, DecodeError."""
         assert isinstance(partition, EntriesPartition)
         task, batch = partition.task, partition.batch
         member = Membership(self._options.group, self._options.consumer)
@@ -360,8 +357,7 @@ class _TaskReports:
         self.notes.run(lambda server: self._writer(server).good(entries))
 
     def columns(self, report: ColumnReport, is_complete: bool) -> None:
-        """Values do not fit their columns, or columns are fields of no entry. The query neither fails nor waits for a
-        server that does not accept this note."""
+        """Values do not fit their columns, or columns are fields of no entry. The query does not need this note."""
         batch = self.partition.batch
         report = replace(report, tasks=batch.tasks, absent=report.absent if batch.reports_absent else ())
         if not report:
@@ -388,11 +384,9 @@ def _names_of(batch: MicroBatchName | None) -> tuple[str, str]:
 
 
 def report_batch_kind(server: Server, kind: str, batch: MicroBatchName | None) -> None:
-    """Report the kind of this micro-batch to the sink, in each run of the query.
-
-    kind: NARROWED, before the first row: rows that an earlier run wrote of the other pieces belong to those; LOSSY,
-    before the last row: rows that an earlier execution wrote of the lost entries stay. The sink has closed earlier
-    batches, so what was reported of these is deleted."""
+    """Report the kind of this micro-batch to the sink, in each run of the query. kind: NARROWED, before the first row:
+    rows that an earlier run wrote of the other pieces belong to those; LOSSY, before the last row: rows that an earlier
+    execution wrote of the lost entries stay. What was reported of earlier batches is deleted."""
     if batch is None:
         return
     key, field = batch_kind_key(batch.query), batch_kind_field(kind, batch.number, batch.query_run)

@@ -82,8 +82,8 @@ def require_entry_counts(server: Server) -> None:
 
 
 def require_no_eviction(server: Server, options: SourceOptions) -> None:
-    """Check the server's maxmemory-policy, if the user may read it. Raises UnsupportedError if it endangers this query,
-    ServerUnreachableError."""
+    """Raise UnsupportedError if the server's maxmemory-policy endangers this query. It is no error if the user may not
+    read it."""
     policy = evicting_policy(server)
     if not drops_any_key(policy):
         return
@@ -105,15 +105,13 @@ FIRST = PerStream("0", {})  # before a stream's first entry
 
 
 def starting_positions(server: Server, streams: Sequence[str], starting: PerStream[str]) -> dict[str, StreamId]:
-    """Return where a new group begins on each of these streams; `latest` is the stream's last entry now. Raises
-    WrongKeyTypeError."""
+    """Return where a new group begins on each of these streams; `latest` is the stream's last entry now."""
     heads = stream_states(server, streams)
     return {stream: _starting_position(starting, stream, head) for stream, head in heads.items()}
 
 
 def warn_of_entries_before(member: Membership, created: Mapping[str, Start]) -> None:
-    """Log how many entries lie before groups that were created at `latest`. Only now: Spark asks a query with a
-    checkpoint, too, where it would begin (S2)."""
+    """Log how many entries lie before groups that were created at `latest`. Only now: see the head."""
     passed = {stream: start.passed for stream, start in sorted(created.items()) if start.passed}
     if passed:
         _log.warning("%s", _entries_before(member, passed))
@@ -154,12 +152,9 @@ def _starting_position(starting: PerStream[str], stream: str, head: StreamState)
 def first_positions(
     client: GroupClient, streams: Sequence[str], restarts_at: PerStream[str] | None
 ) -> dict[str, StreamId]:
-    """Return where a query without a checkpoint begins on streams that have the group: at its mark if a run has begun
-    there, and has reserved entries above it before Spark logged an offset; otherwise at the group's position
-    (group.compare).
-
-    restarts_at: where it begins instead (onNewCheckpoint=restart).
-    """
+    """Return where a query without a checkpoint begins on streams that have the group: at its mark if a run has
+    reserved entries above it before Spark logged an offset; otherwise at the group. restarts_at: where it begins
+    instead."""
     heads, states = fetch_state(client, streams)
     marks = fetch_marks(client, streams)
     begun = {stream: mark.id for stream, mark in marks.items() if mark is not None and mark.is_begin}
@@ -202,9 +197,8 @@ def restart_groups(client: GroupClient, positions: Mapping[str, StreamId]) -> No
 
 
 def unused_start(client: GroupClient, positions: Mapping[str, StreamId], starting: PerStream[str]) -> str | None:
-    """Return what to log of streams whose group existed, if entries are between their position and `starting`
-    (onNewCheckpoint=resume); None: there are no such streams. positions: where the query begins on them. Raises
-    WrongKeyTypeError, ServerError."""
+    """Return what to log if entries are between where groups stand and `starting` (onNewCheckpoint=resume). positions:
+    where the query begins."""
     covered = [stream for stream in positions if starting.covers(stream)]
     starts = {
         stream: _starting_position(starting, stream, head)
@@ -239,7 +233,6 @@ class InitialPositions:
     member: Membership
 
     def key_of(self, stream: str) -> bytes:
-        """Return the key of one stream."""
         return key_beside(stream, "first", self.member.group, self.member.consumer)
 
     def save(self, server: Server, positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
@@ -260,7 +253,6 @@ class InitialPositions:
         }
 
     def delete(self, server: Server, streams: Sequence[str]) -> None:
-        """Delete the positions of these streams."""
         server.execute_all([("DEL", self.key_of(stream)) for stream in streams])
 
 
@@ -298,17 +290,14 @@ class Opening:
         self._begun_key = key_of_query("begun", options.group, options.consumer)  # until the query has a checkpoint
 
     def first(self, client: GroupClient) -> dict[str, StreamId]:
-        """Return where the query begins on each stream without a checkpoint, and save that where the group is missing.
-        Raises as `find` does."""
+        """Return where the query begins on each stream without a checkpoint. Raises as `find` does."""
         new = self.find(client)
         existing = [stream for stream in self._streams.names if stream not in new]
         return {**new, **first_positions(client, existing, self._options.restarts_at)}
 
     def find(self, client: GroupClient) -> dict[str, StreamId]:
         """Find the streams, hold the lease on them, and save where missing groups begin without a checkpoint. Return
-        these positions.
-
-        Raises ConsumerTakenError, WrongKeyTypeError, ServerError."""
+        these positions. Raises ConsumerTakenError, WrongKeyTypeError, ServerError."""
         positions = self._positions_without_group(client)
         self._found = starts_at(client.server, positions, self._options.starting_offsets)
         return positions
@@ -331,9 +320,8 @@ class Opening:
 
     def open(self, client: GroupClient, checkpoint: Offset) -> Offset:
         """Create missing groups: all before the first batch, later those of streams that the checkpoint does not name.
-        Return the checkpoint without streams that the options no longer name and that no longer have the group.
-
-        Raises as `find` does, and StreamMissingError, DataLossError, GroupSharedError."""
+        Return the checkpoint without streams that neither the options nor a group have. Raises as `find` does, and
+        StreamMissingError, DataLossError, GroupSharedError."""
         streams = self._streams
         streams.forget_retries()
         if streams.by_pattern:
@@ -378,8 +366,7 @@ class Opening:
 
     def _create(self, client: GroupClient, starts: Mapping[str, Start]) -> set[str]:
         """Create groups, and streams that did not exist when the query started. Return the streams that have the group
-        now. A stream of a pattern that has vanished since is no longer read. For one of `streams`, raises DataLossError
-        unless losses are counted."""
+        now. A stream of a pattern that has vanished since is no longer read; one of `streams` is a loss."""
         changes = {
             stream: GroupChange.at_begin(start, makes_stream=self._expected.was_absent(stream))
             for stream, start in starts.items()
@@ -400,8 +387,8 @@ class Opening:
         return created
 
     def _meet_existing(self, client: GroupClient, first: Offset) -> None:
-        """Do as `onNewCheckpoint` says, once for each stream, if the group existed on it. first: the first offset.
-        Raises GroupSharedError."""
+        """Do as `onNewCheckpoint` says, once for each stream whose group existed. first: the first offset. Raises
+        GroupSharedError."""
         options = self._options
         new = [stream for stream in self._streams.named(first) if stream not in self._met]
         if not new or not options.is_start_given:
@@ -429,7 +416,7 @@ class Opening:
         self._met.update(new)
 
     def _report_expected(self, client: GroupClient, unknown: Sequence[str]) -> None:
-        """Raises StreamMissingError, and deletes what `find` has saved: the next start begins at startingOffsets."""
+        """A missing stream deletes what `find` has saved: the next start begins at startingOffsets."""
         try:
             self._expected.report_silent(client.server, unknown)
         except StreamMissingError:

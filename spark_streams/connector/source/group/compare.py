@@ -45,9 +45,8 @@ NOTHING_ABOVE = PendingAbove()
 
 
 def lost_above(head: StreamState, position: StreamId, read: int | None) -> int | None:
-    """Return how many entries above a position have left the stream; read: entries ever added up to the position.
-
-    None: unknown until the position is at the end of the stream. Negative: entries below it are missing, too."""
+    """Return how many entries above a position have left the stream; read: entries ever added up to the position. None:
+    unknown until the position is at the end of the stream. Negative: entries below it are missing, too."""
     added = head.added
     if read is None or added is None:
         return None
@@ -88,10 +87,10 @@ def is_behind(mark: Mark | None, at: StreamOffset) -> bool:
 
 def moved_since_checkpoint(at: StreamOffset, snapshot: StreamSnapshot, is_logged: bool = True) -> StreamOffset | None:
     """Return where the query goes on if its group was moved since the checkpoint: the commit mark says so. An operator
-    has moved it with `rstream groups seek`, or a run has, and was killed before Spark logged the new position. None: it
-    was not moved. The mark is then replaced by that of the last batch, at the new position. So it is if an operator has
-    moved the group to where the checkpoint is: after the next batch, the mark would move the query back. is_logged:
-    Spark has logged an offset; as long as it has not, only the mark knows where the operator has moved the group."""
+    has moved it with `rstream groups seek`, or a run has, and was killed before Spark logged the new position. The mark
+    is then replaced by that of the last batch, also if it is at the checkpoint: after the next batch it would move the
+    query back. is_logged: Spark has logged an offset; before, only the mark knows where an operator has moved the
+    group."""
     mark, group = snapshot.mark, snapshot.group
     if mark is None or group is None:
         return None
@@ -108,8 +107,7 @@ def moved_since_checkpoint(at: StreamOffset, snapshot: StreamSnapshot, is_logged
 def compare(
     stream: str, at: StreamOffset, snapshot: StreamSnapshot, above: PendingAbove, closed: int | None = None
 ) -> Finding | None:
-    """Return what is wrong with a stream. closed: entries that were lost while the query was alone, if others have
-    joined since and the number is known."""
+    """Return what is wrong with a stream. closed: see `_Comparison`."""
     found = _Comparison(at, snapshot, above, closed).outcome()
     if found is None:
         return None
@@ -179,8 +177,7 @@ class _Comparison:
         return (Kind.ENTRIES_LOST, lost) if lost else None
 
     def _lost_in_shared_group(self) -> tuple[Kind, int] | None:
-        """By the server's counter, or by ours if nobody has read since the checkpoint. An XDEL above the group is
-        certain, and its number unknown."""
+        """By the server's counter, or by ours. An XDEL above the group is certain, and its number unknown."""
         group, head = self.snapshot.group, self.snapshot.head
         assert group is not None
         lost = lost_above(head, group.last_delivered, read_in_shared_group(self.at, self.snapshot))
@@ -200,8 +197,8 @@ def read_in_shared_group(at: StreamOffset, snapshot: StreamSnapshot) -> int | No
 
 
 def has_forgotten(at: StreamOffset, snapshot: StreamSnapshot) -> bool:
-    """Whether the server no longer knows how many entries a shared group has read: it counts fewer than it did (a
-    failover of Redis 7.0, FACTS R90)."""
+    """Whether the server counts fewer entries that a shared group has read than it did (a failover of Redis 7.0, FACTS
+    R90)."""
     group = snapshot.group
     if group is None or group.entries_read is None or group.last_delivered < at.position:
         return False
@@ -226,7 +223,6 @@ class Repair:
 
     @property
     def change(self) -> GroupChange:
-        """The change of the group."""
         start = Start(self.at.position, self.at.read)
         return GroupChange(
             create=start if self.command == "CREATE" else None,
@@ -268,7 +264,6 @@ def repaired(finding: Finding, at: StreamOffset, snapshot: StreamSnapshot, logge
 
 
 def _without_lost(lost: int, at: StreamOffset, snapshot: StreamSnapshot, is_alone: bool) -> Repair:
-    """Return where a query goes on that counts lost entries."""
     head, group = snapshot.head, snapshot.group
     assert group is not None
     added = head.added or 0
@@ -282,8 +277,7 @@ def _without_lost(lost: int, at: StreamOffset, snapshot: StreamSnapshot, is_alon
 
 def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> bool | None:
     """Whether the group of a query that is alone may be set to the checkpoint above it: all entries up to there exist,
-    or have left in their order. None: entries are missing (the server was restored). has_entry: the stream holds the
-    entry at the position."""
+    or have left in their order. None: some are missing. has_entry: the stream holds the entry at the position."""
     first = head.first or MIN_ID
     if not has_entry and head.length and first <= at.position > head.deleted:
         return None
@@ -291,8 +285,8 @@ def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> boo
 
 
 def at_end(at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
-    """Return the same with numbers that the server knows now: at the end of the stream, the number of entries read is
-    the number of entries added; and what the server has corrected in its own counter."""
+    """Return the same with numbers that the server knows now: of entries read at the end of the stream, and of its own
+    counter."""
     head, group = snapshot.head, snapshot.group
     if group is None or head.added is None or is_ahead(at, head):
         return at
@@ -318,8 +312,7 @@ class Begin:
 
 
 def begin_of(at: StreamOffset | None, start: Offset, snapshot: StreamSnapshot) -> Begin:
-    """Return where a query begins in a stream that has the group, by the table above. at: what the checkpoint says of
-    the stream. Pure."""
+    """Return where a query begins in a stream that has the group, by the table above. Pure."""
     group, mark = snapshot.group, snapshot.mark
     assert group is not None
     if mark is None:
@@ -352,8 +345,7 @@ def first_account(server: Server, stream: str, start: Offset, snapshot: StreamSn
 
 def _read_before(server: Server, stream: str, position: StreamId, snapshot: StreamSnapshot) -> tuple[int | None, int]:
     """Return how many entries were ever added up to the position of a group that the query has not created (None:
-    others read from it), and how many lost entries the server does not count. What was lost by now is no loss of the
-    query."""
+    others read from it), and how many lost ones the server does not count."""
     group, head = snapshot.group, snapshot.head
     assert group is not None
     if is_ahead(StreamOffset(position), head):
@@ -374,8 +366,7 @@ def first_account_without_group(
 
 
 def with_entries_below(server: Server, stream: str, at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
-    """Return the same, with the number of entries up to the position at which the query begins. If that was above all
-    entries, others may have been added below it since."""
+    """Return the same, with the entries up to where the query begins: others may have been added below since."""
     head = snapshot.head
     if at.number or at.read is None or head.added is None or head.added <= at.added:
         return at

@@ -46,8 +46,6 @@ class Kind(Enum):
 
 
 class GroupUse(Enum):
-    """Whether other consumers are in the query's group, now or at the last offset."""
-
     ALONE = "alone"
     SHARED = "shared"
 
@@ -270,8 +268,7 @@ class DataLoss:
                 raise error_of(finding, self.place)
 
     def report(self, *findings: Finding) -> None:
-        """Raise the error of the first finding that is not harmless if the query is strict. Otherwise log and count
-        them."""
+        """Raise as `refuse` does. Otherwise log and count the findings."""
         self.refuse(findings)
         for finding in findings:
             stream, name = finding.stream, (finding.kind, finding.stream, finding.above, finding.detail)
@@ -364,11 +361,9 @@ class RunCounters:
         self._values: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
 
     def entries(self, counter: RunCounter) -> Counter[str]:
-        """Return the numbers of a counter of entries, by stream."""
         return self._entries[counter.name]
 
     def values(self, counter: RunCounter) -> Counter[tuple[str, str]]:
-        """Return the numbers of a counter of values, by stream and column."""
         return self._values[counter.name]
 
     def to_json(self) -> dict[str, object]:

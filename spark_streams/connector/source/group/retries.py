@@ -36,8 +36,6 @@ _log = logging.getLogger("spark_streams.source")
 
 @dataclass
 class _RetryStream:
-    """One retry stream."""
-
     name: str
     delay: int  # milliseconds
     exists: bool = False  # it was seen on the server
@@ -51,8 +49,8 @@ class _RetryStream:
 
 
 class Retries:
-    """Retry streams of one query. Without retryDelay the query reads returned entries, but returns none: it logs how
-    many wait."""
+    """Retry streams of one query. Without retryDelay it reads returned entries, returns none, and logs how many
+    wait."""
 
     def __init__(self, options: SourceOptions, limits: Limits) -> None:
         self._group = options.group
@@ -77,11 +75,9 @@ class Retries:
         self._joined.discard(returned)
 
     def return_due(self, server: Server, streams: Iterable[str], begin: Offset | None, limit: int | None) -> list[str]:
-        """Return due entries to the returned streams of these streams. Return the returned streams to read.
-
-        begin: the checkpoint, whose streams must exist; limit: entries of each retry stream, approximately, None:
-        unlimited; the next call returns the others. Raises ServerError and its subclasses.
-        """
+        """Return due entries to the returned streams of these streams. Return the returned streams to read. begin: the
+        checkpoint, whose streams must exist; limit: entries of each retry stream, approximately, None: unlimited; the
+        next call returns the others. Raises ServerError and its subclasses."""
         self._add_streams(server, [stream for stream in dict.fromkeys(streams) if stream not in self._retry_streams])
         self._fetch_lengths(server)
         for stream, retry_streams in self._retry_streams.items():
@@ -96,7 +92,7 @@ class Retries:
 
     def _fetch_lengths(self, server: Server) -> None:
         """Fetch how many entries wait, and which returned streams exist. Absent retry streams take one EXISTS per
-        stream: most queries never have a failed entry."""
+        stream."""
         absent_lists = [
             absent
             for absent in ([retry for retry in streams if not retry.exists] for streams in self._retry_streams.values())
@@ -130,9 +126,8 @@ class Retries:
         return self._existing.copy() if self._reads_returned else set()
 
     def _create_groups(self, server: Server, names: Iterable[str]) -> None:
-        """Create the group on returned streams that the checkpoint does not name. A query creates stream and group in
-        one transaction, but another client may have created the stream alone. A key of another type is skipped. Raises
-        ServerError."""
+        """Create the group on returned streams that the checkpoint does not name: another client may have created the
+        stream alone. A key of another type is skipped."""
         commands = [("XGROUP", "CREATE", name, self._group, "0-0", "ENTRIESREAD", "0") for name in sorted(names)]
         replies = server.execute_all(commands, is_wrong_type, is_key_required, is_busy_group)
         for name, reply in zip(sorted(names), replies, strict=True):
@@ -148,8 +143,7 @@ class Retries:
                 self._joined.add(name)
 
     def waiting(self) -> dict[str, dict[str, int | None]]:
-        """Return, per stream with waiting entries, their number and when the next one is due (milliseconds since the
-        epoch), as of the last trigger."""
+        """Return, per stream, how many entries wait and when the next one is due (milliseconds since the epoch)."""
         waiting: dict[str, dict[str, int | None]] = {}
         if not self._delays:
             return waiting
@@ -167,7 +161,7 @@ class Retries:
         return min((0.0 if due is None else due / 1000 - clock for due in due_times), default=math.inf)
 
     def _add_streams(self, server: Server, streams: Sequence[str]) -> None:
-        """Fetch which streams of earlier runs exist beside these new streams, also those of more delays than this query
+        """Fetch which streams of earlier runs exist beside new streams, also those of more delays than this query
         has."""
         if not streams:
             return
@@ -211,7 +205,6 @@ class Retries:
         )  # fmt: skip
 
     def _return_due_of(self, server: Server, stream: str, retry: _RetryStream, limit: int | None) -> None:
-        """Return the due entries of one retry stream."""
         connection = server.connection_for(retry.name)
         if retry.first is None:
             time_reply, entries = connection.execute_all([("TIME",), ("XRANGE", retry.name, "-", "+", "COUNT", 1)])

@@ -66,8 +66,8 @@ class GroupState(NamedTuple):
 
 @dataclass(frozen=True)
 class PendingAbove:
-    """Entries that are pending above the position, up to the group's: for the query (reserved ahead, or left by a
-    crash), or for nobody (released). last: the last one of them."""
+    """Entries that are pending above the position, up to the group's: for the query, or for nobody. last: the last of
+    them."""
 
     count: int = 0
     last: StreamId = MIN_ID
@@ -86,8 +86,8 @@ class StreamSnapshot(NamedTuple):
 
     @property
     def until(self) -> int:
-        """When what is pending in the snapshot was delivered at the latest (Range.until). 0: at any time, because
-        nobody else can hand entries over."""
+        """When what is pending was delivered at the latest (Range.until). 0: at any time, nobody else can hand entries
+        over."""
         return 0 if self.group is not None and self.group.is_alone else self.time
 
     @property
@@ -119,7 +119,6 @@ def fetch_snapshots(client: GroupClient, streams: Sequence[str]) -> dict[str, St
 def _snapshot_replies(
     client: GroupClient, connection: Connection, streams: Sequence[str]
 ) -> Iterator[tuple[str, Sequence[Reply]]]:
-    """Yield each stream with the replies to the commands of its snapshot."""
     sent: list[list[tuple[Argument, ...]]] = []
     for stream in streams:
         key = client.mark_key(stream)
@@ -141,12 +140,10 @@ def fetch_state(
     cached_heads: Mapping[str, StreamState] | None = None,
     if_alone: bool = False,
 ) -> tuple[dict[str, StreamState], dict[str, GroupState | None]]:
-    """Return each stream and its group; None: the group does not exist. Raises WrongKeyTypeError, ServerReplyError.
-
-    cached_heads: of an earlier call. XINFO STREAM also returns the first and the last entry, however large. So only
-    streams whose counts have changed are fetched again, in a second round trip. if_alone: the query was alone in the
-    groups; return None also if it is not any more. Then XINFO GROUPS tells all, and consumers are not asked for.
-    """
+    """Return each stream and its group; None: the group does not exist. cached_heads: of an earlier call. XINFO STREAM
+    also returns the first and the last entry, however large, so only streams whose counts have changed are fetched
+    again. if_alone: the query was alone in the groups; return None also if it is not any more. Raises
+    WrongKeyTypeError, ServerReplyError."""
     cached_heads = cached_heads or {}
     commands: list[tuple[str, ...]] = []
     for stream in streams:
@@ -186,8 +183,8 @@ def read_group_state(client: GroupClient, stream: str, groups: Reply, consumers:
 
 
 def read_lone_group(member: Membership, groups: Reply) -> GroupState | None:
-    """Parse the answer to XINFO GROUPS alone, for a group in which the query was alone: what is pending is pending for
-    it. None: it is no longer alone, or there is no such group."""
+    """Parse the answer to XINFO GROUPS for a group in which the query was alone. None: it is not alone, or there is
+    none."""
     group = group_named(member.group, groups)
     if group is None or group.consumers != 1:
         return None
@@ -273,8 +270,7 @@ def streams_without_group(client: GroupClient, streams: Sequence[str]) -> list[s
 
 @dataclass(frozen=True)
 class GroupChange:
-    """A change of the group on one stream. The group, the query's consumer and its commit mark change in one
-    transaction."""
+    """A change of the group on one stream, with the query's consumer and its commit mark: one transaction."""
 
     create: Start | None = None  # where to create the group, unless it exists
     set_to: Start | None = None  # where to set it
@@ -292,7 +288,6 @@ class GroupChange:
         return cls(create=start, makes_stream=makes_stream, consumer=True, mark=mark)
 
     def commands(self, member: Membership, stream: str) -> list[Command]:
-        """Return the commands of the transaction."""
         commands: list[Command] = []
         if self.create is not None:
             make = ("MKSTREAM",) if self.makes_stream else ()
@@ -314,8 +309,8 @@ class GroupChange:
 
 @dataclass(frozen=True)
 class ChangedGroups:
-    """Streams whose group existed and was not created, and streams that do not exist. On the former, the other commands
-    of the transaction were carried out all the same."""
+    """Streams whose group existed (the other commands of the transaction were carried out), and streams that do not
+    exist."""
 
     existing: frozenset[str]
     missing: frozenset[str]
@@ -337,8 +332,8 @@ def try_to_change(client: GroupClient, changes: Mapping[str, GroupChange]) -> Ch
 
 
 def change_groups(client: GroupClient, changes: Mapping[str, GroupChange]) -> frozenset[str]:
-    """Change the group on each stream. Return the streams whose group existed and was not created. Raises as
-    `try_to_change` does, and DataLossError if a stream no longer exists."""
+    """Do the same. Return the streams whose group existed and was not created. Raises DataLossError if a stream is
+    gone."""
     changed = try_to_change(client, changes)
     for stream in changes:
         if stream in changed.missing:
@@ -347,7 +342,6 @@ def change_groups(client: GroupClient, changes: Mapping[str, GroupChange]) -> fr
 
 
 def _transactions(client: GroupClient, changes: Mapping[str, Sequence[Command]]) -> dict[str, list[Reply]]:
-    """Run the commands of each stream as one transaction, all in one round trip. Return the replies of each stream."""
     results: dict[str, list[Reply]] = {}
     for connection, streams in client.server.parts(list(changes), lambda stream: stream):
         taken = transact_in_turn(connection, [changes[stream] for stream in streams], is_error)

@@ -101,7 +101,6 @@ class MicroBatchStream:
 
     @property
     def member(self) -> Membership:
-        """The group and consumer of the query."""
         return self._streams.member
 
     @property
@@ -121,8 +120,7 @@ class MicroBatchStream:
         self._server.trust()
 
     def first(self) -> Offset:
-        """Return the first offset of a query without a checkpoint. The group keeps it on the server: a second call
-        returns the same offset (S2)."""
+        """Return the first offset of a query without a checkpoint. A second call returns the same (S2)."""
         return self._steps.take_again(self._first)
 
     def until_now(self) -> None:
@@ -131,9 +129,7 @@ class MicroBatchStream:
 
     def open_groups(self, begin: Offset, existing: Sequence[str], question: Callable[[GroupClient], T]) -> T:
         """Create the groups where the query begins, hold the lease, and ask a question, without reading an entry.
-
-        existing: streams that must have the group, unless losses are allowed. Raises GroupMissingError.
-        """
+        existing: streams that must have the group, unless losses are allowed. Raises GroupMissingError."""
         self._check_owner(begin)
         return self._steps.ask(self._open_and_ask, begin, existing, question)
 
@@ -146,8 +142,8 @@ class MicroBatchStream:
         self._steps.ask(self._streams.hold, ())
 
     def next(self, begin: Offset, limit: int | None) -> Offset | None:
-        """Reserve the next batch of at most `limit` entries, and return its end. None: there is nothing to read. What
-        ends at `begin` is acknowledged in the background, or now if nothing follows."""
+        """Reserve the next batch and return its end; None: there is nothing to read. What ends at `begin` is
+        acknowledged."""
         self._check_owner(begin)
         self._server.renew_login()
         if self._role.is_due():
@@ -184,9 +180,8 @@ class MicroBatchStream:
         return self._planning.plan(begin, end)
 
     def commit(self, end: Offset) -> None:
-        """Spark has committed a batch (S3). Acknowledge it if this run has planned it and `next` has not yet.
-
-        Nothing depends on this call. Spark calls it late, or never."""
+        """Spark has committed a batch (S3). Acknowledge it if this run has planned it and `next` has not yet. Nothing
+        depends on this call: Spark calls it late, or never."""
         self._check_owner(end)
         if self._is_idle:
             self._idle.batch_ran()
@@ -201,8 +196,7 @@ class MicroBatchStream:
                     raise
 
     def reported(self) -> dict[str, object]:
-        """Return the ends of the streams, this run's counts of lost, claimed and dead-lettered entries, and of bad
-        values, and the limit of the last batch by its time."""
+        """Return the ends of the streams, what this run has counted, and the limit of the last batch by its time."""
         if self._reported_heads is not self._heads:  # Spark asks an idle query five times a second
             ends = {stream: state.last for stream, state in self._heads.items()}
             self._reported_heads = self._heads
@@ -255,8 +249,8 @@ class MicroBatchStream:
         return None, replace(run, admission=replace(run.admission, until=until))
 
     def _check_owner(self, offset: Offset) -> None:
-        """Raise OffsetError if an offset belongs to another group or consumer: the query must not read or acknowledge
-        their pending entries."""
+        """Raise OffsetError for an offset of another owner: the query must not read or acknowledge their pending
+        entries."""
         if (offset.group, offset.consumer) != (self.member.group, self.member.consumer):
             raise OffsetError(
                 f"the checkpoint belongs to consumer {offset.consumer!r} of group {offset.group!r}, and the query is "

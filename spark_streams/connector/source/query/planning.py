@@ -42,10 +42,8 @@ class ReplayedBatch:
 
     def read(self, begin: Offset, end: Offset, is_cut: bool) -> tuple[list[Part], list[Finding]]:
         """Return what tasks read of the batch, old entries first, and what is lost. If the server does not have the
-        batch any more, or the checkpoint is an older copy, a strict query reads nothing. is_cut: the entries of the
-        batch were set aside, so its tasks read none.
-
-        Raises GroupMissingError, DataLossError."""
+        batch any more, or the checkpoint is an older copy, a strict query reads nothing. is_cut: the entries were set
+        aside, so its tasks read none. Raises GroupMissingError, DataLossError."""
         snapshots = fetch_snapshots(self.client, end.taken_from)
         wrong = [
             finding
@@ -170,8 +168,7 @@ class Planning:
         open_notes(client.server, client.member, end)
 
     def _count_attempt(self, client: GroupClient, run: RunState, begin: Offset, end: Offset) -> tuple[bool, RunState]:
-        """Count this run's attempt at a batch. After too many attempts its entries are set aside. Return whether the
-        batch was cut."""
+        """Count this run's attempt at a batch. After too many its entries are set aside. Return whether they were."""
         self.streams.hold(client, end.streams)
         try:
             is_cut, poison_cache = self.poison.attempt(client.server, begin, end, run.poison)
@@ -184,7 +181,6 @@ class Planning:
         return is_cut, replace(run, poison=poison_cache)
 
     def _replayed(self, client: GroupClient, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
-        """Return a batch that an earlier run has created, with what its tasks read."""
         end = batch.end
         self.streams.hold(client, end.streams)
         size = self.steps.run.admission.size
@@ -197,8 +193,8 @@ class Planning:
         return replace(batch, parts=parts, noted=noted)
 
     def _require_groups(self, client: GroupClient, begin: Offset, end: Offset) -> None:
-        """Raise GroupMissingError or DataLossError for the first missing group of a batch. The message names the
-        command that creates it where the batch begins."""
+        """Raise the error of the first missing group of a batch. It names the command that creates it where the batch
+        begins."""
         heads, states = fetch_state(client, end.streams)
         for stream, state in states.items():
             if state is None:
@@ -206,8 +202,7 @@ class Planning:
 
 
 def begun_with(begin: Offset, end: Offset) -> list[str]:
-    """Return the streams whose account Spark has logged with this batch for the first time: it is their first batch, or
-    it keeps a correction."""
+    """Return the streams whose account Spark has logged with this batch for the first time, or with a correction."""
     taken_from = {*end.taken_from}
     return [
         stream
@@ -221,10 +216,10 @@ def _read_of(offset: Offset, stream: str) -> int | None:
 
 
 def begin_batches(client: GroupClient, end: Offset, first: Sequence[str]) -> None:
-    """Replace the marks of a begin, or of `rstream groups seek`, above which this batch has read: Spark has logged it.
-    The query may now be killed while it acknowledges the batch. The mark of a seek would then move it back, and to a
-    new checkpoint the mark of a begin would prove that nothing is acknowledged, or that losses which this batch keeps
-    are not counted. first: streams whose first batch it is, or whose account it may correct."""
+    """Replace the marks of a begin, or of `rstream groups seek`, above which this batch has read: Spark has logged it,
+    and the query may now be killed while it acknowledges the batch. The mark of a seek would then move it back, and to
+    a new checkpoint the mark of a begin would prove that nothing is acknowledged, or that losses of this batch are not
+    counted. first: streams whose first batch it is, or whose account it may correct."""
     keys = [client.mark_key(stream) for stream in first]
     begun: list[tuple[bytes, Mark]] = []
     for stream, key, value in zip(first, keys, client.server.execute_all([("GET", key) for key in keys]), strict=True):

@@ -104,15 +104,12 @@ class RunSteps:
 
 
 class BackgroundWorker:
-    """Runs jobs in order, in a thread and over a connection of its own.
+    """Runs jobs in order, in a thread and over a connection of its own. Jobs rely on what the driver has seen after the
+    last `wait`. A server that answers over a newer connection may be in an older state, and its commit mark would then
+    hide what it has forgotten. So `wait` makes the connection, before the driver looks. If it breaks, the jobs that
+    were submitted before the next `wait` fail with it.
 
-    Jobs rely on what the driver has seen after the last `wait`. A server that answers over a newer connection may be in
-    an older state, and its commit mark would then hide what it has forgotten. So `wait` makes the connection, before
-    the driver looks. If it breaks, the jobs that were submitted before the next `wait` fail with it.
-
-    A job may be interrupted at any point, also by SIGKILL. One thread may use the worker. A copy for another process
-    (pickle) starts without jobs.
-    """
+    A job may be interrupted at any point, also by SIGKILL. One thread may use the worker."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -126,8 +123,7 @@ class BackgroundWorker:
         return BackgroundWorker, (self._address,)
 
     def submit(self, job: Callable[[Server], object]) -> Future[object]:
-        """Run this job after the earlier ones, also if one of them has found a missing stream or group. Return its
-        future."""
+        """Run this job after the earlier ones, also if one of them has found a missing stream or group."""
         if self._thread is None:
             # A daemon: a process that ends does not wait for it.
             self._thread = threading.Thread(target=self._work, name="rstream-beside", daemon=True)
@@ -138,10 +134,8 @@ class BackgroundWorker:
         return result
 
     def wait(self) -> None:
-        """Wait for all jobs that were submitted since the last call, and for a connection.
-
-        Raises the first error of these jobs: StreamStateError, ServerError.
-        """
+        """Wait for all jobs since the last call, and for a connection. Raises their first error: StreamStateError,
+        ServerError."""
         self._end_jobs()
         if self._server is None:
             self.submit(lambda server: None)
@@ -155,7 +149,6 @@ class BackgroundWorker:
             raise errors[0]
 
     def close(self) -> None:
-        """Finish all jobs and end the thread. A second call does nothing."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
@@ -186,8 +179,6 @@ class BackgroundWorker:
 
 @dataclass
 class Triggering:
-    """Runs the triggers of one run."""
-
     opening: Opening
     streams: StreamSet
     trigger: Trigger
@@ -244,17 +235,13 @@ class Triggering:
 
 
 def _beside(job: Job, client: GroupClient, server: Server) -> object:
-    """Do a job of the worker over its own connection."""
     return job(client.over(server))
 
 
 @contextlib.contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pause the collector of this process, if it runs.
-
-    A trigger over 10,000 streams makes some 300,000 small values, none of which refers to itself. The collector would
-    search them, and everything else in the process, twice in vain: a quarter of the trigger.
-    """
+    """Pause the collector of this process, if it runs. A trigger over 10,000 streams makes some 300,000 small values.
+    The collector would search them, and all else in the process, twice in vain: a quarter of the trigger."""
     if not gc.isenabled():
         yield
         return
@@ -288,7 +275,7 @@ class Idle:
 
     def begin(self, checkpoint: Offset, last: Mapping[str, StreamId], seconds: float) -> None:
         """Begin an idle time: no stream had an entry above the checkpoint. last: the last ID of each stream then;
-        seconds: until the trigger must ask the server again, with or without a new entry."""
+        seconds: until the trigger must ask the server again."""
         if seconds <= 0:
             return
         if self._read.refused is None:
@@ -300,13 +287,12 @@ class Idle:
         self._since, self._until = checkpoint, self._now() + seconds + _MARGIN
 
     def batch_ran(self) -> None:
-        """Make the next calls wait only briefly, because Spark has run a batch. Another source of the query may have
-        more entries, and Spark asks one source after the other."""
+        """Make the next calls wait only briefly: another source of the query may have more entries, and Spark asks in
+        turn."""
         self._wait = 0.0
 
     def lasts(self, checkpoint: Offset) -> bool:
-        """Wait for a new entry, at most Limits.idle_wait. Return whether the query is still idle: False means that the
-        trigger must ask the server."""
+        """Wait for a new entry, at most Limits.idle_wait. Return whether the query is still idle."""
         if self._since is None or self._since != checkpoint or self._now() >= self._until:
             self._since = None
             return False
@@ -324,6 +310,5 @@ class Idle:
         return self._since is not None
 
     def close(self) -> None:
-        """Close the connections of the blocking read."""
         self._since = None
         self._read.close()

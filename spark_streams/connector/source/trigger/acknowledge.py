@@ -68,8 +68,8 @@ class Removing:
         self._swept: set[str] = set()  # streams of which a sweeper knows the readers
 
     def due(self, up_to: Offset, is_first: bool) -> set[str]:
-        """The streams to sweep now that all up to here is in the commit log and acknowledged, or is about to be.
-        is_first: nothing is known of what was swept."""
+        """Return the streams to sweep now that all up to here is or will be acknowledged. is_first: nothing was swept
+        yet."""
         if is_first:
             self._forget()
         streams = self.due_later()
@@ -131,8 +131,8 @@ class Removing:
 
 
 def _is_behind(readers: RetentionState, position: StreamId) -> bool:
-    """Whether some reader has still to acknowledge what the group was given, or to be given what is read up to here.
-    The position alone does not tell: entries that were read through a claim stand anywhere."""
+    """Whether some reader has still to acknowledge what the group was given, or to be given what is read up to here:
+    entries that were read through a claim stand anywhere."""
     return readers.needed < readers.delivered or readers.needed <= position
 
 
@@ -160,7 +160,7 @@ class LoggedBatch:
 
     def ranges(self, is_read: bool) -> list[Range]:
         """Return the pending entries of the batch, and of the one before if that was not acknowledged. is_read: the
-        record proves that the batch was read."""
+        batch was."""
         start, ranges = self.start, list[Range]()
         for stream in start.at:
             if self._is_known(stream) or not self._has_group(stream):
@@ -202,7 +202,6 @@ class LoggedBatch:
         return self.streams is None or stream in self.streams
 
     def _before(self, stream: str) -> list[Range]:
-        """Return the batch before the last one, unless this run has acknowledged it."""
         unacknowledged = self.start.unacknowledged
         return [unacknowledged[stream]] if stream in unacknowledged and self.is_first else []
 
@@ -225,8 +224,7 @@ class LoggedBatch:
         return is_behind(mark, at) and not has_replay and stream not in self.start.left and at.mark.has_pending_list
 
     def _is_restored(self, stream: str) -> bool:
-        """Whether the server has lost acknowledgements: the mark is older than the batch before the ones that may not
-        be acknowledged yet."""
+        """Whether the server has lost acknowledgements: the mark is older than what may not be acknowledged yet."""
         start, mark = self.start, None if self.marks is None else self.marks[stream]
         missing = sum([start.is_of_this_batch(stream), stream in start.unacknowledged])
         is_older_yet = mark is not None and start.at[stream].number - mark.number > missing
@@ -234,11 +232,7 @@ class LoggedBatch:
 
 
 class Acknowledging:
-    """Acknowledges one query's batches, at once or beside the tasks of the next one. Every step may be repeated.
-
-    counters: count what tasks have noted. Tasks may always note columns. They note entries if those may become dead
-    letters. poison: knows whether a batch with a record was read.
-    """
+    """Acknowledges one query's batches, at once or beside the tasks of the next one. Every step may be repeated."""
 
     def __init__(
         self,
@@ -260,9 +254,8 @@ class Acknowledging:
         self._column_warnings = ColumnWarnings(STREAM_MODES, self._retries > 0)
 
     def at_once(self, client: GroupClient, batch: LoggedBatch) -> tuple[RunState, int]:
-        """Write dead letters of noted entries, acknowledge the batch, and remove entries that leave their streams.
-        Return what the run knows then, and how many entries were acknowledged. Raises GroupMissingError, ServerError.
-        """
+        """Take the notes of the batch, acknowledge it, and remove entries that leave their streams. Return what the run
+        knows then, and how many entries were acknowledged. Raises GroupMissingError, ServerError."""
         commit = self._noted_commit(client, batch)
         due, run = self._after(batch)
         entries = self._role.commit(client, commit)
@@ -271,16 +264,16 @@ class Acknowledging:
         return run, commit.posted + entries
 
     def in_background(self, client: GroupClient, batch: LoggedBatch) -> tuple[RunState, list[Job]]:
-        """Do the same, but return the steps that can run beside the tasks of the next batch as jobs: the XACK of the
-        entries with the commit marks, and the removal."""
+        """Do the same, but return as jobs what can run beside the tasks of the next batch: XACK with the marks, and the
+        removal."""
         acknowledge = partial(self._role.commit, commit=self._noted_commit(client, batch))
         due, run = self._after(batch)
         removals: list[Job] = [partial(self._removing.sweep, up_to=batch.start, due=due)] if due else []
         return run, [acknowledge, *removals]
 
     def _noted_commit(self, client: GroupClient, batch: LoggedBatch) -> Commit:
-        """Take the notes of the batch, and return what acknowledges it. The notes come first: the mark says that they
-        were taken. A run asks for the record of its first batch in any case."""
+        """Take the notes, and return what acknowledges the batch. The notes come first: the mark says that they were
+        taken. A run asks for the record of its first batch in any case."""
         posted = self._take_notes(client, batch)
         may_have_record = bool(batch.start.record) or batch.is_first
         is_read = not may_have_record or self._poison.has_read(client.server, batch.start)
@@ -301,8 +294,8 @@ class Acknowledging:
             self._removing.sweep(client, start, self._removing.due_later())
 
     def _take_notes(self, client: GroupClient, batch: LoggedBatch) -> int:
-        """Take the notes of the tasks of the batch: dead letters, missing entries, bad values. Return how many entries
-        were acknowledged, because they became dead letters or wait for a retry."""
+        """Take the notes of the tasks: dead letters, missing entries, bad values. Return how many entries were
+        acknowledged."""
         if batch.is_acknowledged():
             return 0
         start, read = batch.start, batch.start.taken_from

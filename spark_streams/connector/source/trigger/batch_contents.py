@@ -65,8 +65,8 @@ class Prefetch:
         return reserved if reserved.parts else None
 
     def _is_other(self, stream: str, head: StreamState, state: GroupState) -> bool:
-        """Whether the group is not where the batch leaves it (it was moved, or the server has returned to an older
-        state), or the stream may have lost entries that the group has not delivered yet."""
+        """Whether the group is not where the batch leaves it, or the stream may have lost entries that it has yet to
+        deliver."""
         is_moved = state.last_delivered != self.positions[stream]
         return is_moved or (lost_above(head, state.last_delivered, self.read[stream]) or 0) != 0
 
@@ -138,8 +138,7 @@ class ContentsChooser:
         return replace(state, run=replace(state.run, poison=self.poison.begin(client.server, state.start)))
 
     def choose(self, client: GroupClient, state: QueryState, request: BatchRequest) -> BatchContents:
-        """Return the entries that the quota admits; empty if there is nothing to read. Raises DataLossError,
-        ServerError and its subclasses."""
+        """Return the entries that the quota admits. Raises DataLossError, ServerError and its subclasses."""
         return _Choice(client, self.role, self.poison, state, request).contents()
 
     def plan_prefetch(
@@ -176,8 +175,6 @@ class ContentsChooser:
 
 @dataclass(frozen=True)
 class _Choice:
-    """The choice of one batch."""
-
     client: GroupClient
     role: GroupRole
     poison: PoisonBatch
@@ -185,7 +182,6 @@ class _Choice:
     request: BatchRequest
 
     def contents(self) -> BatchContents:
-        """Return the entries that the quota admits."""
         state = self.state
         contents, quota = BatchContents(run=state.run), self.request.quota
         if state.is_acknowledged:
@@ -269,8 +265,8 @@ class _Choice:
     # -- new entries -----------------------------------------------------------------------------------------------
 
     def _new(self, contents: BatchContents, quota: BatchQuota) -> BatchContents:
-        """Reserve new entries. It does not wait for more to come if there is a batch anyway, if there are enough for a
-        full batch, or if pieces wait. While pieces wait, a batch takes only a part of the new entries."""
+        """Reserve new entries. It does not wait for more if there is a batch anyway, or enough for a full one. While
+        pieces wait, a batch takes only a part of the new entries, at once."""
         state, request = self.state, self.request
         admission = state.run.admission
         groups = {**state.groups, **contents.after}
@@ -302,9 +298,9 @@ class _Choice:
         return replace(contents, after=after)
 
     def _listed(self, contents: BatchContents, reserved: Reserved) -> list[Part]:
-        """Return what was reserved. If other clients could hand entries over or move the group since the trigger
-        looked, return what the pending list has above the position, up to the group's: of a group that was set back,
-        nothing. What it has delivered are old entries of a later batch."""
+        """Return what was reserved. If others could hand entries over or move the group since the trigger looked,
+        return what the pending list has above the position, up to the group's: of a group that was set back,
+        nothing."""
         state = self.state
         after = {
             stream: contents.new[stream].last if stream in contents.new else state.start[stream]
@@ -335,6 +331,4 @@ class _Choice:
 
 
 def _are_all(parts: Sequence[Part], position: StreamId) -> bool:
-    """Whether the group was at the position of a stream, and has delivered to nobody else above it. parts: of the
-    stream."""
     return all(part.by == ALL for part in parts) and parts[0].range.after == position

@@ -75,7 +75,7 @@ class Bookmarked(GroupRole):
         self._ordered = ordered  # one task reads all entries of a stream
 
     def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> dict[str, StreamSnapshot]:
-        """Take snapshots of streams. Raises GroupSharedError if others use a group."""
+        """Raises GroupSharedError if others use a group."""
         snapshots = fetch_snapshots(client, streams)
         for stream, snapshot in snapshots.items():
             if snapshot.group is not None:
@@ -86,12 +86,11 @@ class Bookmarked(GroupRole):
         return at_position(at, group)
 
     def position(self, stream: str, start: Offset, run: RunState) -> StreamId:
-        """Return the position of the last commit."""
         return start[stream] if run.acknowledged is None else run.acknowledged[stream]
 
     def old_entries(self, client: GroupClient, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
-        """Acknowledge what a run without noAck has reserved above the position: this run reads it from the stream.
-        Raises StreamStateError if other entries are pending."""
+        """Acknowledge what a run with a pending list has reserved above the position: this run reads it from the
+        stream. Raises StreamStateError if other entries are pending."""
         reserved = [Range(stream, start[stream], MAX_ID) for stream in pending]
         acknowledge(client, reserved)
         for stream in pending:
@@ -118,8 +117,8 @@ class Bookmarked(GroupRole):
         return Reserved(parts, {s: _delivered(groups[s], end, taken[s]) for s, end in ends.items()}, {})
 
     def commit(self, client: GroupClient, commit: Commit) -> int:
-        """Acknowledge the ranges, which a run without noAck has read. Set the groups, with the number of entries read
-        up to there if that is known, except those that this run has set there before."""
+        """Acknowledge what a run with a pending list has read. Set the groups, with the number of entries read up to
+        there if it is known, except those that this run has set there before."""
         entries = acknowledge(client, commit.ranges)
         changes = {stream: GroupChange(mark=mark) for stream, mark in commit.marks.items()} | {
             # A mark shows that the query is active.
@@ -133,7 +132,6 @@ class Bookmarked(GroupRole):
         return entries
 
     def token_of(self, batch: str) -> str:
-        """Return that of all batches of the checkpoint that have no pending list."""
         return without_pending_list(batch)
 
 
@@ -171,9 +169,8 @@ def _refuse_pending(client: GroupClient, stream: str) -> None:
 
 
 def snapshot_at_query(at: StreamOffset | None, snapshot: StreamSnapshot) -> StreamSnapshot:
-    """Return a snapshot with the group at the query's position, unless an operator has moved it. If the checkpoint is
-    an older copy, the query goes on from that position, once it has one, whatever was committed without a pending list
-    since. Pure."""
+    """Return a snapshot with the group at the query's position, unless an operator has moved it. From an older copy of
+    the checkpoint the query goes on, whatever was committed without a pending list since. Pure."""
     group, mark = snapshot.group, snapshot.mark
     if at is None or group is None:
         return snapshot
@@ -186,7 +183,6 @@ def snapshot_at_query(at: StreamOffset | None, snapshot: StreamSnapshot) -> Stre
 
 
 def _delivered(group: GroupState, position: StreamId, count: int) -> GroupState:
-    """Return the group as if it had delivered this number of entries, up to a position."""
     read = None if group.entries_read is None else group.entries_read + count
     return group._replace(last_delivered=position, entries_read=read)
 
@@ -226,8 +222,8 @@ class ScratchSteps(GroupSteps):
         self.was_refused |= self.is_at_the_end and position <= self.wanted.last
 
     def ranges(self) -> tuple[list[Range], Range | None]:
-        """Return the ranges whose number of entries is proven, and the range behind them, which has an unknown number.
-        None: there is no such range. Pure."""
+        """Return the ranges whose number of entries is proven, and the range behind them (None: there is none).
+        Pure."""
         wanted, ranges = self.wanted, list[Range]()
         after = wanted.after
         inside = [step for step in self.reached if step[1] <= wanted.last]
@@ -247,12 +243,8 @@ def exact_ranges(
     client: GroupClient, wanted: Sequence[Range], whole: Collection[str], step: int
 ) -> dict[str, list[Range]]:
     """Return the first `count` entries of each range as touching ranges, each with its exact number of entries. whole:
-    streams whose range has exactly as many.
-
-    The last range ends at `last` if there are no more. If entries leave the stream meanwhile, the last range of a
-    stream whose entries are all wanted may have fewer entries than its number says.
-    Raises GroupMissingError, StreamStateError, ServerError.
-    """
+    streams whose range has exactly as many: if entries leave the stream meanwhile, the last one may have fewer. Raises
+    GroupMissingError, StreamStateError, ServerError."""
     if not wanted:
         return {}
     scratch = client.of_group(probe_group(client.group, client.consumer))
@@ -274,7 +266,6 @@ def destroy_scratch_groups(client: GroupClient, streams: Collection[str]) -> Non
 
 
 def _walk(scratch: GroupClient, walks: Sequence[ScratchSteps], step: int) -> None:
-    """Let the group walk until all walks have ended."""
     for of_round, sent in in_rounds(scratch, walks, step, partial(_scratch_step, scratch.member)):
         for walk, count, connection in sent:
             groups = connection.next_answer(("XINFO", "GROUPS", walk.stream), is_no_such_key)
@@ -297,7 +288,6 @@ def _scratch_step(scratch: Membership, walk: ScratchSteps, count: int) -> bytes:
 
 
 def _counted(server: Server, walk: ScratchSteps) -> list[Range]:
-    """Return the ranges of a walk, each with its number of entries."""
     ranges, rest = walk.ranges()
     if rest is None:
         return ranges

@@ -84,8 +84,8 @@ def as_left(
 def _expected(
     role: GroupRole, stream: str, start: Offset, above: Sequence[Range], run: RunState
 ) -> tuple[StreamId, int, int, int]:
-    """Return where the group must be, how many entries are pending for us, how many of them are above the position,
-    and how many entries of the stream were read up to there."""
+    """Return where the group must be, how many entries are pending, how many of them above the position, and how many
+    were read."""
     at, count = start.at[stream], sum(entries.count for entries in above)
     position = above[-1].last if above else role.position(stream, start, run)
     unacknowledged = 0 if run.has_acknowledged(start) else sum(part.count for part in start.pending(stream))
@@ -157,9 +157,9 @@ class _Comparing:
     seen: Snapshots = field(default_factory=dict)  # of these streams
 
     def state(self) -> QueryState:
-        """Take snapshots of all streams, compare them with the checkpoint, acknowledge what is committed, and repair
-        what is wrong, until nothing is found. A strict query stops before it acknowledges or repairs anything: by then
-        it has at most a consumer, with the mark of its begin, and has destroyed a scratch group."""
+        """Compare all streams with the checkpoint, acknowledge what is committed, and repair what is wrong, until
+        nothing is found. A strict query stops before it acknowledges or repairs anything: by then it has at most a
+        consumer, with the mark of its begin, and has destroyed a scratch group."""
         self._begin_new_streams()
         destroy_scratch_groups(self.client, [s for s, snapshot in self.seen.items() if snapshot.has_scratch])
         if self.run.acknowledged is not None and any(map(self._is_forgotten, self.seen.keys() & self.start.at)):
@@ -229,7 +229,6 @@ class _Comparing:
         return self.observer.role.snapshots(self.client, self.start, streams)
 
     def _look_again(self, streams: Sequence[str]) -> None:
-        """Take later snapshots of some of the streams."""
         later = self._snapshots(streams)
         self.seen = {**{stream: known for stream, known in self.seen.items() if stream not in later}, **later}
 
@@ -318,7 +317,6 @@ class _Comparing:
                 return {s: finding for s, finding in found.items() if s not in alone or s in again}
 
     def _findings(self, streams: Iterable[str]) -> dict[str, Finding]:
-        """Return the finding of each of these streams that has one."""
         found: dict[str, Finding] = {}
         for stream in streams:
             snapshot, at = self.seen[stream], self.start.at.get(stream, StreamOffset(MIN_ID))
@@ -373,8 +371,8 @@ class _Comparing:
         self.run = replace(self.run, start=start, is_corrected=is_corrected, reported_deletions=reported)
 
     def _streams_to_acknowledge(self) -> set[str]:
-        """Return the streams of which the last batch may be acknowledged, also those that the query no longer reads:
-        they have the group, and their mark knows no later batch. An older copy of the checkpoint leaves such a mark."""
+        """Return the streams of which the last batch may be acknowledged, also unread ones: they have the group, and
+        their mark knows no later batch, as an older copy of the checkpoint would leave it."""
         return {
             stream
             for stream, at in self.start.at.items()
@@ -383,7 +381,6 @@ class _Comparing:
         }
 
     def _still_changes(self, findings: Mapping[str, Finding]) -> StreamStateError:
-        """Return the error of a comparison that does not end."""
         place, names = self.observer.losses.place, self.observer.stream_set.names
         stream = min(findings) if findings else min(names, default="")
         what = problem_of(findings[stream], place) if findings else f"group {self.client.group!r} moves"
@@ -400,8 +397,8 @@ def _reportable(findings: Mapping[str, Finding]) -> list[Finding]:
 
 
 def _counted(server: Server, stream: str, at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
-    """Return where a query goes on after a move, with the number of entries below counted, if the query is alone and
-    the group is elsewhere again. Without the number, the group would pass for a shared one."""
+    """Return where a query goes on after a move, with the entries below counted if it is alone and the group is
+    elsewhere again: without the number, the group would pass for a shared one."""
     if at.read is not None or snapshot.group is None or snapshot.group.others:
         return at
     return at._replace(read=count_read(server, stream, snapshot.head, at.position))
@@ -409,7 +406,7 @@ def _counted(server: Server, stream: str, at: StreamOffset, snapshot: StreamSnap
 
 def _closed(server: Server, stream: str, at: StreamOffset, snapshot: StreamSnapshot) -> int | None:
     """Return how many entries were lost while the query was alone in a group that others have joined since: from now on
-    nobody can count them. None: the query was not alone, no entry was deleted, or the number is not known."""
+    nobody can count them. None: none, or the number is not known."""
     group, head, above = snapshot.group, snapshot.head, snapshot.above
     if group is None or at.read is None or at.number == 0 or not group.others or head.deleted == MIN_ID:
         return None
@@ -418,8 +415,7 @@ def _closed(server: Server, stream: str, at: StreamOffset, snapshot: StreamSnaps
 
 
 def _recounted(server: Server, stream: str, at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
-    """Return the same, with the number of entries that a shared group has read counted in the stream, if the server has
-    forgotten it. Losses of that moment are not noticed."""
+    """Return the same, with what a shared group has read counted in the stream, if the server has forgotten it."""
     group = snapshot.group
     if group is None or group.entries_read is None or not has_forgotten(at, snapshot):
         return at
@@ -428,9 +424,8 @@ def _recounted(server: Server, stream: str, at: StreamOffset, snapshot: StreamSn
 
 
 def carry_out(client: GroupClient, repairs: Mapping[str, Repair], marks: Mapping[str, Mark | None]) -> frozenset[str]:
-    """Create and set groups, with their commit marks. Return the streams whose missing group was there again, as after
-    a restore of the server: their groups and marks are as before. marks: the present ones. Raises DataLossError if a
-    stream no longer exists."""
+    """Create and set groups, with their marks. Return the streams whose missing group was there again (the server was
+    restored): group and mark are as before. marks: the present ones. Raises DataLossError if a stream is gone."""
     there = change_groups(client, {stream: repair.change for stream, repair in repairs.items()})
     again = ((client.mark_key(stream), marks.get(stream)) for stream in there)
     client.server.execute_all([("DEL", key) if mark is None else ("SET", key, str(mark)) for key, mark in again])

@@ -96,9 +96,8 @@ class GroupRole:
         return run.positions.get(stream, start[stream])
 
     def old_entries(self, client: GroupClient, start: Offset, pending: Mapping[str, int]) -> Mapping[str, int]:
-        """Return how many entries the next batches read first: they were claimed or handed over, or an earlier
-        checkpoint has left them. pending: how many entries are pending besides those that `snapshots` has listed, and
-        those of the last batch. Raises StreamStateError, ServerError."""
+        """Return how many old entries the next batches read first. pending: how many are pending besides those that
+        `snapshots` has listed, and those of the last batch. Raises StreamStateError, ServerError."""
         return pending
 
     def take(self, client: GroupClient, backlog: Backlog, wanted: Sequence[Range]) -> Reserved:
@@ -132,7 +131,6 @@ class GroupSteps:
 
     @property
     def stream(self) -> str:
-        """Its name."""
         return self.wanted.stream
 
     def next_step(self, size: int) -> int:
@@ -163,7 +161,7 @@ def in_rounds(
 
 
 def _round(groups: Sequence[Steps], size: int, limit: int) -> list[tuple[Steps, int]]:
-    """Return the steps of one round trip, stream by stream: at least one step, and about `limit` entries."""
+    """Return the steps of one round trip: at least one, and about `limit` entries."""
     steps: list[tuple[Steps, int]] = []
     for group in groups:
         while limit > 0 and group.remaining > 0:
@@ -194,12 +192,9 @@ def reserve(
     states: Mapping[str, GroupState],
     step: int,
 ) -> Reserved:
-    """Have entries delivered to the query's consumer.
-
-    wanted: of each stream, the first `count` entries of a range that begins at its group; states: the group of each
-    wanted stream, read just before; step: entries of one command at most.
-    Raises GroupMissingError, DataLossError, ServerError.
-    """
+    """Have entries delivered to the query's consumer. wanted: of each stream, the first `count` entries of a range that
+    begins at its group; states: these groups, read just before; step: entries of one command at most. Raises
+    GroupMissingError, DataLossError, ServerError."""
     walks = [_Reserving(entries, states[entries.stream]) for entries in wanted]
     times: dict[str, int] = {}
     for unfinished, sent in in_rounds(client, walks, step, partial(_step, client.member)):
@@ -230,11 +225,10 @@ def _taken(
     member: Membership, sent: Iterator[tuple[_Reserving, int, Connection]], times: dict[str, int]
 ) -> list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]]:
     """Take the replies of a round. Return the stream of each step with the group after it, if the query is alone in the
-    group; with the replies to XINFO GROUPS and XINFO CONSUMERS, if it was not alone; with neither, if it is no longer
-    alone.
+    group; with the replies to XINFO GROUPS and XINFO CONSUMERS, if it was not; with neither, if it no longer is.
 
-    Replies are parsed as they arrive, while the server executes the next steps. All are read before a missing group is
-    reported. times: gets the server's time after the last step of each stream. Raises ServerError."""
+    Replies are parsed as they arrive. All are read before a missing group is reported. times: gets the server's time
+    after the last step of each stream. Raises ServerError."""
     taken: list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]] = []
     for walk, _, connection in sent:
         groups = connection.next_answer(("XINFO", "GROUPS", walk.stream), is_no_such_key)
@@ -260,12 +254,9 @@ class _Reserving(GroupSteps):
         self.parts: list[Part] = []
 
     def delivered(self, part: Part, after: GroupState) -> None:
-        """What a step has delivered, and the group after it.
-
-        If other clients claimed as many entries from us as the step delivered, it seems to have delivered none. The
-        same holds for entries that were pending for us before, of a group that was set back. The next range then
-        includes their ids. If there is no next range, the next trigger finds them pending above the batch.
-        """
+        """Take what a step has delivered, and the group after it. If others claimed as many entries from us meanwhile,
+        it seems to have delivered none; so too if they were pending for us before. The next range then includes their
+        IDs, or the next trigger finds them pending above the batch."""
         self.now = after
         if part.count:
             self.before = after
@@ -298,10 +289,8 @@ def _step(member: Membership, walk: _Reserving, count: int) -> bytes:
 
 def _read_one_with_reply(client: GroupClient, stream: str, before: GroupState) -> tuple[Part, GroupState, int]:
     """Read one entry with its reply, to get the error: nothing was delivered, although the group is not at the end.
-    Return the part, the group after that, and the server's time in milliseconds.
-
-    Raises ServerReplyError. If there is neither entry nor error, the entries were deleted, or other clients read them.
-    """
+    Without an error, the entries were deleted, or others read them. Return the server's time, too. Raises
+    ServerReplyError."""
     client.server.execute(*xreadgroup(client.member, stream, 1))
     now = milliseconds(client.server.connection_for(stream).execute("TIME"))
     after = read_group_now(client, stream)

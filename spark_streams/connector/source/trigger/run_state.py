@@ -34,13 +34,12 @@ class Admission:
 
     @classmethod
     def of_options(cls, options: SourceOptions, at_once: bool) -> Admission:
-        """Return the admission of a query that begins."""
         waits = options.min_entries_per_trigger, options.max_trigger_delay
         return cls(options.entries_per_partition, options.min_partitions, *waits, at_once=at_once)
 
     def end_of(self, stream: str, heads: Mapping[str, StreamState]) -> StreamState:
-        """Return the end of a stream for this trigger or AvailableNow run. A stream that was created again since the
-        run began may end lower."""
+        """Return the end of a stream for this trigger or AvailableNow run; lower if the stream was created again
+        since."""
         now = heads[stream]
         if self.until is None:
             return now
@@ -109,8 +108,8 @@ class Backlog:
 
 
 def _backlog(head: StreamState, state: GroupState) -> int:
-    """Return how many entries a group has yet to deliver. The server's counts can be wrong (XGROUP … ENTRIESREAD) or
-    unknown. So the position decides whether there are any, and `reserve` finds their end."""
+    """Return how many entries a group has yet to deliver. The server's counts can be wrong or unknown. So the position
+    decides whether there are any, and `reserve` finds their end."""
     if state.last_delivered >= head.last:
         return 0
     counts = [] if state.lag is None else [state.lag]
@@ -124,8 +123,6 @@ Job = Callable[[GroupClient], object]  # for the background worker, which has a 
 
 @dataclass(frozen=True)
 class Reserved:
-    """Reserved entries."""
-
     parts: list[Part]  # in order per stream
     states: Mapping[str, GroupState]  # the groups of all requested streams after that
     # of the server after that, in milliseconds, for streams whose entries were delivered; 0 if the query is alone:
@@ -156,8 +153,7 @@ class RunState:
     knows_fields: bool = False  # a batch of this run has been checked for columns that are fields of no entry
 
     def unknown(self) -> RunState:
-        """The run knows nothing of the server any more. It keeps what no server can tell: what was counted as lost is
-        not counted again."""
+        """Keep only what no server can tell: what was counted as lost is not counted again."""
         return RunState(
             False,
             start=self.start,
@@ -170,8 +166,8 @@ class RunState:
         )
 
     def has_acknowledged(self, offset: Offset) -> bool:
-        """Whether the batch that ends at this offset is or is being acknowledged. The offset may lack streams that no
-        longer exist."""
+        """Whether the batch that ends at this offset is or is being acknowledged. The offset may lack missing
+        streams."""
         return self.acknowledged is not None and self.acknowledged.token == offset.token
 
     def start_of(self, checkpoint: Offset) -> Offset:
@@ -205,5 +201,4 @@ class QueryState:
 
 
 def positions_of(groups: Mapping[str, GroupState | None]) -> dict[str, StreamId]:
-    """Return where each group is."""
     return {stream: group.last_delivered for stream, group in groups.items() if group is not None}

@@ -109,12 +109,8 @@ class Trigger:
 
     def next(self, client: GroupClient, opened: Opened, limit: int | None, run: RunState) -> TriggerResult:
         """Return the next batch, of at most `limit` entries. If there is nothing to read, acknowledge the batch that
-        ends at the checkpoint.
-
-        opened: its checkpoint is in Spark's commit log (docs/internals/facts.md, S4); run: what this run knows.
-
-        A corrected position that no offset has yet is written into the end of the batch. If there is nothing to read,
-        a batch without entries carries it: otherwise a strict query would stop again."""
+        ends at the checkpoint. A corrected position that no offset has yet is written into the end of the batch, or of
+        one without entries: otherwise a strict query would stop again."""
         state = self.observer.state_at(client, opened, run)
         if not state.run.is_known:
             state = self.contents.begin(client, state)
@@ -141,8 +137,8 @@ class Trigger:
         return TriggerResult(end, run, contents.parts, jobs, prefetch)
 
     def _acknowledged_if_needed(self, client: GroupClient, state: QueryState) -> QueryState:
-        """Acknowledge the batch up to `start` now if old entries may follow it, or if the batch has some. With
-        maxDeliveries, no batch is acknowledged in the background."""
+        """Acknowledge the batch up to `start` now if old entries may follow it or it has some, and with
+        maxDeliveries."""
         start = state.start
         may_wait = not (start.old or start.record or state.old or self._may_claim(state))
         if may_wait or state.is_acknowledged:
@@ -167,8 +163,8 @@ class Trigger:
     def _without_batch(
         self, client: GroupClient, state: QueryState, contents: BatchContents, token: str | None
     ) -> TriggerResult:
-        """Acknowledge `start`, because there is nothing to read. token: of a batch without entries, which keeps a
-        correction or forgets a stream; None: there is nothing to keep."""
+        """Acknowledge `start`. token: of a batch without entries, which keeps a correction or forgets a stream; None:
+        of none."""
         run = contents.run
         if state.is_acknowledged:
             self.acknowledging.sweep_when_idle(client, state.start, run)
@@ -201,8 +197,7 @@ class Trigger:
 
 
 def _positions_after(contents: BatchContents) -> dict[str, StreamId]:
-    """Return where the groups are from which entries were reserved. A group at another place was moved by somebody
-    else, or has delivered entries that could not be counted: the next trigger finds that."""
+    """Return where the groups are from which entries were reserved. The next trigger finds a group at another place."""
     return {part.stream: part.range.last for part in contents.fresh}
 
 
@@ -262,8 +257,8 @@ def _with_added(at: StreamOffset, added: int | None) -> StreamOffset:
 
 
 def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: GroupState, token: str) -> StreamOffset:
-    """Return where the query is in a stream after a batch. The number of entries read is exact if the query was alone
-    before and after it reserved them."""
+    """Return where the query is in a stream after a batch. `read` is exact if the query was alone before and after
+    it."""
     new = contents.new.get(stream)
     position = at.position if new is None else new.last
     read = None if at.read is None or group.others else at.read + (0 if new is None else new.count)
