@@ -12,7 +12,7 @@ import functools
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -84,16 +84,19 @@ def _struct_field(column: InferredColumn) -> StructField:
 
 
 @functools.lru_cache(maxsize=8)
-def _warnings(_read: str) -> ColumnWarnings:
+def _warnings(_read: str, modes: tuple[str, ...]) -> ColumnWarnings:
     """Return the warnings of one read in this process, which runs many tasks."""
-    return ColumnWarnings(READ_MODES)
+    return ColumnWarnings(modes)
 
 
 class TaskPartition(InputPartition):
-    """Part that one task reads. task: None if there is nothing to read; read: name of the read; is_first: this task
+    """Part that one task reads, without a consumer group. read: name of the read, or of the batch; is_first: this task
     reports columns that no entry has a field for; is_history: its entries are in the archive only."""
 
-    def __init__(self, task: Task | None, read: str, is_first: bool, is_history: bool) -> None:
+    modes: ClassVar[tuple[str, ...]] = READ_MODES
+    said = "that a task has read"
+
+    def __init__(self, task: Task, read: str, is_first: bool, is_history: bool) -> None:
         super().__init__(task)
         self.is_history = is_history
         self.task = task
@@ -102,7 +105,7 @@ class TaskPartition(InputPartition):
 
     def warn(self, report: ColumnReport, _is_complete: bool) -> None:
         report = report if self.is_first else replace(report, absent=())
-        _warnings(self.read).warn(report, report.entries, "that a task has read")
+        _warnings(self.read, self.modes).warn(report, report.entries, self.said)
 
 
 class BatchReader(SameVersion, DataSourceReader):
@@ -135,8 +138,7 @@ class BatchReader(SameVersion, DataSourceReader):
         with Session(self._options.address, "planning a read") as session:
             tasks, history = session.run(self._plan)
         # Without a task Spark would create a partition of another class.
-        read = secrets.token_hex(6)
-        planned: list[Task | None] = [*history, *tasks] or [None]
+        planned, read = [*history, *tasks] or [Task(())], secrets.token_hex(6)
         return [TaskPartition(task, read, n == 0, n < len(history)) for n, task in enumerate(planned)]
 
     def _plan(self, server: Server) -> tuple[list[Task], list[Task]]:
@@ -152,7 +154,7 @@ class BatchReader(SameVersion, DataSourceReader):
     def _batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the task's rows, those of a stream in its order. Raises ServerError, DecodeError in mode FAILFAST."""
         assert isinstance(partition, TaskPartition)
-        if partition.task is None:
+        if not partition.task.parts:
             return
         tally = ColumnTally(self._columns)
 

@@ -175,30 +175,20 @@ class TimedBatch:
 
 
 @dataclass(frozen=True)
-class RunningBatch:
-    """A batch that was planned. began: seconds of a monotonic clock."""
-
-    entries: int
-    began: float
-
-
-@dataclass(frozen=True)
 class BatchPace:
     """What a run knows of the time of its batches."""
 
     target: float  # seconds of a batch
     timed: tuple[TimedBatch, ...] = ()  # the last batches, the newest last
-    running: RunningBatch | None = None  # the batch that Spark runs
+    running: tuple[int, float] | None = None  # entries of the batch that Spark runs, and when its trigger began
     limit: int | None = None  # the most entries of the last batch, of all streams together
 
     def called(self, now: float) -> BatchPace:
         """Return the pace when Spark asks for the next batch: the batch that was running has ended."""
-        batch = self.running
-        if batch is None:
-            return self
-        if not batch.entries:
+        entries, began = self.running or (0, now)
+        if not entries:
             return replace(self, running=None)
-        ended = TimedBatch(batch.entries, max(_SHORTEST, now - batch.began), is_first=not self.timed)
+        ended = TimedBatch(entries, max(_SHORTEST, now - began), is_first=not self.timed)
         warm = [earlier for earlier in self.timed if not earlier.is_first]
         return replace(self, timed=(*warm, ended)[-_WINDOW:], running=None)
 
@@ -211,7 +201,7 @@ class BatchPace:
 
     def planned(self, entries: int, began: float) -> BatchPace:
         """Return the pace after a batch was planned. began: when its trigger began."""
-        return replace(self, running=RunningBatch(entries, began))
+        return replace(self, running=(entries, began))
 
     def problem(self) -> str | None:
         """Return why batches do not take the target, and what to do; None: nothing is known."""

@@ -290,8 +290,8 @@ GROUPS = (
     Mutant(
         "offset-forgets-what-was-added",
         "connector/source/trigger/trigger.py",
-        "return at if added is None or added <= at.added else at._replace(added=added)",
-        "return at",
+        "at[stream] = at[stream]._replace(added=max(head.added, at[stream].added))",
+        "pass",
         "An offset does not say how many entries the stream had.",
     ),
 )

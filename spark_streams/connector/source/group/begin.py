@@ -113,8 +113,23 @@ def starting_positions(server: Server, streams: Sequence[str], starting: PerStre
 def warn_of_entries_before(member: Membership, created: Mapping[str, Start]) -> None:
     """Log how many entries lie before groups that were created at `latest`. Only now: see the head."""
     passed = {stream: start.passed for stream, start in sorted(created.items()) if start.passed}
-    if passed:
-        _log.warning("%s", _entries_before(member, passed))
+    if not passed:
+        return
+    entries, (stream, *others) = sum(passed.values()), passed
+    streams = f"stream {stream!r}{_and_more(len(others))}"
+    lie, pronoun = ("entry lies before it and is", "it") if entries == 1 else ("entries lie before it and are", "them")
+    _log.warning(
+        "%s",
+        f"group {member.group!r} is new and begins at the end of {streams} (startingOffsets=latest): "
+        f"{entries:,} {lie} not read. "
+        f"startingOffsets=earliest reads {pronoun}, but applies to new groups only. To read {pronoun} with this group, "
+        f"stop the query, set the group ({seek_command(stream, member.group, 'earliest')}), and start it with a new "
+        "checkpoint",
+    )
+
+
+def _and_more(streams: int) -> str:
+    return f" and {streams:,} more stream{'' if streams == 1 else 's'}" if streams else ""
 
 
 def starts_at(server: Server, positions: Mapping[str, StreamId], starting: PerStream[str]) -> dict[str, Start]:
@@ -128,20 +143,6 @@ def starts_at(server: Server, positions: Mapping[str, StreamId], starting: PerSt
             passed = max(0, (head.length or 0) - ((head.added or 0) - read))
         starts[stream] = Start(position, read, passed)
     return starts
-
-
-def _entries_before(member: Membership, unread: Mapping[str, int]) -> str:
-    stream, others = next(iter(unread)), len(unread) - 1
-    streams = f"stream {stream!r}" + (f" and {others:,} more stream{'' if others == 1 else 's'}" if others else "")
-    entries = sum(unread.values())
-    lie, pronoun = ("entry lies before it and is", "it") if entries == 1 else ("entries lie before it and are", "them")
-    return (
-        f"group {member.group!r} is new and begins at the end of {streams} (startingOffsets=latest): "
-        f"{entries:,} {lie} not read. "
-        f"startingOffsets=earliest reads {pronoun}, but applies to new groups only. To read {pronoun} with this group, "
-        f"stop the query, set the group ({seek_command(stream, member.group, 'earliest')}), and start it with a new "
-        "checkpoint"
-    )
 
 
 def _starting_position(starting: PerStream[str], stream: str, head: StreamState) -> StreamId:
@@ -214,15 +215,13 @@ def unused_start(client: GroupClient, positions: Mapping[str, StreamId], startin
     ]
     if not differing:
         return None
-    stream, others = differing[0], len(differing) - 1
-    start = starts[stream]
+    stream, start = differing[0], starts[differing[0]]
     seek_to = "earliest" if start == MIN_ID else "latest" if starting.value_for(stream) == "$" else start
-    more = f" and {others:,} more stream{'' if others == 1 else 's'}" if others else ""
     return (
-        f"group {client.group!r} already exists on stream {stream!r}{more}. The query begins after entry "
-        f"{positions[stream]}, where the group stands. startingOffsets is not used: it applies to new groups. To begin "
-        f"elsewhere, stop the query, set the group ({seek_command(stream, client.group, seek_to)}), and start it with "
-        "a new checkpoint; or give the query a group of its own (option group)"
+        f"group {client.group!r} already exists on stream {stream!r}{_and_more(len(differing) - 1)}. The query begins "
+        f"after entry {positions[stream]}, where the group stands. startingOffsets is not used: it applies to new "
+        f"groups. To begin elsewhere, stop the query, set the group ({seek_command(stream, client.group, seek_to)}), "
+        "and start it with a new checkpoint; or give the query a group of its own (option group)"
     )
 
 

@@ -206,10 +206,10 @@ def end_of_batch(
 ) -> Offset:
     """Return the offset at the end of a batch, which names all entries of the batch. Pure."""
     start = state.start
-    at = {
-        stream: _with_added(value, state.heads[stream].added) if stream in state.heads else value
-        for stream, value in start.at.items()
-    }
+    at = dict(start.at)
+    for stream, head in state.heads.items():
+        if stream in at and head.added is not None:
+            at[stream] = at[stream]._replace(added=max(head.added, at[stream].added))
     for stream, before in state.groups.items():
         group = contents.after.get(stream, before)
         if stream in contents.new or stream in contents.old:
@@ -250,10 +250,6 @@ def _known_of(stream: str, state: QueryState, contents: BatchContents) -> int:
 def _record_stream(start: Offset, at: Mapping[str, StreamOffset]) -> str:
     """Return the stream beside which the record of failed batches is: the same one as long as it is read."""
     return start.record if start.record in at else first_stream(at)
-
-
-def _with_added(at: StreamOffset, added: int | None) -> StreamOffset:
-    return at if added is None or added <= at.added else at._replace(added=added)
 
 
 def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: GroupState, token: str) -> StreamOffset:
