@@ -15,19 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
+from pyspark.sql import types
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_streams.connector.deadletter.envelope import MARK, text
 from spark_streams.connector.errors import SchemaError
@@ -52,14 +42,14 @@ from spark_streams.connector.wire.session import Session
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter  # not in Spark 4.0
 
-_TYPES: dict[str, DataType] = {
-    "long": LongType(),
-    "double": DoubleType(),
-    "boolean": BooleanType(),
-    "date": DateType(),
-    "timestamp": TimestampType(),
-    "string": StringType(),
-    "binary": BinaryType(),
+_TYPES: dict[str, types.DataType] = {
+    "long": types.LongType(),
+    "double": types.DoubleType(),
+    "boolean": types.BooleanType(),
+    "date": types.DateType(),
+    "timestamp": types.TimestampType(),
+    "string": types.StringType(),
+    "binary": types.BinaryType(),
 }
 
 

@@ -9,10 +9,9 @@
                                 (`rstream replay`)
     5-0 12.seek                 an operator has set the group to 5-0 (`rstream groups seek`) after batch 12
 
-A token is the name of the checkpoint and the name of the batch. All batches of a checkpoint have its name. The number
-goes on under a new checkpoint: so of two marks of a stream the one with the higher number is the later one, whichever
-checkpoints they are of. A mark of another checkpoint proves where the group stood, and nothing about the age of this
-one.
+A token is the name of the checkpoint and the name of the batch. The number goes on under a new checkpoint: so of two
+marks of a stream the one with the higher number is the later one. A mark of another checkpoint proves where the group
+stood, and nothing about the age of this one.
 
 The mark is written after the last entry of its batch was acknowledged. So it proves that they are acknowledged, also on
 a server that was restored, and an older copy of the checkpoint has a lower number, or the same number and another

@@ -1,8 +1,7 @@
 """How many entries a stream has, or has ever had, in a range of IDs. Counted here, if neither the server nor the
 checkpoint knows the number.
 
-Counting is XRANGE, page by page, using only the pages' lengths and IDs. It costs as much as reading the range. It needs
-neither Arrow nor numpy: `rstream groups` counts so, too.
+Counting is XRANGE, page by page. It needs neither Arrow nor numpy: `rstream groups` counts so, too.
 """
 
 from __future__ import annotations

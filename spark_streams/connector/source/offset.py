@@ -19,13 +19,9 @@ names. A replay after a crash reads these ranges again: it has the same entries,
      "notes": true,                                                 only if its tasks may write dead letters
      "noAck": true}                                                 only if it was read without a pending list
 
-Spark writes the offset, and passes it as JSON with each call. So there is one string per stream, not one object: it is
-written and parsed in a third of the time.
-
-An offset whose batch has no entry keeps a corrected position (failOnDataLoss=false).
-
-Offsets of unreleased versions, which have a `version`, are refused. So are newer formats and unknown fields: to ignore
-them could mean to read entries twice, or never.
+There is one string per stream, not one object: it is written and parsed in a third of the time. An offset whose batch
+has no entry keeps a corrected position (failOnDataLoss=false). Offsets of unreleased versions, newer formats and
+unknown fields are refused: to ignore them could mean to read entries twice, or never.
 """
 
 from __future__ import annotations

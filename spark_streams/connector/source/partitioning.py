@@ -106,13 +106,6 @@ class Plan:
     lossy: bool = False  # it has fewer entries than its offset says
     noted: frozenset[str] = frozenset()  # streams with entries that an earlier run of the batch has noted (task.notes)
 
-    @classmethod
-    def of_tasks(
-        cls, tasks: list[Task], narrowed: bool, lossy: bool = False, noted: frozenset[str] = frozenset()
-    ) -> Plan:
-        """Return a plan that has at least one task if it is narrowed: a task reports this to the sink."""
-        return cls(tasks if tasks or not narrowed else [Task(())], narrowed, lossy, noted)
-
 
 def divide_into_tasks(
     parts: Iterable[Part], entries_per_task: int, ordered: bool = False, limits: Limits = LIMITS
@@ -123,7 +116,8 @@ def divide_into_tasks(
     filled = [part for part in parts if part.count]
     total = sum(part.count for part in filled)
     size = task_size(total, entries_per_task, limits, _SPREAD_ORDERED if ordered else _SPREAD)
-    groups = _by_stream(filled) if ordered else [[part] for part in _joined(filled, size)]
+    whole = [_joined(of_stream, None) for of_stream in by_stream(filled).values()] if ordered else []
+    groups = whole or [[part] for part in _joined(filled, size)]
     of_tasks: list[list[Part]] = []
     remaining = 0
     for group in groups:
@@ -141,11 +135,6 @@ def task_size(entries: int, entries_per_task: int, limits: Limits = LIMITS, spre
     """Return the most entries of a task. A batch that fits into one task is spread over several."""
     spread = -(-entries // spread_over)
     return min(entries_per_task, max(limits.smallest_task, spread))
-
-
-def _by_stream(parts: Iterable[Part]) -> list[list[Part]]:
-    """Return the parts of each stream, joined if they touch."""
-    return [_joined(of_stream, None) for of_stream in by_stream(parts).values()]
 
 
 def _joined(parts: Iterable[Part], size: int | None) -> list[Part]:

@@ -6,16 +6,14 @@ XRANGE, as tasks read entries, and need no further right. MEMORY USAGE covers mo
 entries, on some servers several times (docs/internals/facts.md, R122).
 
 Time is a target, too (targetBatchTime). Spark asks for the batch that follows as soon as a batch is in its commit log
-(docs/internals/facts.md, S4). So the time of a batch is the time from its trigger to the next call. Time without
-entries is in no batch. With a trigger interval Spark calls later, and nothing tells the source when the batch ended
-(S100): the pause then counts.
+(docs/internals/facts.md, S4). So the time of a batch is the time from its trigger to the next call, with the pause of
+a trigger interval (S100).
 
     run begins ── at most 1,000 ──> batch ──> rate × target ──> batch ──> rate × target …
 
 The rate is the lower one of two: that of the last batch, and that of the batches of about its size among the last three
-together. So one slow batch lowers the next limit at once, and one fast batch does not raise it alone. Smaller batches
-have lower rates, because each batch has a fixed cost. In the first batch of a run Spark starts Python processes, for
-seconds: it lowers the limit to a half at most, and as soon as there is another batch, it no longer counts.
+together. So one slow batch lowers the next limit at once, and one fast batch does not raise it alone. The first batch
+of a run, in which Spark starts processes, lowers the limit to a half at most, and counts until there is another.
 """
 
 from __future__ import annotations

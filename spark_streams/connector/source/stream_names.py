@@ -2,8 +2,8 @@
 or a read begins; and what a pattern reads, as the tasks of the source report it to the query's sink
 (sink.send.feedback).
 
-The report is a field of `keys.batch_kind_key`, which no producer may write. Each task of the source writes it before
-its first row, so the sink of the query reads it before it writes a row of these.
+The report is a field of `keys.batch_kind_key`. Each task of the source writes it before its first row, so the sink of
+the query reads it before it writes a row of these.
 """
 
 from __future__ import annotations

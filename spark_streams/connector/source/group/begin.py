@@ -4,11 +4,9 @@ creates its group where it is missing. A run that knows the server no longer (a 
 The server must have what makes every loss noticeable:
 
 - Counts. Since Redis 7.0, and in every Valkey, a stream has the number of entries ever added, and a group the number it
-  has read. By these numbers the query notices entries trimmed unread, a stream created again, and a server in an older
-  state.
-- No eviction of any key. A query notices dropped streams, groups and pending lists at its next trigger. It does not
-  notice notes on entries that do not fit the schema (mode DEADLETTER, source.task.notes), nor the streams in which
-  entries wait for a retry (retryDelay, group.retries).
+  has read. By these the query notices entries trimmed unread, a stream created again, and a server in an older state.
+- No eviction of any key. A query notices dropped streams, groups and pending lists at its next trigger, but not dropped
+  notes (mode DEADLETTER, source.task.notes), nor streams in which entries wait for a retry (group.retries).
 
 If a group is missing, and its stream …       it begins
 is read without a checkpoint                  where `initialOffset` has said. The server keeps the position: the next

@@ -6,9 +6,6 @@ and what a run counts.
 
 Tasks, claims and replays of a batch report lost entries as findings, too; the same table decides about them.
 docs/reference/data-loss.md is printed from it (`python -m tools.reference`).
-
-A row of the table is of one kind of finding. It says what a strict and a lenient query do, alone in the group or not.
-Each message has the positions of group, checkpoint and commit mark, and the commands that an operator may run.
 """
 
 from __future__ import annotations

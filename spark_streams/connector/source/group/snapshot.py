@@ -193,8 +193,8 @@ def read_lone_group(member: Membership, groups: Reply) -> GroupState | None:
 
 def read_group_now(client: GroupClient, stream: str) -> GroupState:
     """Ask the server for the group. Raises GroupMissingError, DataLossError."""
-    groups, consumers = client.server.execute_all(_group_commands(client.member, stream), is_no_such_key, is_no_group)
-    return read_group_state(client, stream, groups, consumers)
+    replies = client.server.execute_all(_group_commands(client.member, stream), is_no_such_key, is_no_group)
+    return read_group_state(client, stream, *replies)
 
 
 def missing(client: GroupClient, stream: str, stream_too: bool, logged: StreamId | None = None) -> StreamStateError:

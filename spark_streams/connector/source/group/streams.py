@@ -2,13 +2,11 @@
 query's lease on all of them. Groups are created before (group.begin).
 
 The lease (wire.lease): one running query per group and consumer, on each of its streams. Two queries with the same
-consumer would take each other's entries, also two that are started from one DataFrame. A query that reads one DataFrame
-twice (a self-join) has two sources, in two processes. Other queries never claim entries of a consumer with a live lease
-(pending.claim).
+consumer would take each other's entries, also two sources of one DataFrame (a self-join). Other queries never claim
+entries of a consumer with a live lease (pending.claim).
 
 Expected streams: the query names them before they exist. It waits for them and logs this, or refuses
-(`createStreams=false`). Which streams the query has read is in its checkpoint, which the first trigger brings. Only
-then does it log or refuse. A missing stream that the checkpoint names is a loss (group.compare).
+(`createStreams=false`), at the first trigger, which brings the checkpoint. A missing stream of that is a loss.
 
 Missing streams of a pattern: their keys are deleted, unless entries wait for a retry.
 

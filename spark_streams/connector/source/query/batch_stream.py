@@ -4,9 +4,6 @@ A micro-batch is exactly the entries that are pending for the query's consumer i
 source.offset). If the group is a bookmark (trigger.roles), it is the range itself. Spark calls `next(start)` only with
 a start that is in its commit log (docs/internals/facts.md, S4). So the query may acknowledge entries up to there.
 
-    next      a trigger makes a batch (triggering.py, trigger.trigger), or waits for entries (triggering.Idle)
-    plan      the tasks of a batch (planning.py)
-
 State in this process (trigger.run_state) only saves work: the offset and the server have all that a restart needs.
 """
 
@@ -16,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from spark_streams.connector.counters import LOST
@@ -131,7 +129,7 @@ class MicroBatchStream:
         """Create the groups where the query begins, hold the lease, and ask a question, without reading an entry.
         existing: streams that must have the group, unless losses are allowed. Raises GroupMissingError."""
         self._check_owner(begin)
-        return self._steps.ask(self._open_and_ask, begin, existing, question)
+        return self._steps.ask(partial(self._open_and_ask, begin=begin, existing=existing, question=question))
 
     def ask(self, question: Callable[[GroupClient], T]) -> T:
         """Ask the server a question, without reading an entry."""
@@ -139,7 +137,7 @@ class MicroBatchStream:
 
     def hold(self) -> None:
         """Hold the lease without reading an entry, after `open_groups`."""
-        self._steps.ask(self._streams.hold, ())
+        self._steps.ask(partial(self._streams.hold, streams=()))
 
     def next(self, begin: Offset, limit: int | None) -> Offset | None:
         """Reserve the next batch and return its end; None: there is nothing to read. What ends at `begin` is
@@ -147,7 +145,7 @@ class MicroBatchStream:
         self._check_owner(begin)
         self._server.renew_login()
         if self._role.is_due():
-            self._steps.ask(lambda client: self._role.require_master(client.server))
+            self._steps.ask(self._require_master)
         self._pacing.called()
         was_idle, self._is_idle = self._is_idle, False
         if was_idle and self._idle.lasts(begin) and not self._steps.ask(self._streams.has_changed):
@@ -155,7 +153,7 @@ class MicroBatchStream:
             return None
         has_acknowledged = self._steps.run.has_acknowledged(begin)
         limit = self._pacing.limit(begin.held, limit)
-        result = self._steps.take_again(self._triggering.next, begin, limit)
+        result = self._steps.take_again(partial(self._triggering.next, checkpoint=begin, limit=limit))
         self._heads = result.run.heads
         if result.end is None:
             if not was_idle:
@@ -189,7 +187,7 @@ class MicroBatchStream:
         is_ours = current is not None and current.end == end
         if is_ours and not self._steps.run.has_acknowledged(end):
             try:
-                self._steps.take(self._triggering.commit, end)
+                self._steps.take(partial(self._triggering.commit, end=end))
             except (GroupMissingError, DataLossError):
                 # A stream or group has vanished. The next trigger reports the loss, and acknowledges the rest.
                 if not self._losses.allowed:
@@ -229,6 +227,9 @@ class MicroBatchStream:
         return max(0.0, min(due))
 
     # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _require_master(self, client: GroupClient) -> None:
+        self._role.require_master(client.server)
 
     def _first(self, client: GroupClient, run: RunState) -> tuple[Offset, RunState]:
         positions = self._opening.first(client)

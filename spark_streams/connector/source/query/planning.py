@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from spark_streams.connector.errors import DataLossError, GroupMissingError
 from spark_streams.connector.options.source_options import SourceOptions
@@ -19,7 +20,7 @@ from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range
-from spark_streams.connector.source.partitioning import ALL, Part, Plan, divide_into_tasks, pending_parts
+from spark_streams.connector.source.partitioning import ALL, Part, Plan, Task, divide_into_tasks, pending_parts
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.pending.poison_record import CachedPoisonState
 from spark_streams.connector.source.pending_list import pending_ranges
@@ -143,18 +144,18 @@ class Planning:
             if not batch.is_counted and not (batch.is_new and not end.record):
                 # Once per run: Spark plans a batch again for each action on it. An earlier run may have cut its batch,
                 # whether or not maxDeliveries is set now.
-                is_cut = self.steps.take(self._count_attempt, begin, end)
+                is_cut = self.steps.take(partial(self._count_attempt, begin=begin, end=end))
                 batch = self.current = replace(batch, is_cut=is_cut, is_counted=True)
             if first := begun_with(begin, end):
-                self.steps.ask(begin_batches, end, first)
+                self.steps.ask(partial(begin_batches, end=end, first=first))
             if batch.parts is None:
-                batch = self.current = self.steps.ask(self._replayed, begin, batch)
+                batch = self.current = self.steps.ask(partial(self._replayed, begin=begin, batch=batch))
             parts = batch.parts or []
         except GroupMissingError:
-            self.steps.ask(self._require_groups, begin, end)
+            self.steps.ask(partial(self._require_groups, begin=begin, end=end))
             raise
         if end.notes and not batch.is_opened:  # once per run: later calls would hide that the key was deleted
-            self.steps.ask(self._open_notes, end)
+            self.steps.ask(partial(self._open_notes, end=end))
             self.current = replace(batch, is_opened=True)
         run = self.steps.run
         size = run.admission.size([part.count for part in parts])
@@ -162,7 +163,9 @@ class Planning:
         # still to come while entries are set aside.
         planned = divide_into_tasks(parts, size, self.options.ordered, self.steps.limits)
         is_lossy = not batch.is_cut and sum(task.count for task in planned) < end.held
-        return Plan.of_tasks(planned, batch.is_cut or bool(run.poison.streams), is_lossy, batch.noted)
+        narrowed = batch.is_cut or bool(run.poison.streams)
+        # At least one task reports to the sink that the batch is narrowed.
+        return Plan(planned if planned or not narrowed else [Task(())], narrowed, is_lossy, batch.noted)
 
     def _open_notes(self, client: GroupClient, end: Offset) -> None:
         open_notes(client.server, client.member, end)

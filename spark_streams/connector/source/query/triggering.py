@@ -8,9 +8,7 @@ While the tasks of a batch run, the worker acknowledges the batch before. If man
 batch first (trigger.batch_contents). Each trigger waits for these jobs.
 
 Spark asks an idle query for new entries a hundred times a second. The query asks the server only once, with a blocking
-read of all streams (wire.blocked_read). The next entry ends that read. Other events do not end it: a client changes a
-group, a retry is due, a consumer dies and leaves entries, the time of maxTriggerDelay is over. For these, the trigger
-asks the server when the first of them is due.
+read of all streams (wire.blocked_read), and again when something else may be due: a retry, a claim, maxTriggerDelay.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar, TypeVarTuple
+from typing import TypeVar
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import DataLossError, GroupMissingError, RStreamError, StreamStateError
@@ -49,8 +47,8 @@ _log = logging.getLogger("spark_streams.source")
 
 
 _TRIES = 5  # attempts of a trigger during which streams or groups vanish (failOnDataLoss=false)
-Given = TypeVarTuple("Given")
 T = TypeVar("T")
+Step = Callable[[GroupClient, RunState], tuple[T, RunState]]
 
 
 @dataclass
@@ -63,44 +61,35 @@ class RunSteps:
     losses: DataLoss
     run: RunState  # what the run knows
 
-    def take(
-        self,
-        step: Callable[[GroupClient, RunState, *Given], tuple[T, RunState]],
-        *given: *Given,
-    ) -> T:
-        """Run a step with what this run knows, and with these arguments. The step returns what is known after it."""
-        return self.session.run(lambda server: self._attempt(server, step, *given))
+    def take(self, step: Step[T]) -> T:
+        """Run a step with what this run knows. The step returns what is known after it."""
+        return self.session.run(partial(self._attempt, step))
 
-    def _attempt(
-        self,
-        server: Server,
-        step: Callable[[GroupClient, RunState, *Given], tuple[T, RunState]],
-        *given: *Given,
-    ) -> T:
+    def _attempt(self, step: Step[T], server: Server) -> T:
         run, self.run = self.run, self.run.unknown()
         self.losses.attempt_began()
-        result, self.run = step(GroupClient(server, self.member, self.limits), run, *given)
+        result, self.run = step(GroupClient(server, self.member, self.limits), run)
         self.losses.step_ended()
         return result
 
-    def ask(self, question: Callable[[GroupClient, *Given], T], *given: *Given) -> T:
+    def ask(self, question: Callable[[GroupClient], T]) -> T:
         """Run a step that does not change what this run knows."""
-        return self.take(lambda client, run: (question(client, *given), run))
+        return self.take(partial(_asked, question))
 
-    def take_again(
-        self,
-        step: Callable[[GroupClient, RunState, *Given], tuple[T, RunState]],
-        *given: *Given,
-    ) -> T:
+    def take_again(self, step: Step[T]) -> T:
         """Run a step again if a stream or group vanishes under it and losses are allowed: the next attempt counts what
         is lost with it."""
         for _ in range(_TRIES - 1):
             try:
-                return self.take(step, *given)
+                return self.take(step)
             except (GroupMissingError, DataLossError):
                 if not self.losses.allowed:
                     raise
-        return self.take(step, *given)
+        return self.take(step)
+
+
+def _asked(question: Callable[[GroupClient], T], client: GroupClient, run: RunState) -> tuple[T, RunState]:
+    return question(client), run
 
 
 class BackgroundWorker:
@@ -138,7 +127,7 @@ class BackgroundWorker:
         ServerError."""
         self._end_jobs()
         if self._server is None:
-            self.submit(lambda server: None)
+            self.submit(_nothing)
             self._end_jobs()
 
     def _end_jobs(self) -> None:
@@ -232,6 +221,10 @@ class Triggering:
             return run.unknown()
         prefetched = None if reserving is None else reserving.result()
         return replace(run, prefetched=prefetched) if isinstance(prefetched, Reserved) and run.is_known else run
+
+
+def _nothing(_server: Server) -> None:
+    """Only connect."""
 
 
 def _beside(job: Job, client: GroupClient, server: Server) -> object:

@@ -10,15 +10,12 @@ and sets each one that is behind. So each acknowledgement leaves all marks as ne
 later, its batch was not acknowledged yet, or the server was restored. Then all that is pending up to the position is
 committed, unless the offset says that the stream may have old entries which no batch has.
 
-Entries leave their streams (onCommit) after every group has acknowledged them. The streams that a batch has entries of
-are swept (retention.py) when it is acknowledged. The first sweep of a run also takes all streams of the checkpoint,
-and all returned streams that the query reads: it removes what a crash has left. While another consumer or group is
-behind in a stream, the stream is swept again now and then, by an idle query, too. Entries of returned streams
-(group.retries) are removed whatever onCommit says: their group alone reads them.
-
-A sweep removes only what all groups of the stream have acknowledged, as the server says, and nothing above the query's
-own position if it is alone in its group: a group that was moved (XGROUP SETID) has not read what it has passed. So any
-stream may be swept at any time.
+Entries leave their streams (onCommit) after every group has acknowledged them: a batch's streams are swept
+(retention.py) when it is acknowledged. The first sweep of a run also takes all streams of the checkpoint, and all
+returned streams: it removes what a crash has left. A stream in which another consumer or group is behind is swept again
+now and then. Entries of returned streams (group.retries) are removed whatever onCommit says: their group alone reads
+them. A sweep removes nothing above the query's own position if it is alone in its group: a group that was moved (XGROUP
+SETID) has not read what it has passed. So any stream may be swept at any time.
 """
 
 from __future__ import annotations
@@ -59,8 +56,9 @@ class Removing:
 
     def __init__(self, options: SourceOptions, retries: Retries, now: Callable[[], float]) -> None:
         on_commit = options.on_commit
-        self._inputs = None if on_commit == "keep" else Sweeper(on_commit == "delete", now)
-        self._returned = Sweeper(exactly=True, now=now)
+        # of the input streams, and of returned ones
+        inputs = {} if on_commit == "keep" else {False: Sweeper(on_commit == "delete", now)}
+        self._sweepers = {**inputs, True: Sweeper(exactly=True, now=now)}
         self._retries = retries
         self._now = now
         self._behind: set[str] = set()  # streams with entries that another group or consumer is not done with
@@ -77,14 +75,13 @@ class Removing:
             streams |= self._retries.returned
         if up_to.token:  # else the query begins: nothing of its input streams is committed
             streams |= {*(up_to.streams if is_first else up_to.taken_from)}
-        return {stream for stream in streams if self._sweeper_of(stream) is not None}
+        return {stream for stream in streams if is_returned(stream) in self._sweepers}
 
     def _forget(self) -> None:
         """Forget all streams: the server may be another one."""
         self._behind, self._next_sweep, self._swept = set(), 0.0, set()
-        for sweeper in (self._inputs, self._returned):
-            if sweeper is not None:
-                sweeper.forget()
+        for sweeper in self._sweepers.values():
+            sweeper.forget()
 
     def due_later(self) -> set[str]:
         """Return the streams to sweep again, with a batch or without."""
@@ -99,11 +96,11 @@ class Removing:
         limits = {stream: at.position for stream in due if (at := up_to.at.get(stream)) and at.read is not None}
         todo = sorted(due)
         self._forget_gone(up_to, due)
-        for sweeper in (self._inputs, self._returned):
-            mine = [stream for stream in todo if sweeper is not None and self._sweeper_of(stream) is sweeper]
+        for of_returned, sweeper in self._sweepers.items():
+            mine = [stream for stream in todo if is_returned(stream) == of_returned]
             for start in range(0, len(mine), client.limits.sweep_streams):
                 page = mine[start : start + client.limits.sweep_streams]
-                swept = sweeper.sweep(client.server, page, limits) if sweeper is not None else {}
+                swept = sweeper.sweep(client.server, page, limits)
                 self._behind -= {*page}
                 self._behind |= {
                     stream.decode() for stream, readers in swept.items() if _is_behind(readers, up_to[stream.decode()])
@@ -117,17 +114,13 @@ class Removing:
         self._swept = (self._swept - gone) | due
         if gone:
             names = {stream.encode() for stream in gone}
-            for sweeper in (self._inputs, self._returned):
-                if sweeper is not None:
-                    sweeper.forget_streams(names)
+            for sweeper in self._sweepers.values():
+                sweeper.forget_streams(names)
 
     def dead_lettered(self, server: Server, stream: str) -> None:
         """Entries of the stream were acknowledged with their dead letters, outside of any batch."""
         if is_returned(stream):
-            self._returned.sweep(server, [stream])
-
-    def _sweeper_of(self, stream: str) -> Sweeper | None:
-        return self._returned if is_returned(stream) else self._inputs
+            self._sweepers[True].sweep(server, [stream])
 
 
 def _is_behind(readers: RetentionState, position: StreamId) -> bool:

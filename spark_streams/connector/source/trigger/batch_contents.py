@@ -5,16 +5,14 @@ The batch takes entries from these sources, in this order:
 1. a piece of a batch that killed its query: a batch of its own (pending.poison_batch)
 2. old entries: at or below the position, and pending for the query, because it has claimed them, or another client has
    handed them over. Only if the batch before is acknowledged
-3. reserved entries that no offset names yet: reserved ahead by this run (prefetch), or by an interrupted attempt (a
-   crash, a broken connection); in the second case the batch takes no new entries
-4. new entries, and entries that were returned for a retry: they are in streams like any other
+3. reserved entries that no offset names yet: reserved ahead by this run, or by an interrupted attempt; in the second
+   case the batch takes no new entries
+4. new entries
 5. if there is nothing else, a piece that waits
 
-Reserving ahead (prefetch): without it, the server is idle while Spark plans and commits. If a batch is large and more
-entries follow it, the background worker reserves these while the tasks of the batch run. The next trigger then only has
-to look at the groups. Entries that are reserved ahead are pending above the last logged offset, like those that a crash
-leaves behind: the next run begins with them. The query does not reserve ahead in a group that other consumers read
-from, too.
+Reserving ahead (prefetch): if a batch is large and more entries follow it, the background worker reserves these while
+the tasks of the batch run. They are pending above the last logged offset, like those that a crash leaves behind: the
+next run begins with them.
 """
 
 from __future__ import annotations
@@ -132,10 +130,6 @@ class ContentsChooser:
             return request
         sizes = average_sizes(client.server, {stream: state.start[stream] for stream in state.groups}, client.limits)
         return replace(request, quota=replace(request.quota, sizes=sizes))
-
-    def begin(self, client: GroupClient, state: QueryState) -> QueryState:
-        """Return the state with the record of failed batches, in the first trigger of a run."""
-        return replace(state, run=replace(state.run, poison=self.poison.begin(client.server, state.start)))
 
     def choose(self, client: GroupClient, state: QueryState, request: BatchRequest) -> BatchContents:
         """Return the entries that the quota admits. Raises DataLossError, ServerError and its subclasses."""

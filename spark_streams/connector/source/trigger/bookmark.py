@@ -1,13 +1,11 @@
 """A query without a pending list (noAck): its group is a bookmark, and delivers no entry.
 
 Its position is for other clients: `lag`, `trim=acked` and `onCommit` of other groups use it. Each commit sets it, with
-the commit mark. After a crash a group may be at the batch before, and another client may have moved it. The checkpoint
-decides, and the next commit sets the group. No batch reads what is pending.
+the commit mark. After a crash a group may be at the batch before: the checkpoint decides.
 
 The query decides where a batch ends. If it takes all entries of a stream, it ends at the stream's last ID, and the
 account knows their number: one task reads them. If it takes only a part, or minPartitions divides it, a second group
-finds the ends. That costs the server about as much as sending the entries, so an unlimited batch is not divided without
-need.
+finds the ends, which costs the server about as much as sending the entries.
 
 The scratch group `rstream-probe:<group>:<consumer>` begins at the query's position and walks ahead of it as a group
 that delivers does (roles.py), but reads with NOACK. So the driver learns the ID of each n-th entry and receives none.
@@ -20,8 +18,7 @@ reply. So one more entry is then asked for, with its reply: that is the error, o
 takes another snapshot.
 
 The scratch group is destroyed before the trigger ends. If the run is killed in between, the next run finds it with its
-first snapshot, and destroys it. Until then it is at or above the query's own group, so it holds no entry that the query
-has read.
+first snapshot. Until then it is at or above the query's own group, so it holds no entry that the query has read.
 """
 
 from __future__ import annotations

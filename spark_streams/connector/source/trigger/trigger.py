@@ -2,17 +2,14 @@
 
 A normal trigger (`latestOffset`) of a query whose group delivers (roles.py), and the commands that it sends:
 
-1. It waits for the background worker (query.triggering): the XACK of the batch before the last, and the reservation
-   for this batch.
-2. It looks at streams and groups in one round trip (Observer.state_at): for each stream XLEN (XINFO STREAM if the
-   stream is new or has changed), XINFO GROUPS. If all is as this run has left it, no more is asked.
-3. It chooses the entries of the batch (ContentsChooser.choose): first those reserved ahead, then new entries. It
-   reserves new entries with CLIENT REPLY SKIP, XREADGROUP … >, XINFO GROUPS, XINFO CONSUMERS, TIME (reserve.py).
-4. The batch up to `start` is in Spark's commit log. The trigger collects the notes of its tasks: it posts dead letters
-   and acknowledges their entries.
-5. It returns the end of the batch. The background worker does the rest while tasks run. If many entries are left, it
-   reserves the next batch first. Then: XACK of the batch up to `start`, the commit marks, removal of entries that leave
-   their streams.
+1. It waits for the background worker (query.triggering).
+2. It looks at streams and groups in one round trip (observe.py): for each stream XLEN (XINFO STREAM if it is new or has
+   changed), XINFO GROUPS. If all is as this run has left it, no more is asked.
+3. It chooses the entries of the batch (batch_contents.py): first those reserved ahead, then new entries, with CLIENT
+   REPLY SKIP, XREADGROUP … >, XINFO GROUPS, XINFO CONSUMERS, TIME (roles.py).
+4. The batch up to `start` is in Spark's commit log: it posts the dead letters that its tasks have noted.
+5. It returns the end of the batch. While tasks run, the background worker reserves the next batch, if many entries are
+   left. Then: XACK of the batch up to `start`, the commit marks, removal of entries that leave their streams.
 
 If there is nothing to read, the trigger acknowledges the batch itself. If old entries, or entries to claim, may be in
 the next batch, or with maxDeliveries, it does so before it chooses. If the groups are not as this run has left them, or
@@ -113,7 +110,8 @@ class Trigger:
         one without entries: otherwise a strict query would stop again."""
         state = self.observer.state_at(client, opened, run)
         if not state.run.is_known:
-            state = self.contents.begin(client, state)
+            poison = self.contents.poison.begin(client.server, state.start)
+            state = replace(state, run=replace(state.run, poison=poison))
         state = self._acknowledged_if_needed(client, state)
         request = BatchRequest(
             next_token(opened.checkpoint.token),
