@@ -54,8 +54,7 @@ _TYPES: dict[str, types.DataType] = {
 
 
 def infer_schema(options: BatchSourceOptions) -> StructType:
-    """Infer columns from the fields of a sample of the streams. A column's comment names misfits. Raises
-    SchemaError."""
+    """Infer columns from a sample of the streams. A column's comment names misfits. Raises SchemaError."""
     with Session(options.address, "inferring a schema") as session:
         entries = session.run(lambda server: sample(server, options))
     skip = [options.column_name_of_corrupt_record, text(MARK)]

@@ -33,8 +33,7 @@ def count_between(server: Server, stream: str, after: StreamId, last: StreamId) 
 
 
 def undelivered(server: Server, stream: str, group: GroupInfo, head: StreamState) -> int:
-    """Return how many entries were not delivered to the group; counted, if its lag is not known. Raises
-    ServerReplyError."""
+    """Return how many entries were not delivered to the group; counted, if its lag is not known."""
     lag = lag_of(group, head.length, head.first, head.top)
     return count_between(server, stream, group.last_delivered, head.last) if lag is None else lag
 
@@ -109,8 +108,7 @@ def _pages(server: Server, stream: str, after: StreamId, last: StreamId) -> Iter
 
 
 def nth_from(server: Server, stream: str, position: StreamId, entries: int) -> StreamId:
-    """Return the position this number of entries above another one, or below it if negative; at most the stream's
-    end."""
+    """Return the position this number of entries above another one, or below it if negative."""
     if entries > 0:
         last_id = position
         for page in _walk(server, stream, b"(" + bytes(position), MAX_ID, entries):

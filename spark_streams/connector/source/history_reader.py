@@ -51,8 +51,7 @@ from spark_streams.connector.wire.session import Session
 
 
 class HistoryPartition(TaskPartition):
-    """Part of a batch from the archive. Without `is_history` the stream has most of the entries, and the task reads the
-    others."""
+    """Part of a batch from the archive. Without `is_history` the task reads what the stream lacks."""
 
     modes = STREAM_MODES
     said = "that a task has read from the archive"

@@ -237,8 +237,7 @@ def pack_pending(member: Membership, pending: Range, count: int) -> bytes:
 
 
 def split_time(server: Server, replies: memoryview) -> tuple[int, memoryview]:
-    """Return the server's time in milliseconds, and the replies after that to TIME. Raises the named error if it was
-    refused."""
+    """Return the server's time in milliseconds, and the replies after that to TIME. Raises its named error."""
     lines = bytes(replies[:_TIME_BYTES]).split(b"\r\n", 5)
     if lines[0].startswith(b"-"):
         raise server.error_of(ReplyError(lines[0][1:].decode("utf-8", "replace")), ("TIME",))

@@ -68,8 +68,7 @@ def _bytes_of(fields: Iterable[bytes]) -> int:
 
 @dataclass(frozen=True)
 class BatchQuota:
-    """What a batch may still take. Entries that are returned for a retry have their first stream's limit, but count
-    separately."""
+    """What a batch may still take. Returned entries have their first stream's limit, but count separately."""
 
     entries: int | None  # of all streams; None: unlimited
     of_stream: PerStream[int | None]  # of each stream, from which `taken` is not subtracted yet
@@ -125,8 +124,7 @@ class BatchQuota:
         return min((limit for limit in limits if limit is not None), default=None)
 
     def fitting(self, stream: str) -> int | None:
-        """Return how many entries of a stream have the remaining bytes; None: unlimited. The last one may exceed
-        them."""
+        """Return how many entries of a stream have the remaining bytes, which the last may exceed; None: unlimited."""
         if self.size is None:
             return None
         return math.ceil(self.size / self.sizes[stream]) if self.size > 0 else 0
@@ -191,7 +189,7 @@ class BatchPace:
         return replace(self, timed=(*warm, ended)[-_WINDOW:], running=None)
 
     def limited(self, before: int, most: int | None) -> BatchPace:
-        """Return the pace with the limit of the next batch. before: entries of the checkpoint's batch; most:
+        """Return the pace with the next limit. before: entries of the checkpoint's batch; most:
         maxEntriesPerTrigger."""
         by_time = self._by_rate() if self.timed else min(FIRST, before or FIRST)
         limit = max(MINIMUM, by_time)

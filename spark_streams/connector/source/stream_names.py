@@ -32,9 +32,8 @@ Options = TypeVar("Options", bound=ReadOptions)
 
 
 def with_shards(server: Server, options: Options, count: int | None = None) -> Options:
-    """Return the options with the names of shards in place of the streams that are sharded. count: of shards of each
-    stream; missing ones are created. With failOnDataLoss=false lost shards are created again, empty. Raises
-    ShardsError."""
+    """Return the options with the names of shards in place of sharded streams. count: of each stream; missing shards
+    are created. With failOnDataLoss=false lost ones are created again, empty. Raises ShardsError."""
     streams = options.streams
     if streams is None:
         return options

@@ -199,8 +199,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the run. This call does not fail: Spark would then stop no source of the query (S98). The next
-        call raises the error. If the server was unreachable, it tries again: it knows whether the query has a
-        checkpoint."""
+        call raises the error. If the server was unreachable, it tries again."""
         self._must_fix_end = True
         try:
             self._ready_batches()
@@ -245,8 +244,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         self._cached_offsets = [*self._cached_offsets[1 - _CACHED_OFFSETS :], (json, offset)]
 
     def _ready_batches(self, checkpoint: Offset | None = None) -> MicroBatchStream:
-        """Return the batches after the end of the run is fixed. checkpoint: the server has answered before, so it is
-        waited for."""
+        """Return the batches after the end of the run is fixed. With a checkpoint the server is waited for."""
         if self._error is not None:
             raise self._error
         batches = self._batches_for(checkpoint is not None)

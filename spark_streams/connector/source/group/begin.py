@@ -80,8 +80,7 @@ def require_entry_counts(server: Server) -> None:
 
 
 def require_no_eviction(server: Server, options: SourceOptions) -> None:
-    """Raise UnsupportedError if the server's maxmemory-policy endangers this query. It is no error if the user may not
-    read it."""
+    """Raise UnsupportedError if the server's maxmemory-policy, which the user may read, endangers this query."""
     policy = evicting_policy(server)
     if not drops_any_key(policy):
         return
@@ -152,8 +151,7 @@ def first_positions(
     client: GroupClient, streams: Sequence[str], restarts_at: PerStream[str] | None
 ) -> dict[str, StreamId]:
     """Return where a query without a checkpoint begins on streams that have the group: at its mark if a run has
-    reserved entries above it before Spark logged an offset; otherwise at the group. restarts_at: where it begins
-    instead."""
+    reserved entries above it before Spark logged an offset; else at the group, or where `restarts_at` says."""
     heads, states = fetch_state(client, streams)
     marks = fetch_marks(client, streams)
     begun = {stream: mark.id for stream, mark in marks.items() if mark is not None and mark.is_begin}
@@ -196,8 +194,8 @@ def restart_groups(client: GroupClient, positions: Mapping[str, StreamId]) -> No
 
 
 def unused_start(client: GroupClient, positions: Mapping[str, StreamId], starting: PerStream[str]) -> str | None:
-    """Return what to log if entries are between where groups stand and `starting` (onNewCheckpoint=resume). positions:
-    where the query begins."""
+    """Return what to log if entries are between where groups stand (positions) and `starting`
+    (onNewCheckpoint=resume)."""
     covered = [stream for stream in positions if starting.covers(stream)]
     starts = {
         stream: _starting_position(starting, stream, head)
@@ -384,8 +382,7 @@ class Opening:
         return created
 
     def _meet_existing(self, client: GroupClient, first: Offset) -> None:
-        """Do as `onNewCheckpoint` says, once for each stream whose group existed. first: the first offset. Raises
-        GroupSharedError."""
+        """Do as `onNewCheckpoint` says, once for each stream whose group existed. Raises GroupSharedError."""
         options = self._options
         new = [stream for stream in self._streams.named(first) if stream not in self._met]
         if not new or not options.is_start_given:

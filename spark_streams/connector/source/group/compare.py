@@ -187,8 +187,8 @@ class _Comparison:
 
 
 def read_in_shared_group(at: StreamOffset, snapshot: StreamSnapshot) -> int | None:
-    """Return how many entries were ever added up to the group's position: by our own count if nobody has read since
-    the checkpoint."""
+    """Return how many entries were ever added up to the group's position: if nobody has read since, by our own
+    count."""
     group = snapshot.group
     assert group is not None
     if at.read is not None and group.last_delivered == at.position:
@@ -197,8 +197,7 @@ def read_in_shared_group(at: StreamOffset, snapshot: StreamSnapshot) -> int | No
 
 
 def has_forgotten(at: StreamOffset, snapshot: StreamSnapshot) -> bool:
-    """Whether the server counts fewer entries that a shared group has read than it did (a failover of Redis 7.0, FACTS
-    R90)."""
+    """Whether the server counts fewer entries that a shared group has read than it did (a failover, FACTS R90)."""
     group = snapshot.group
     if group is None or group.entries_read is None or group.last_delivered < at.position:
         return False
@@ -285,7 +284,7 @@ def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> boo
 
 
 def at_end(at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
-    """Return the same with numbers that the server knows now: of entries read at the end of the stream, and of its own
+    """Return the same with numbers that the server knows now: entries read at the end of the stream, and its
     counter."""
     head, group = snapshot.head, snapshot.group
     if group is None or head.added is None or is_ahead(at, head):

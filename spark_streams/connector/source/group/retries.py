@@ -49,8 +49,7 @@ class _RetryStream:
 
 
 class Retries:
-    """Retry streams of one query. Without retryDelay it reads returned entries, returns none, and logs how many
-    wait."""
+    """Retry streams of one query. Without retryDelay it reads returned entries, and returns none."""
 
     def __init__(self, options: SourceOptions, limits: Limits) -> None:
         self._group = options.group
@@ -76,8 +75,7 @@ class Retries:
 
     def return_due(self, server: Server, streams: Iterable[str], begin: Offset | None, limit: int | None) -> list[str]:
         """Return due entries to the returned streams of these streams. Return the returned streams to read. begin: the
-        checkpoint, whose streams must exist; limit: entries of each retry stream, approximately, None: unlimited; the
-        next call returns the others. Raises ServerError and its subclasses."""
+        checkpoint, whose streams must exist; limit: entries of each retry stream, approximately, None: unlimited."""
         self._add_streams(server, [stream for stream in dict.fromkeys(streams) if stream not in self._retry_streams])
         self._fetch_lengths(server)
         for stream, retry_streams in self._retry_streams.items():
@@ -91,8 +89,7 @@ class Retries:
         return [name for name in self._returned_names.values() if name in self._existing or name in positions]
 
     def _fetch_lengths(self, server: Server) -> None:
-        """Fetch how many entries wait, and which returned streams exist. Absent retry streams take one EXISTS per
-        stream."""
+        """Fetch how many entries wait, and which returned streams exist. Absent ones take one EXISTS per stream."""
         absent_lists = [
             absent
             for absent in ([retry for retry in streams if not retry.exists] for streams in self._retry_streams.values())
@@ -161,8 +158,7 @@ class Retries:
         return min((0.0 if due is None else due / 1000 - clock for due in due_times), default=math.inf)
 
     def _add_streams(self, server: Server, streams: Sequence[str]) -> None:
-        """Fetch which streams of earlier runs exist beside new streams, also those of more delays than this query
-        has."""
+        """Fetch which streams of earlier runs exist beside new streams, also those of more delays."""
         if not streams:
             return
         commands: list[tuple[str, ...]] = []

@@ -66,8 +66,7 @@ class GroupState(NamedTuple):
 
 @dataclass(frozen=True)
 class PendingAbove:
-    """Entries that are pending above the position, up to the group's: for the query, or for nobody. last: the last of
-    them."""
+    """Entries that are pending above the position for the query, or for nobody. last: the last of them."""
 
     count: int = 0
     last: StreamId = MIN_ID
@@ -86,8 +85,7 @@ class StreamSnapshot(NamedTuple):
 
     @property
     def until(self) -> int:
-        """When what is pending was delivered at the latest (Range.until). 0: at any time, nobody else can hand entries
-        over."""
+        """When what is pending was delivered at the latest (Range.until). 0: nobody else can hand entries over."""
         return 0 if self.group is not None and self.group.is_alone else self.time
 
     @property
@@ -183,8 +181,7 @@ def read_group_state(client: GroupClient, stream: str, groups: Reply, consumers:
 
 
 def read_lone_group(member: Membership, groups: Reply) -> GroupState | None:
-    """Parse the answer to XINFO GROUPS for a group in which the query was alone. None: it is not alone, or there is
-    none."""
+    """Parse the answer to XINFO GROUPS for a group in which the query was alone. None: it is not alone any more."""
     group = group_named(member.group, groups)
     if group is None or group.consumers != 1:
         return None
@@ -198,8 +195,7 @@ def read_group_now(client: GroupClient, stream: str) -> GroupState:
 
 
 def missing(client: GroupClient, stream: str, stream_too: bool, logged: StreamId | None = None) -> StreamStateError:
-    """Return the error for a missing group, alone or with its stream. logged: the checkpoint's position, None:
-    unknown."""
+    """Return the error for a missing group, alone or with its stream. logged: the checkpoint's position."""
     place = MessageContext(client.member, str(client.server.address), client.server.address.forgets)
     kind = Kind.STREAM_MISSING if stream_too else Kind.GROUP_MISSING
     finding = Finding(kind, stream, above=MIN_ID if logged is None else logged)
@@ -309,16 +305,14 @@ class GroupChange:
 
 @dataclass(frozen=True)
 class ChangedGroups:
-    """Streams whose group existed (the other commands of the transaction were carried out), and streams that do not
-    exist."""
+    """Streams whose group existed (other commands were carried out), and streams that do not exist."""
 
     existing: frozenset[str]
     missing: frozenset[str]
 
 
 def try_to_change(client: GroupClient, changes: Mapping[str, GroupChange]) -> ChangedGroups:
-    """Change the group on each stream, all in one round trip. Raises GroupMissingError, WrongKeyTypeError,
-    ServerError."""
+    """Change the group on each stream, in one round trip. Raises GroupMissingError, WrongKeyTypeError, ServerError."""
     commands = {stream: own for stream, change in changes.items() if (own := change.commands(client.member, stream))}
     existing, absent = set[str](), set[str]()
     for stream, replies in _transactions(client, commands).items():
@@ -332,8 +326,7 @@ def try_to_change(client: GroupClient, changes: Mapping[str, GroupChange]) -> Ch
 
 
 def change_groups(client: GroupClient, changes: Mapping[str, GroupChange]) -> frozenset[str]:
-    """Do the same. Return the streams whose group existed and was not created. Raises DataLossError if a stream is
-    gone."""
+    """Do the same. Return the streams whose group existed. Raises DataLossError if a stream no longer exists."""
     changed = try_to_change(client, changes)
     for stream in changes:
         if stream in changed.missing:

@@ -119,8 +119,8 @@ class ExpectedStreams:
         return stream in self._absent
 
     def report_silent(self, server: Server, unknown: Sequence[str]) -> None:
-        """Report streams without entries, at the first trigger of a run. unknown: the checkpoint does not name them.
-        Raises StreamMissingError."""
+        """Report streams without entries, at the first trigger. unknown: to the checkpoint. Raises
+        StreamMissingError."""
         if self._is_reported:
             return
         reasons = {}
@@ -152,8 +152,7 @@ def is_idle(client: GroupClient, stream: str) -> bool:
 
 
 def forget(client: GroupClient, stream: str) -> bool:
-    """Delete the keys beside a missing stream. Return False, and delete nothing, if it exists by now or an entry
-    waits."""
+    """Delete the keys beside a missing stream. Return False, and delete nothing, if it exists or an entry waits."""
     node = client.server.connection_for(stream)
     retries, returned = _retry_streams(client.group, stream), returned_stream(stream, client.group)
     node.execute("WATCH", stream, *retries, returned)
@@ -216,8 +215,7 @@ class StreamSet:
         return tuple(sorted({*self.names, *filterfalse(is_returned, checkpoint.streams)}))
 
     def of_trigger(self, client: GroupClient, checkpoint: Offset) -> tuple[str, ...]:
-        """Return the streams to read, after returning due entries, and hold the lease on them. Raises
-        ConsumerTakenError."""
+        """Return the streams to read, after returning due entries, and hold the lease. Raises ConsumerTakenError."""
         streams = self.named(checkpoint)
         self._checkpointed = checkpoint.streams
         if self.by_pattern:
@@ -279,8 +277,7 @@ class StreamSet:
     # -- the pattern ---------------------------------------------------------------------------------------------
 
     def match(self, client: GroupClient, checkpoint: Offset | None = None) -> list[str]:
-        """Read the streams that match the pattern now. Return those that do not have the group. checkpoint: None if
-        unknown yet."""
+        """Read the streams that match the pattern now. Return those that do not have the group."""
         self._checkpointed = self._checkpointed if checkpoint is None else checkpoint.streams
         if not self._ends_now:
             matching = self._fetch_matching(client)
@@ -290,8 +287,7 @@ class StreamSet:
         return streams_without_group(client, self.names)
 
     def has_changed(self, client: GroupClient) -> bool:
-        """Whether a pattern matches other streams than those that are read; asked at intervals. Raises
-        ConsumerTakenError."""
+        """Whether a pattern matches other streams than those that are read. Raises ConsumerTakenError."""
         self.hold(client, ())
         if not self.is_match_due():
             return False
@@ -307,8 +303,7 @@ class StreamSet:
         return self.by_pattern and not self._ends_now and self._now() - self._matched_at >= interval
 
     def _fetch_matching(self, client: GroupClient) -> list[str]:
-        """Return the streams that match the pattern and have entries, or the group: entries of an empty stream may
-        wait."""
+        """Return the streams that match the pattern and have entries, or the group: some may wait for a retry."""
         own = own_dead_letter_streams(self._options.dead_letter_stream)
         names = self._options.without_excluded(matching_streams(client.server, self._options.pattern, own))
         found = bounded(names, lambda names: self._used(client, names), self._limits.pattern_streams)
@@ -322,8 +317,7 @@ class StreamSet:
         return sorted({*inputs, *filterfalse(without.__contains__, empty)})
 
     def _used(self, client: GroupClient, names: Sequence[str]) -> Collection[str]:
-        """Return the streams that the query reads: of this run and of the checkpoint, else those with the group.
-        Streams of a stranger do not take their places."""
+        """Return the streams that the query reads. Streams of a stranger do not take their places."""
         known = {*self.names, *self._checkpointed}
         return known or {*names}.difference(streams_without_group(client, names))
 

@@ -140,8 +140,7 @@ class MicroBatchStream:
         self._steps.ask(partial(self._streams.hold, streams=()))
 
     def next(self, begin: Offset, limit: int | None) -> Offset | None:
-        """Reserve the next batch and return its end; None: there is nothing to read. What ends at `begin` is
-        acknowledged."""
+        """Reserve the next batch and return its end; None: there is none. What ends at `begin` is acknowledged."""
         self._check_owner(begin)
         self._server.renew_login()
         if self._role.is_due():
@@ -250,8 +249,7 @@ class MicroBatchStream:
         return None, replace(run, admission=replace(run.admission, until=until))
 
     def _check_owner(self, offset: Offset) -> None:
-        """Raise OffsetError for an offset of another owner: the query must not read or acknowledge their pending
-        entries."""
+        """Raise OffsetError for an offset of another owner: the query must not touch their pending entries."""
         if (offset.group, offset.consumer) != (self.member.group, self.member.consumer):
             raise OffsetError(
                 f"the checkpoint belongs to consumer {offset.consumer!r} of group {offset.group!r}, and the query is "

@@ -196,8 +196,7 @@ class Planning:
         return replace(batch, parts=parts, noted=noted)
 
     def _require_groups(self, client: GroupClient, begin: Offset, end: Offset) -> None:
-        """Raise the error of the first missing group of a batch. It names the command that creates it where the batch
-        begins."""
+        """Raise the error of the first missing group. It names the command that creates it where the batch begins."""
         heads, states = fetch_state(client, end.streams)
         for stream, state in states.items():
             if state is None:

@@ -77,8 +77,7 @@ class RunSteps:
         return self.take(partial(_asked, question))
 
     def take_again(self, step: Step[T]) -> T:
-        """Run a step again if a stream or group vanishes under it and losses are allowed: the next attempt counts what
-        is lost with it."""
+        """Run a step again if a stream or group vanishes under it and losses are allowed: then it counts the loss."""
         for _ in range(_TRIES - 1):
             try:
                 return self.take(step)
@@ -123,8 +122,7 @@ class BackgroundWorker:
         return result
 
     def wait(self) -> None:
-        """Wait for all jobs since the last call, and for a connection. Raises their first error: StreamStateError,
-        ServerError."""
+        """Wait for all jobs, and for a connection. Raises the jobs' first error: StreamStateError, ServerError."""
         self._end_jobs()
         if self._server is None:
             self.submit(_nothing)
@@ -280,8 +278,7 @@ class Idle:
         self._since, self._until = checkpoint, self._now() + seconds + _MARGIN
 
     def batch_ran(self) -> None:
-        """Make the next calls wait only briefly: another source of the query may have more entries, and Spark asks in
-        turn."""
+        """Make the next calls wait only briefly: Spark asks one source after the other."""
         self._wait = 0.0
 
     def lasts(self, checkpoint: Offset) -> bool:

@@ -66,8 +66,8 @@ class Removing:
         self._swept: set[str] = set()  # streams of which a sweeper knows the readers
 
     def due(self, up_to: Offset, is_first: bool) -> set[str]:
-        """Return the streams to sweep now that all up to here is or will be acknowledged. is_first: nothing was swept
-        yet."""
+        """Return the streams to sweep now that all up to here is, or will be, acknowledged. is_first: nothing was
+        swept."""
         if is_first:
             self._forget()
         streams = self.due_later()
@@ -152,8 +152,8 @@ class LoggedBatch:
         return self.run.has_acknowledged(self.start) or (bool(taken_from) and all(map(self._is_known, taken_from)))
 
     def ranges(self, is_read: bool) -> list[Range]:
-        """Return the pending entries of the batch, and of the one before if that was not acknowledged. is_read: the
-        batch was."""
+        """Return the pending entries of the batch (if it was read), and of the one before if that was not
+        acknowledged."""
         start, ranges = self.start, list[Range]()
         for stream in start.at:
             if self._is_known(stream) or not self._has_group(stream):
@@ -257,8 +257,7 @@ class Acknowledging:
         return run, commit.posted + entries
 
     def in_background(self, client: GroupClient, batch: LoggedBatch) -> tuple[RunState, list[Job]]:
-        """Do the same, but return as jobs what can run beside the tasks of the next batch: XACK with the marks, and the
-        removal."""
+        """Do the same, but return as jobs what can run beside tasks: XACK with the marks, and the removal."""
         acknowledge = partial(self._role.commit, commit=self._noted_commit(client, batch))
         due, run = self._after(batch)
         removals: list[Job] = [partial(self._removing.sweep, up_to=batch.start, due=due)] if due else []
@@ -287,8 +286,7 @@ class Acknowledging:
             self._removing.sweep(client, start, self._removing.due_later())
 
     def _take_notes(self, client: GroupClient, batch: LoggedBatch) -> int:
-        """Take the notes of the tasks: dead letters, missing entries, bad values. Return how many entries were
-        acknowledged."""
+        """Take the notes of the tasks: dead letters, missing entries, bad values. Return how many were acknowledged."""
         if batch.is_acknowledged():
             return 0
         start, read = batch.start, batch.start.taken_from

@@ -63,8 +63,7 @@ class Prefetch:
         return reserved if reserved.parts else None
 
     def _is_other(self, stream: str, head: StreamState, state: GroupState) -> bool:
-        """Whether the group is not where the batch leaves it, or the stream may have lost entries that it has yet to
-        deliver."""
+        """Whether the group is not where the batch leaves it, or the stream may have lost entries above it."""
         is_moved = state.last_delivered != self.positions[stream]
         return is_moved or (lost_above(head, state.last_delivered, self.read[stream]) or 0) != 0
 
@@ -293,8 +292,7 @@ class _Choice:
 
     def _listed(self, contents: BatchContents, reserved: Reserved) -> list[Part]:
         """Return what was reserved. If others could hand entries over or move the group since the trigger looked,
-        return what the pending list has above the position, up to the group's: of a group that was set back,
-        nothing."""
+        return what the pending list has above the position, up to the group's."""
         state = self.state
         after = {
             stream: contents.new[stream].last if stream in contents.new else state.start[stream]

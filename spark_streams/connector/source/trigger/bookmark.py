@@ -219,8 +219,7 @@ class ScratchSteps(GroupSteps):
         self.was_refused |= self.is_at_the_end and position <= self.wanted.last
 
     def ranges(self) -> tuple[list[Range], Range | None]:
-        """Return the ranges whose number of entries is proven, and the range behind them (None: there is none).
-        Pure."""
+        """Return the ranges whose number of entries is proven, and the range behind them (None: there is none)."""
         wanted, ranges = self.wanted, list[Range]()
         after = wanted.after
         inside = [step for step in self.reached if step[1] <= wanted.last]
@@ -240,8 +239,7 @@ def exact_ranges(
     client: GroupClient, wanted: Sequence[Range], whole: Collection[str], step: int
 ) -> dict[str, list[Range]]:
     """Return the first `count` entries of each range as touching ranges, each with its exact number of entries. whole:
-    streams whose range has exactly as many: if entries leave the stream meanwhile, the last one may have fewer. Raises
-    GroupMissingError, StreamStateError, ServerError."""
+    streams whose range has exactly as many. Raises GroupMissingError, StreamStateError, ServerError."""
     if not wanted:
         return {}
     scratch = client.of_group(probe_group(client.group, client.consumer))

@@ -84,8 +84,7 @@ def as_left(
 def _expected(
     role: GroupRole, stream: str, start: Offset, above: Sequence[Range], run: RunState
 ) -> tuple[StreamId, int, int, int]:
-    """Return where the group must be, how many entries are pending, how many of them above the position, and how many
-    were read."""
+    """Return where the group must be, how many entries are pending, how many of them above, and how many were read."""
     at, count = start.at[stream], sum(entries.count for entries in above)
     position = above[-1].last if above else role.position(stream, start, run)
     unacknowledged = 0 if run.has_acknowledged(start) else sum(part.count for part in start.pending(stream))
@@ -242,8 +241,7 @@ class _Comparing:
         return {**others, **{stream: snapshot.mark for stream, snapshot in self.seen.items()}}
 
     def _is_forgotten(self, stream: str) -> bool:
-        """Whether the server no longer knows the last batch that the run has acknowledged: it has returned to an older
-        state."""
+        """Whether the server no longer knows the last batch that the run has acknowledged: it was restored."""
         at, mark = self.start.at[stream], self.seen[stream].mark
         is_open = self.start.is_of_this_batch(stream) and not self.run.has_acknowledged(self.start)
         return is_behind(mark, at._replace(number=at.number - is_open))

@@ -65,8 +65,8 @@ class GroupRole:
     has_pending_list: ClassVar[bool] = True  # entries of a batch are pending until it is committed: as its offsets say
 
     def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> dict[str, StreamSnapshot]:
-        """Take snapshots of streams: each in one transaction. List what is pending above the positions, up to the
-        groups'. Raises StreamStateError, ServerError."""
+        """Take snapshots of streams, each with what is pending above the position. Raises StreamStateError,
+        ServerError."""
         limits = client.limits
         snapshots = fetch_snapshots(client, streams)
         pending = [
@@ -101,8 +101,7 @@ class GroupRole:
         return pending
 
     def take(self, client: GroupClient, backlog: Backlog, wanted: Sequence[Range]) -> Reserved:
-        """Take the first `count` entries of each range, which begins at its group. Raises GroupMissingError,
-        DataLossError, ServerError."""
+        """Take the first `count` entries of each range. Raises GroupMissingError, DataLossError, ServerError."""
         step = min(client.limits.reserve_step, backlog.admission.size([entries.count for entries in wanted]))
         return reserve(client, wanted, backlog.groups, step)
 
@@ -134,8 +133,8 @@ class GroupSteps:
         return self.wanted.stream
 
     def next_step(self, size: int) -> int:
-        """Return the number of entries of the next step, at most `size`. A step never delivers more. It may seem to
-        deliver less: so the number asked for counts."""
+        """Return the number of entries of the next step. It may seem to deliver less, so the number asked for
+        counts."""
         count = min(self.remaining, size)
         self.remaining -= count
         return count

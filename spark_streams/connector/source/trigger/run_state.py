@@ -38,8 +38,7 @@ class Admission:
         return cls(options.entries_per_partition, options.min_partitions, *waits, at_once=at_once)
 
     def end_of(self, stream: str, heads: Mapping[str, StreamState]) -> StreamState:
-        """Return the end of a stream for this trigger or AvailableNow run; lower if the stream was created again
-        since."""
+        """Return the end of a stream for this trigger or run; lower if the stream was created again since."""
         now = heads[stream]
         if self.until is None:
             return now
@@ -92,8 +91,7 @@ class Backlog:
     entries: Mapping[str, int]  # per stream; streams with none are left out
 
     def wanted(self, quota: BatchQuota, turn: int) -> list[Range]:
-        """Return what the quota admits: of each stream, the first `count` entries of a range that begins at its
-        group."""
+        """Return what the quota admits: the first `count` entries of ranges that begin at the groups."""
         between = [
             Range(stream, self.groups[stream].last_delivered, self.admission.end_of(stream, self.heads).last, count)
             for stream, count in quota.divide(self.entries, turn).items()
@@ -166,8 +164,7 @@ class RunState:
         )
 
     def has_acknowledged(self, offset: Offset) -> bool:
-        """Whether the batch that ends at this offset is or is being acknowledged. The offset may lack missing
-        streams."""
+        """Whether the batch that ends at this offset, which may lack missing streams, is or is being acknowledged."""
         return self.acknowledged is not None and self.acknowledged.token == offset.token
 
     def start_of(self, checkpoint: Offset) -> Offset:

@@ -135,8 +135,7 @@ class Trigger:
         return TriggerResult(end, run, contents.parts, jobs, prefetch)
 
     def _acknowledged_if_needed(self, client: GroupClient, state: QueryState) -> QueryState:
-        """Acknowledge the batch up to `start` now if old entries may follow it or it has some, and with
-        maxDeliveries."""
+        """Acknowledge the batch up to `start` now if old entries may follow it or it has some, or with a record."""
         start = state.start
         may_wait = not (start.old or start.record or state.old or self._may_claim(state))
         if may_wait or state.is_acknowledged:
@@ -161,8 +160,7 @@ class Trigger:
     def _without_batch(
         self, client: GroupClient, state: QueryState, contents: BatchContents, token: str | None
     ) -> TriggerResult:
-        """Acknowledge `start`. token: of a batch without entries, which keeps a correction or forgets a stream; None:
-        of none."""
+        """Acknowledge `start`. token: of a batch without entries, which keeps a correction; None: of none."""
         run = contents.run
         if state.is_acknowledged:
             self.acknowledging.sweep_when_idle(client, state.start, run)
@@ -251,8 +249,7 @@ def _record_stream(start: Offset, at: Mapping[str, StreamOffset]) -> str:
 
 
 def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: GroupState, token: str) -> StreamOffset:
-    """Return where the query is in a stream after a batch. `read` is exact if the query was alone before and after
-    it."""
+    """Return where the query is in a stream after a batch. `read` is exact if it was alone before and after."""
     new = contents.new.get(stream)
     position = at.position if new is None else new.last
     read = None if at.read is None or group.others else at.read + (0 if new is None else new.count)
