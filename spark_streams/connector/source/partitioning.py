@@ -73,7 +73,9 @@ class Task:
 
     def __reduce__(self) -> tuple[Callable[[list[_Plain]], Task], tuple[list[_Plain]]]:
         """Plain tuples are pickled in a third of the time: the driver pickles a batch before its first task starts."""
-        return _task_of, ([_plain(part.range, part.by) for part in self.parts],)
+        ranges = [(part.range, part.by) for part in self.parts]
+        plain = [(r.stream, tuple(r.after), tuple(r.last), r.count, r.until, by) for r, by in ranges]
+        return _task_of, (plain,)
 
     @property
     def ranges(self) -> list[Range]:
@@ -82,10 +84,6 @@ class Task:
     @property
     def count(self) -> int:
         return sum(part.count for part in self.parts)
-
-
-def _plain(entries: Range, by: By) -> _Plain:
-    return entries.stream, tuple(entries.after), tuple(entries.last), entries.count, entries.until, by
 
 
 def _task_of(parts: list[_Plain]) -> Task:

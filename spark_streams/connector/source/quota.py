@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_streams.base.ids import StreamId
@@ -59,11 +59,9 @@ def _above(stream: str, position: StreamId, count: int) -> _Command:
 
 def _sizes(server: Server, commands: Mapping[str, _Command]) -> dict[str, list[int]]:
     replies = server.execute_each(list(commands.values()))
-    return {stream: [_bytes_of(fields) for _, fields in reply] for stream, reply in zip(commands, replies, strict=True)}
-
-
-def _bytes_of(fields: Iterable[bytes]) -> int:
-    return sum(len(word) for word in fields)
+    return {
+        stream: [sum(map(len, fields)) for _, fields in reply] for stream, reply in zip(commands, replies, strict=True)
+    }
 
 
 @dataclass(frozen=True)

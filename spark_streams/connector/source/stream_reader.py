@@ -12,7 +12,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -50,9 +51,6 @@ from spark_streams.connector.spark.data_source import (
 from spark_streams.connector.spark.worker import SameVersion, micro_batch, set_up_source_process
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.session import Session
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _log = logging.getLogger("spark_streams.source")
 
@@ -166,9 +164,8 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             self._sharded_options = self._options
             if self._options.streams is not None:
                 with self._lookup_session(is_known) as session:
-                    self._sharded_options = session.run(
-                        lambda server: with_shards(server, self._options, self._options.shards)
-                    )
+                    looking = partial(with_shards, options=self._options, count=self._options.shards)
+                    self._sharded_options = session.run(looking)
             self._batches = MicroBatchStream(
                 self._sharded_options, self._now, limits=self._limits, first_at_once=self._first_at_once
             )
@@ -191,7 +188,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         first = self._ready_batches().first().to_json()
         if self._sharded_options.streams is not None:
             with self._lookup_session(is_known=True) as session:
-                session.run(lambda server: require_not_in_shards_since(server, self._sharded_options))
+                session.run(partial(require_not_in_shards_since, sharded_options=self._sharded_options))
         return first
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -224,11 +221,10 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             )
         begin = self._offset(start)
         end = self._ready_batches(begin).next(begin, max_entries)
-        return start if end is None else self._to_spark(end)
-
-    def _to_spark(self, offset: Offset) -> dict[str, object]:
-        json = offset.to_json()
-        self._cache(json, offset)
+        if end is None:
+            return start
+        json = end.to_json()
+        self._cache(json, end)
         return json
 
     def _offset(self, json: dict[str, object]) -> Offset:
@@ -314,14 +310,14 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             Session(self._options.address, f"notes of group {member.group!r}", is_known=True) as notes,
         ):
             if self._options.streams_pattern is not None:
-                session.run(lambda server: report_pattern(server, self._options, self._batch()))
+                session.run(partial(report_pattern, options=self._options, batch=self._batch()))
             if batch.attempt_key is not None:
                 key = batch.attempt_key
                 session.run(lambda server: note_attempt(server, key, batch.token, *_names_of(self._batch())))
             if batch.narrowed:
-                session.run(lambda server: report_batch_kind(server, NARROWED, self._batch()))
+                session.run(partial(report_batch_kind, kind=NARROWED, batch=self._batch()))
             if batch.lossy:
-                session.run(lambda server: report_batch_kind(server, LOSSY, self._batch()))
+                session.run(partial(report_batch_kind, kind=LOSSY, batch=self._batch()))
             reports = _TaskReports(notes, self._options, partition, self._batch, self._limits)
             callbacks = TaskCallbacks(reports.lost, reports.unreadable, reports.columns, batch.noted, reports.good)
             fails = self._options.fail_on_data_loss
@@ -342,7 +338,7 @@ class _TaskReports:
         """Entries of a range are missing."""
         batch = self.partition.batch
         self.notes.run(lambda server: write_missing(server, self._member, batch.token, batch.run, entries, count))
-        self.notes.run(lambda server: report_batch_kind(server, LOSSY, self.batch()))
+        self.notes.run(partial(report_batch_kind, kind=LOSSY, batch=self.batch()))
 
     def unreadable(self, streams: str | pa.Array, dead: Dead) -> None:
         """Rows of a page do not fit the schema."""

@@ -197,8 +197,8 @@ TRIGGER = (
     Mutant(
         "short-look-sees-no-loss",
         "connector/source/trigger/observe.py",
-        "return (lost_above(head, reached, read + above) or 0) == 0",
-        "return True",
+        "if lost_above(heads[stream], reached, (at.read or 0) + above):",
+        "if False:",
         "The short look does not notice entries that were trimmed.",
     ),
     Mutant(

@@ -296,7 +296,9 @@ class Acknowledging:
         streams = start.streams if takes_all else read[:1]
         numbers = {stream: start.at[stream].number for stream in read} if start.notes else {}
         noted, lost = noted_streams(client.server, client.member, streams, numbers)
-        self._losses.report(*_missing_entries(start, missing), *(_lost_notes(start, stream) for stream in lost))
+        # At least one entry, for the key.
+        lost_notes = [Finding(Kind.NOTES_LOST, s, above=start[s], lost=1, is_exact=False) for s in lost]
+        self._losses.report(*_missing_entries(start, missing), *lost_notes)
         delete_missing(client.server, client.member, missing)
         notes = collect(
             client.server,
@@ -327,8 +329,3 @@ def _missing_entries(start: Offset, missing: Mapping[str, int]) -> Iterator[Find
             above = min((part.after for part in start.ranges(stream)), default=MIN_ID)
             lost = Finding(Kind.ENTRIES_LOST, stream, above=above, position=start[stream], lost=count)
             yield replace(lost, detail="of a batch", is_harmless=True)
-
-
-def _lost_notes(start: Offset, stream: str) -> Finding:
-    """Return what is lost with the notes on a stream: at least one entry, for the key."""
-    return Finding(Kind.NOTES_LOST, stream, above=start[stream], lost=1, is_exact=False)

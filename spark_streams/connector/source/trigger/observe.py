@@ -46,7 +46,7 @@ from spark_streams.connector.source.group.snapshot import (
 )
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient
-from spark_streams.connector.source.offset import Offset, Range, StreamOffset
+from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.source.partitioning import by_stream
 from spark_streams.connector.source.trigger.acknowledge import Acknowledging, LoggedBatch, Marks
 from spark_streams.connector.source.trigger.bookmark import destroy_scratch_groups
@@ -65,44 +65,36 @@ def as_left(
     if any(start.at[stream].read is None for stream in streams):
         return None  # others read from the group
     heads, groups = fetch_state(client, streams, run.heads, if_alone=True)
-    above = {} if run.prefetched is None else by_stream(part.range for part in run.prefetched.parts)
+    reserved = {} if run.prefetched is None else by_stream(part.range for part in run.prefetched.parts)
     states: dict[str, GroupState] = {}
     for stream, group in groups.items():
-        ahead = above.get(stream, [])
-        if ahead and ahead[-1].last <= start[stream]:  # the group was set back before it has delivered these
+        at, ahead = start.at[stream], reserved.get(stream, [])
+        if ahead and ahead[-1].last <= at.position:  # the group was set back before it has delivered these
             return None
-        expected = _expected(role, stream, start, ahead, run)
-        if group is None or not _is_quiet(start.at[stream], heads[stream], group, *expected):
+        position = ahead[-1].last if ahead else role.position(stream, start, run)
+        unacknowledged = () if run.has_acknowledged(start) else start.pending(stream)
+        pending = sum(part.count for part in (*unacknowledged, *ahead))
+        if group is None or not _is_quiet(at, heads[stream], group, position, pending):
             return None
-        states[stream] = role.at_query(start.at[stream], group)
+        above = sum(entries.count for entries in ahead)
+        reached = position if above else at.position
+        if lost_above(heads[stream], reached, (at.read or 0) + above):
+            return None
+        states[stream] = role.at_query(at, group)
     run = replace(run, positions=positions_of(groups))
     return QueryState(
-        start, heads, states, run.has_acknowledged(start), above=above, left=start.left - states.keys(), run=run
+        start, heads, states, run.has_acknowledged(start), above=reserved, left=start.left - states.keys(), run=run
     )
 
 
-def _expected(
-    role: GroupRole, stream: str, start: Offset, above: Sequence[Range], run: RunState
-) -> tuple[StreamId, int, int, int]:
-    """Return where the group must be, how many entries are pending, how many of them above, and how many were read."""
-    at, count = start.at[stream], sum(entries.count for entries in above)
-    position = above[-1].last if above else role.position(stream, start, run)
-    unacknowledged = 0 if run.has_acknowledged(start) else sum(part.count for part in start.pending(stream))
-    return position, unacknowledged + count, count, at.read or 0
-
-
-def _is_quiet(
-    at: StreamOffset, head: StreamState, group: GroupState, position: StreamId, ours: int, above: int, read: int
-) -> bool:
-    """Whether a group is as the run has left it, and nothing of its stream is lost."""
+def _is_quiet(at: StreamOffset, head: StreamState, group: GroupState, position: StreamId, ours: int) -> bool:
+    """Whether a group is where the run has left it, with as many pending entries, and its stream goes on."""
     if not group.is_alone or group.ours != ours or group.last_delivered != position or not head.exists:
         return False
     if head.added is None or head.added < at.added or head.last < at.position:
         return False
-    if at.number == 0 and head.added > at.added:  # some may be below the position at which the query begins
-        return False
-    reached = at.position if not above else position
-    return (lost_above(head, reached, read + above) or 0) == 0
+    # If the query begins there, some may be below.
+    return at.number > 0 or head.added <= at.added
 
 
 _ROUNDS = 40  # of one comparison: each finding needs up to three

@@ -61,7 +61,7 @@ knows nothing any more, and acknowledges that batch before it chooses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from spark_streams.base.ids import StreamId
@@ -221,6 +221,7 @@ def end_of_batch(
         *contents.run.poison.streams,
         *(stream for stream, position in at.items() if position.read is None),
     }
+    record = start.record if start.record in at else first_stream(at)  # the same stream as long as it is read
     return Offset(
         start.group,
         start.consumer,
@@ -232,7 +233,7 @@ def end_of_batch(
         token=token,
         has_pending_list=role.has_pending_list,
         notes=bool(contents) and options.mode == "DEADLETTER",
-        record=_record_stream(start, at) if options.max_deliveries is not None or contents.run.poison.streams else "",
+        record=record if options.max_deliveries is not None or contents.run.poison.streams else "",
     )
 
 
@@ -241,11 +242,6 @@ def _known_of(stream: str, state: QueryState, contents: BatchContents) -> int:
     unacknowledged = () if state.is_acknowledged else state.start.pending(stream)
     new = contents.new.get(stream)
     return sum(part.count for part in unacknowledged) + state.old.get(stream, 0) + (0 if new is None else new.count)
-
-
-def _record_stream(start: Offset, at: Mapping[str, StreamOffset]) -> str:
-    """Return the stream beside which the record of failed batches is: the same one as long as it is read."""
-    return start.record if start.record in at else first_stream(at)
 
 
 def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: GroupState, token: str) -> StreamOffset:
