@@ -25,7 +25,7 @@ from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.source.archive.borders import history_tasks, plan_with_archive
 from spark_streams.connector.source.archive.files import ArchiveTable
 from spark_streams.connector.source.archive.rows import NO_GROUP, SeenIds, rows_beside, rows_of
-from spark_streams.connector.source.batch.infer_schema import InferredColumn, infer, sample
+from spark_streams.connector.source.batch.infer_schema import infer, sample
 from spark_streams.connector.source.batch.plan import Narrowing, narrowing_of, plan_tasks
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.partitioning import Task
@@ -64,12 +64,9 @@ def infer_schema(options: BatchSourceOptions) -> StructType:
             f"inferSchema found entries at {options.address}, but no field that can be a column. Pass a schema, such "
             "as _fields MAP<STRING, STRING>"
         )
-    return StructType([_struct_field(column) for column in columns])
-
-
-def _struct_field(column: InferredColumn) -> StructField:
-    comment = column.comment
-    return StructField(column.name, _TYPES[column.kind], metadata=None if comment is None else {"comment": comment})
+    comments = [None if column.comment is None else {"comment": column.comment} for column in columns]
+    fields = zip(columns, comments, strict=True)
+    return StructType([StructField(column.name, _TYPES[column.kind], metadata=comment) for column, comment in fields])
 
 
 @functools.lru_cache(maxsize=8)
@@ -98,11 +95,9 @@ class TaskPartition(InputPartition):
 
 
 class BatchReader(SameVersion, DataSourceReader):
-    """format("rstream") for spark.read. Raises SchemaError for a column that needs a consumer group.
+    """format("rstream") for spark.read. Raises SchemaError for a column that needs a consumer group."""
 
-    form: Arrow schema of the rows, None: that of the columns. Sail takes no other time zone, and no other field names.
-    """
-
+    # Arrow schema of the rows, None: that of the columns. Sail takes no other time zone, and no other field names
     form: pa.Schema | None = None
 
     def __init__(self, options: BatchSourceOptions, columns: Columns, limits: Limits = LIMITS) -> None:

@@ -277,11 +277,6 @@ class Offset:
         return self.ranges(stream) if self.has_pending_list else ()
 
     @property
-    def delivered(self) -> Mapping[str, Range]:
-        """Entries of the batch above the previous position, if they are pending until they are acknowledged."""
-        return self.new if self.has_pending_list else {}
-
-    @property
     def all_ranges(self) -> list[Range]:
         """The entries that the batch that ends here has."""
         return [part for stream in self.taken_from for part in self.ranges(stream)]
@@ -323,11 +318,6 @@ def _without(values: Mapping[str, _T], removed: Collection[str]) -> Mapping[str,
 
 def _ranges(texts: Mapping[str, Json]) -> dict[str, Range]:
     return {stream: Range.parse(stream, text) for stream, text in texts.items()}
-
-
-def position_in(text: str) -> str:
-    """Return the position in the text of a StreamOffset."""
-    return text.partition(" ")[0]
 
 
 def _shown(value: object) -> str:

@@ -18,13 +18,12 @@ PENDING: Literal["pending"] = "pending"
 
 @dataclass(frozen=True)
 class Part:
-    """Entries of a range that a task reads.
-
-    by: how they are found. ALL: all entries that the stream has in the range; the group has delivered them to nobody
-    else. PENDING: those that are pending for the query's consumer, because others may have some of the range. Bytes:
-    those with these IDs, as packed arguments without separators, as in `PendingPage.ids`."""
+    """Entries of a range that a task reads."""
 
     range: Range
+    # How they are found. ALL: all that the stream has in the range; the group has delivered them to nobody else.
+    # PENDING: those that are pending for the query's consumer, because others may have some of the range.
+    # Bytes: those with these IDs, as packed arguments without separators (`PendingPage.ids`)
     by: By
 
     @property
@@ -160,8 +159,7 @@ def _together(one: Part, above: Part) -> Part | None:
 
 def share(limit: int, backlog: Mapping[str, int], turn: int = 0) -> dict[str, int]:
     """Divide `limit` entries between streams. No stream gets more than its backlog. Small backlogs are taken
-    completely, and the rest is divided equally. If there are more streams than entries, streams take turns (turn:
-    counts triggers)."""
+    completely, and the rest is divided equally. If there are more streams than entries, they take turns."""
     names = sorted(stream for stream, waiting in backlog.items() if waiting > 0)
     if limit < len(names):
         return {names[(turn * limit + number) % len(names)]: 1 for number in range(limit)}

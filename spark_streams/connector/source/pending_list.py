@@ -37,8 +37,8 @@ def pending_ranges(
 ) -> list[Range]:
     """Return the entries of these ranges that are pending for the query's consumer, in order, as ranges of up to `size`
     entries. The stream may hold other entries between them. at_most: by stream, how many of each range; asks_again:
-    `until` of the ranges is the time of a snapshot, and no time of a delivery: ask until it is over. Raises
-    GroupMissingError, ServerError."""
+    `until` is the time of a snapshot, not of a delivery: ask until it is over. Raises GroupMissingError,
+    ServerError."""
     pages = _pages(client, ranges, size, at_most, asks_again)
     found = [(index, entries) for index, entries, _ in pages]
     return [entries for _, entries in sorted(found, key=itemgetter(0))]

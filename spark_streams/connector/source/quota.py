@@ -187,8 +187,7 @@ class BatchPace:
         return replace(self, timed=(*warm, ended)[-_WINDOW:], running=None)
 
     def limited(self, before: int, most: int | None) -> BatchPace:
-        """Return the pace with the next limit. before: entries of the checkpoint's batch; most:
-        maxEntriesPerTrigger."""
+        """Return the pace with the next limit. before: entries of the checkpoint's batch; most: the option."""
         by_time = self._by_rate() if self.timed else min(FIRST, before or FIRST)
         limit = max(MINIMUM, by_time)
         return replace(self, limit=limit if most is None else min(limit, most))

@@ -194,8 +194,7 @@ def restart_groups(client: GroupClient, positions: Mapping[str, StreamId]) -> No
 
 
 def unused_start(client: GroupClient, positions: Mapping[str, StreamId], starting: PerStream[str]) -> str | None:
-    """Return what to log if entries are between where groups stand (positions) and `starting`
-    (onNewCheckpoint=resume)."""
+    """Return what to log if entries are between the groups (positions) and `starting` (onNewCheckpoint=resume)."""
     covered = [stream for stream in positions if starting.covers(stream)]
     starts = {
         stream: _starting_position(starting, stream, head)
@@ -366,7 +365,7 @@ class Opening:
             stream: GroupChange.at_begin(start, makes_stream=self._expected.was_absent(stream))
             for stream, start in starts.items()
         }
-        vanished = try_to_change(client, changes).missing
+        _, vanished = try_to_change(client, changes)
         created = {*starts} - vanished
         if vanished and self._streams.by_pattern:
             self._streams.leave(vanished)

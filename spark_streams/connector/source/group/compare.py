@@ -187,8 +187,7 @@ class _Comparison:
 
 
 def read_in_shared_group(at: StreamOffset, snapshot: StreamSnapshot) -> int | None:
-    """Return how many entries were ever added up to the group's position: if nobody has read since, by our own
-    count."""
+    """Return how many entries were ever added up to the group: if nobody has read since, by our own count."""
     group = snapshot.group
     assert group is not None
     if at.read is not None and group.last_delivered == at.position:
@@ -284,8 +283,7 @@ def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> boo
 
 
 def at_end(at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
-    """Return the same with numbers that the server knows now: entries read at the end of the stream, and its
-    counter."""
+    """Return the same with numbers that the server knows now: at the end of the stream, and its own counter."""
     head, group = snapshot.head, snapshot.group
     if group is None or head.added is None or is_ahead(at, head):
         return at

@@ -246,14 +246,14 @@ RECOVERY_ACTIONS: Mapping[Kind, RecoveryAction] = {row.kind: row for row in ROWS
 
 @dataclass
 class DataLoss:
-    """Losses of one run. allowed: failOnDataLoss=false; counts: lost entries, per stream, which the progress shows.
+    """Losses of one run.
 
     If a connection breaks, a step of the run is tried again, and may find the same again. What a step has lost of a
     stream is the most that one attempt has reported. Within an attempt, reports add up."""
 
-    allowed: bool
-    place: MessageContext
-    counts: Counter[str] = field(default_factory=Counter)
+    allowed: bool  # failOnDataLoss=false
+    place: MessageContext  # for errors
+    counts: Counter[str] = field(default_factory=Counter)  # lost entries, per stream, which the progress shows
     _of_step: Counter[str] = field(default_factory=Counter)  # lost entries that the present step has counted
     _of_attempt: Counter[str] = field(default_factory=Counter)  # those that its present attempt has reported
     _logged: set[tuple[Kind, str, StreamId, str]] = field(default_factory=set)  # findings of the step without a number

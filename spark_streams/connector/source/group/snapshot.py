@@ -140,8 +140,7 @@ def fetch_state(
 ) -> tuple[dict[str, StreamState], dict[str, GroupState | None]]:
     """Return each stream and its group; None: the group does not exist. cached_heads: of an earlier call. XINFO STREAM
     also returns the first and the last entry, however large, so only streams whose counts have changed are fetched
-    again. if_alone: the query was alone in the groups; return None also if it is not any more. Raises
-    WrongKeyTypeError, ServerReplyError."""
+    again. if_alone: the query was alone in the groups; return None also if it is not any more."""
     cached_heads = cached_heads or {}
     commands: list[tuple[str, ...]] = []
     for stream in streams:
@@ -303,16 +302,9 @@ class GroupChange:
         return commands
 
 
-@dataclass(frozen=True)
-class ChangedGroups:
-    """Streams whose group existed (other commands were carried out), and streams that do not exist."""
-
-    existing: frozenset[str]
-    missing: frozenset[str]
-
-
-def try_to_change(client: GroupClient, changes: Mapping[str, GroupChange]) -> ChangedGroups:
-    """Change the group on each stream, in one round trip. Raises GroupMissingError, WrongKeyTypeError, ServerError."""
+def try_to_change(client: GroupClient, changes: Mapping[str, GroupChange]) -> tuple[set[str], set[str]]:
+    """Change the group on each stream, in one round trip. Return the streams whose group existed (all but XGROUP CREATE
+    was carried out), and streams that do not exist. Raises GroupMissingError, WrongKeyTypeError, ServerError."""
     commands = {stream: own for stream, change in changes.items() if (own := change.commands(client.member, stream))}
     existing, absent = set[str](), set[str]()
     for stream, replies in _transactions(client, commands).items():
@@ -322,16 +314,16 @@ def try_to_change(client: GroupClient, changes: Mapping[str, GroupChange]) -> Ch
                 break
             if is_busy_group(client.server.answer(command[:4], reply, is_busy_group)):
                 existing.add(stream)
-    return ChangedGroups(frozenset(existing), frozenset(absent))
+    return existing, absent
 
 
-def change_groups(client: GroupClient, changes: Mapping[str, GroupChange]) -> frozenset[str]:
+def change_groups(client: GroupClient, changes: Mapping[str, GroupChange]) -> set[str]:
     """Do the same. Return the streams whose group existed. Raises DataLossError if a stream no longer exists."""
-    changed = try_to_change(client, changes)
+    existing, absent = try_to_change(client, changes)
     for stream in changes:
-        if stream in changed.missing:
+        if stream in absent:
             raise missing(client, stream, stream_too=True)
-    return changed.existing
+    return existing
 
 
 def _transactions(client: GroupClient, changes: Mapping[str, Sequence[Command]]) -> dict[str, list[Reply]]:

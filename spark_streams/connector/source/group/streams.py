@@ -119,8 +119,7 @@ class ExpectedStreams:
         return stream in self._absent
 
     def report_silent(self, server: Server, unknown: Sequence[str]) -> None:
-        """Report streams without entries, at the first trigger. unknown: to the checkpoint. Raises
-        StreamMissingError."""
+        """Report streams without entries that are unknown to the checkpoint, at the first trigger."""
         if self._is_reported:
             return
         reasons = {}

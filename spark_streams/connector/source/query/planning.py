@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from spark_streams.base.ids import MIN_ID
 from spark_streams.connector.errors import DataLossError, GroupMissingError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import Mark
@@ -19,7 +20,7 @@ from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kin
 from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_snapshots, fetch_state, missing
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient
-from spark_streams.connector.source.offset import Offset, Range
+from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.partitioning import ALL, Part, Plan, Task, divide_into_tasks, pending_parts
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.pending.poison_record import CachedPoisonState
@@ -34,12 +35,11 @@ _OTHER_BATCH = {Kind.STREAM_MISSING, Kind.STREAM_REPLACED, Kind.CHECKPOINT_OLDER
 
 @dataclass(frozen=True)
 class ReplayedBatch:
-    """A batch that an earlier run has made. is_strict: an error is raised for what is lost (failOnDataLoss); size:
-    entries a task, for a batch of so many."""
+    """A batch that an earlier run has made."""
 
     client: GroupClient
-    is_strict: bool
-    size: Callable[[Sequence[int]], int]
+    is_strict: bool  # an error is raised for what is lost (failOnDataLoss)
+    size: Callable[[Sequence[int]], int]  # entries a task, for a batch of so many
 
     def read(self, begin: Offset, end: Offset, is_cut: bool) -> tuple[list[Part], list[Finding]]:
         """Return what tasks read of the batch, old entries first, and what is lost. If the server does not have the
@@ -205,16 +205,13 @@ class Planning:
 
 def begun_with(begin: Offset, end: Offset) -> list[str]:
     """Return the streams whose account Spark has logged with this batch for the first time, or with a correction."""
-    taken_from = {*end.taken_from}
+    taken_from, unknown = {*end.taken_from}, StreamOffset(MIN_ID)
     return [
         stream
         for stream, at in end.at.items()
-        if (at.number == 1 and stream in taken_from) or (at.number == 0 and _read_of(begin, stream) != at.read)
+        if (at.number == 1 and stream in taken_from)
+        or (at.number == 0 and begin.at.get(stream, unknown).read != at.read)
     ]
-
-
-def _read_of(offset: Offset, stream: str) -> int | None:
-    return offset.at[stream].read if stream in offset.at else None
 
 
 def begin_batches(client: GroupClient, end: Offset, first: Sequence[str]) -> None:

@@ -95,9 +95,8 @@ class BackgroundWorker:
     """Runs jobs in order, in a thread and over a connection of its own. Jobs rely on what the driver has seen after the
     last `wait`. A server that answers over a newer connection may be in an older state, and its commit mark would then
     hide what it has forgotten. So `wait` makes the connection, before the driver looks. If it breaks, the jobs that
-    were submitted before the next `wait` fail with it.
-
-    A job may be interrupted at any point, also by SIGKILL. One thread may use the worker."""
+    were submitted before the next `wait` fail with it. A job may be interrupted at any point. One thread may use the
+    worker."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -226,7 +225,7 @@ def _nothing(_server: Server) -> None:
 
 
 def _beside(job: Job, client: GroupClient, server: Server) -> object:
-    return job(client.over(server))
+    return job(replace(client, server=server))
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ SETID) has not read what it has passed. So any stream may be swept at any time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
@@ -66,8 +66,7 @@ class Removing:
         self._swept: set[str] = set()  # streams of which a sweeper knows the readers
 
     def due(self, up_to: Offset, is_first: bool) -> set[str]:
-        """Return the streams to sweep now that all up to here is, or will be, acknowledged. is_first: nothing was
-        swept."""
+        """Return the streams to sweep now that all up to here is acknowledged. is_first: nothing was swept yet."""
         if is_first:
             self._forget()
         streams = self.due_later()
@@ -152,7 +151,7 @@ class LoggedBatch:
         return self.run.has_acknowledged(self.start) or (bool(taken_from) and all(map(self._is_known, taken_from)))
 
     def ranges(self, is_read: bool) -> list[Range]:
-        """Return the pending entries of the batch (if it was read), and of the one before if that was not
+        """Return the pending entries of the batch (if it was read), and of the one before if they are not
         acknowledged."""
         start, ranges = self.start, list[Range]()
         for stream in start.at:
@@ -312,14 +311,12 @@ class Acknowledging:
         self._counters.entries(DEAD).update(notes.dead_letters)
         self._counters.entries(RETRIED).update(notes.retried)
         if notes.columns:
-            self._take_columns(notes.columns, start)
+            report = ColumnReport.of_batch(notes.columns)
+            for column, values in report.bad.items():
+                bad = {(stream, column): count for stream, count in values.counts.items()}
+                self._counters.values(BAD).update(bad)
+            self._column_warnings.warn(report, start.held, "of this batch")
         return notes.dead_letters.total() + notes.retried.total()
-
-    def _take_columns(self, reports: Sequence[ColumnReport], start: Offset) -> None:
-        report = ColumnReport.of_batch(reports)
-        for column, values in report.bad.items():
-            self._counters.values(BAD).update({(stream, column): count for stream, count in values.counts.items()})
-        self._column_warnings.warn(report, start.held, "of this batch")
 
 
 def _missing_entries(start: Offset, missing: Mapping[str, int]) -> Iterator[Finding]:

@@ -14,8 +14,7 @@ did not end if the group has moved on since, to an entry that existed when the t
 entry proves all steps before it. Entries of a step without proof are counted with XRANGE.
 
 A step that has not moved the scratch group is the end of the stream, or the server has refused it: nobody reads its
-reply. So one more entry is then asked for, with its reply: that is the error, or an entry up to `last`, and the trigger
-takes another snapshot.
+reply. So one more entry is then asked for, with its reply.
 
 The scratch group is destroyed before the trigger ends. If the run is killed in between, the next run finds it with its
 first snapshot. Until then it is at or above the query's own group, so it holds no entry that the query has read.
@@ -242,7 +241,7 @@ def exact_ranges(
     streams whose range has exactly as many. Raises GroupMissingError, StreamStateError, ServerError."""
     if not wanted:
         return {}
-    scratch = client.of_group(probe_group(client.group, client.consumer))
+    scratch = replace(client, member=Membership(probe_group(client.group, client.consumer), client.consumer))
     begins = {entries.stream: Start(entries.after) for entries in wanted}
     # There is none yet: the first snapshot of a run has destroyed that of a run that was killed.
     change_groups(scratch, {stream: GroupChange(create=start) for stream, start in begins.items()})

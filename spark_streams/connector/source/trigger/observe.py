@@ -413,7 +413,7 @@ def _recounted(server: Server, stream: str, at: StreamOffset, snapshot: StreamSn
     return at if read is None else at._replace(missed=read - group.entries_read)
 
 
-def carry_out(client: GroupClient, repairs: Mapping[str, Repair], marks: Mapping[str, Mark | None]) -> frozenset[str]:
+def carry_out(client: GroupClient, repairs: Mapping[str, Repair], marks: Mapping[str, Mark | None]) -> set[str]:
     """Create and set groups, with their marks. Return the streams whose missing group was there again (the server was
     restored): group and mark are as before. marks: the present ones. Raises DataLossError if a stream is gone."""
     there = change_groups(client, {stream: repair.change for stream, repair in repairs.items()})

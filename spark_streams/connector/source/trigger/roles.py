@@ -65,8 +65,7 @@ class GroupRole:
     has_pending_list: ClassVar[bool] = True  # entries of a batch are pending until it is committed: as its offsets say
 
     def snapshots(self, client: GroupClient, start: Offset, streams: Sequence[str]) -> dict[str, StreamSnapshot]:
-        """Take snapshots of streams, each with what is pending above the position. Raises StreamStateError,
-        ServerError."""
+        """Take snapshots of streams, with what is pending above the positions. Raises StreamStateError, ServerError."""
         limits = client.limits
         snapshots = fetch_snapshots(client, streams)
         pending = [
@@ -118,14 +117,13 @@ class GroupRole:
 
 @dataclass
 class GroupSteps:
-    """The steps of a group through one stream. wanted: the first `count` entries of a range that begins at the group;
-    position: where the group is; remaining: how many entries it may still be asked for; is_finished: for no more."""
+    """The steps of a group through one stream."""
 
-    wanted: Range
+    wanted: Range  # the first `count` entries of a range that begins at the group
 
     def __post_init__(self) -> None:
-        self.position = self.wanted.after
-        self.remaining = self.wanted.count
+        self.position = self.wanted.after  # of the group
+        self.remaining = self.wanted.count  # entries that it may still be asked for
         self.is_finished = False
 
     @property
@@ -133,8 +131,7 @@ class GroupSteps:
         return self.wanted.stream
 
     def next_step(self, size: int) -> int:
-        """Return the number of entries of the next step. It may seem to deliver less, so the number asked for
-        counts."""
+        """Return the number of entries of the next step. It may seem to deliver less: the number asked for counts."""
         count = min(self.remaining, size)
         self.remaining -= count
         return count
@@ -223,11 +220,9 @@ def reserve(
 def _taken(
     member: Membership, sent: Iterator[tuple[_Reserving, int, Connection]], times: dict[str, int]
 ) -> list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]]:
-    """Take the replies of a round. Return the stream of each step with the group after it, if the query is alone in the
-    group; with the replies to XINFO GROUPS and XINFO CONSUMERS, if it was not; with neither, if it no longer is.
-
-    Replies are parsed as they arrive. All are read before a missing group is reported. times: gets the server's time
-    after the last step of each stream. Raises ServerError."""
+    """Take the replies of a round, as they arrive. Return the stream of each step with the group after it, if the query
+    is alone in the group; with the replies to XINFO GROUPS and XINFO CONSUMERS, if it was not; with neither, if it no
+    longer is. times: gets the server's time after the last step of each stream. Raises ServerError."""
     taken: list[tuple[_Reserving, GroupState | None, tuple[Reply, Reply] | None]] = []
     for walk, _, connection in sent:
         groups = connection.next_answer(("XINFO", "GROUPS", walk.stream), is_no_such_key)
@@ -242,15 +237,14 @@ def _taken(
 
 @dataclass
 class _Reserving(GroupSteps):
-    """Those that deliver. before: the group where the next range begins; now: the group as last seen; parts: what was
-    delivered."""
+    """Those that deliver."""
 
-    before: GroupState
+    before: GroupState  # where the next range begins
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.now = self.before
-        self.parts: list[Part] = []
+        self.now = self.before  # as last seen
+        self.parts: list[Part] = []  # what was delivered
 
     def delivered(self, part: Part, after: GroupState) -> None:
         """Take what a step has delivered, and the group after it. If others claimed as many entries from us meanwhile,
@@ -288,8 +282,7 @@ def _step(member: Membership, walk: _Reserving, count: int) -> bytes:
 
 def _read_one_with_reply(client: GroupClient, stream: str, before: GroupState) -> tuple[Part, GroupState, int]:
     """Read one entry with its reply, to get the error: nothing was delivered, although the group is not at the end.
-    Without an error, the entries were deleted, or others read them. Return the server's time, too. Raises
-    ServerReplyError."""
+    Without an error, the entries were deleted, or others read them. Return the server's time, too."""
     client.server.execute(*xreadgroup(client.member, stream, 1))
     now = milliseconds(client.server.connection_for(stream).execute("TIME"))
     after = read_group_now(client, stream)

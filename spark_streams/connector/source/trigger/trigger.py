@@ -64,7 +64,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from spark_streams.base.ids import StreamId
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import next_token
 from spark_streams.connector.source.group.begin import Opened
@@ -125,7 +124,8 @@ class Trigger:
         if not contents:
             is_new = contents.run.is_corrected or not opened.checkpoint.at.keys() <= state.start.at.keys()
             return self._without_batch(client, state, contents, request.token if is_new else None)
-        end, jobs = self._end(state, contents, request.token), list[Job]()
+        end = end_of_batch(state, contents, request.token, self.options, self.contents.role)
+        jobs: list[Job] = []
         if not state.is_acknowledged:
             acknowledged, jobs = self.acknowledging.in_background(client, LoggedBatch(state.start, contents.run))
             contents = replace(contents, run=acknowledged)
@@ -170,10 +170,8 @@ class Trigger:
         if token is None:
             return TriggerResult(None, self._run_after(state, contents, False))
         # All entries that are reserved above the checkpoint stay reserved.
-        return TriggerResult(self._end(state, contents, token), self._run_after(state, contents, True))
-
-    def _end(self, state: QueryState, contents: BatchContents, token: str) -> Offset:
-        return end_of_batch(state, contents, token, self.options, self.contents.role)
+        end = end_of_batch(state, contents, token, self.options, self.contents.role)
+        return TriggerResult(end, self._run_after(state, contents, True))
 
     def _run_after(self, state: QueryState, contents: BatchContents, is_batch: bool) -> RunState:
         """Return what the run knows after the trigger. is_batch: it has made a batch, also one without entries."""
@@ -182,7 +180,8 @@ class Trigger:
             contents.run,
             is_known=True,
             heads=state.heads,
-            positions={**contents.run.positions, **_positions_after(contents)},
+            # The next trigger finds a group that is at another place.
+            positions={**contents.run.positions, **{part.stream: part.range.last for part in contents.fresh}},
             start=None if is_batch else contents.run.start,
             is_corrected=contents.run.is_corrected and not is_batch,
             prefetched=None,
@@ -190,11 +189,6 @@ class Trigger:
             turn=contents.run.turn + 1,
             others_have_pending=any(other.pending for group in groups.values() for other in group.others),
         )
-
-
-def _positions_after(contents: BatchContents) -> dict[str, StreamId]:
-    """Return where the groups are from which entries were reserved. The next trigger finds a group at another place."""
-    return {part.stream: part.range.last for part in contents.fresh}
 
 
 def end_of_batch(
@@ -228,7 +222,7 @@ def end_of_batch(
         at,
         new=contents.new,
         old=contents.old,
-        unacknowledged={} if is_acknowledged else start.delivered,
+        unacknowledged=start.new if start.has_pending_list and not is_acknowledged else {},
         left=frozenset(left & at.keys()),
         token=token,
         has_pending_list=role.has_pending_list,
