@@ -17,7 +17,6 @@ from spark_streams.base.numbers import COUNT_MAX, parse_number
 PREFIX = "rstream:"  # of every key of the product
 RUNS = "rstream:runs"  # the highest number of a sink's run
 CLOSED = b""  # field of a sink's record that is not a stream's name: the last batch that is complete
-HEX = "rstream:hex"  # field, in an archive, that holds an entry which does not fit a map of strings
 DONE = "done"  # field of a stream's head: the last batch that is complete in this stream
 SLOTS = 16384
 _TAG = re.compile(rb"[^{]*\{([^}]+)\}", re.DOTALL)

@@ -15,8 +15,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_streams.connector.errors import ConfigError, RStreamError, StreamStateError
-from spark_streams.connector.keys import HEX, key_beside
+from spark_streams.connector.keys import key_beside
 from spark_streams.connector.sink.trim import AckedTrimmer, RetentionLimits, Trimming, clock
+from spark_streams.connector.source.archive import HEX
 from spark_streams.connector.source.stream_names import resolve_shards
 from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.connector.wire.connect import connect

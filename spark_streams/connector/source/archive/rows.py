@@ -19,7 +19,7 @@ from pyarrow import fs
 
 from spark_streams.base.ids import U64_MAX, StreamId
 from spark_streams.connector.errors import ArchiveError
-from spark_streams.connector.keys import HEX
+from spark_streams.connector.source.archive import HEX
 from spark_streams.connector.source.archive.files import (
     COLUMNS,
     KEYS,

@@ -51,9 +51,8 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the task's rows, those of a stream in its order. One page is in memory, and the next is requested.
 
-    `_deliveries` is the number of deliveries of an entry, including this batch: 1 at first. Reading does not count as a
-    delivery, so a task that runs again sees the same number. It is null if the entry is not pending (the query has no
-    pending list, or another client has acknowledged it since).
+    `_deliveries` counts the deliveries of an entry, including this batch. Reading counts none, so a task that runs
+    again sees the same number. It is null if the entry is not pending.
     Raises DataLossError if reserved entries are missing and `fail_on_data_loss`; GroupMissingError, ServerError.
     """
     freeze_imported_modules()
