@@ -56,7 +56,7 @@ _TYPES: dict[str, types.DataType] = {
 def infer_schema(options: BatchSourceOptions) -> StructType:
     """Infer columns from a sample of the streams. A column's comment names misfits. Raises SchemaError."""
     with Session(options.address, "inferring a schema") as session:
-        entries = session.run(lambda server: sample(server, options))
+        entries = session.run(functools.partial(sample, options=options))
     skip = [options.column_name_of_corrupt_record, text(MARK)]
     columns = infer(entries, skip, options.null_value)
     if not columns:

@@ -99,7 +99,6 @@ class BatchQuota:
         return replace(self, entries=entries, size=size, taken=Counter(self.taken) + Counter(taken))
 
     def with_entries(self, entries: int | None) -> BatchQuota:
-        """Return this quota with another number of entries of all streams."""
         return replace(self, entries=entries)
 
     def within_stream_limits(self, backlog: Mapping[str, int]) -> Mapping[str, int]:
@@ -219,8 +218,7 @@ class BatchPace:
 
 
 class Pacing:
-    """The pace of the batches of one run. target: milliseconds (targetBatchTime), None: nothing is limited; now: a
-    monotonic clock, in seconds."""
+    """The pace of the batches of one run. target: milliseconds (targetBatchTime), None: nothing is limited."""
 
     def __init__(self, target: int | None, now: Callable[[], float]) -> None:
         self._pace = None if target is None else BatchPace(target / 1000)
@@ -252,5 +250,4 @@ class Pacing:
 
 
 def _rate(batches: Sequence[TimedBatch]) -> float:
-    """Return the entries per second of these batches together."""
     return sum(batch.entries for batch in batches) / sum(batch.seconds for batch in batches)

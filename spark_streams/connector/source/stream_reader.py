@@ -312,8 +312,8 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             if self._options.streams_pattern is not None:
                 session.run(partial(report_pattern, options=self._options, batch=self._batch()))
             if batch.attempt_key is not None:
-                key = batch.attempt_key
-                session.run(lambda server: note_attempt(server, key, batch.token, *_names_of(self._batch())))
+                query, number = _names_of(self._batch())
+                session.run(partial(note_attempt, key=batch.attempt_key, token=batch.token, query=query, batch=number))
             if batch.narrowed:
                 session.run(partial(report_batch_kind, kind=NARROWED, batch=self._batch()))
             if batch.lossy:
@@ -337,7 +337,8 @@ class _TaskReports:
     def lost(self, entries: Range, count: int) -> None:
         """Entries of a range are missing."""
         batch = self.partition.batch
-        self.notes.run(lambda server: write_missing(server, self._member, batch.token, batch.run, entries, count))
+        missing = partial(write_missing, member=self._member, token=batch.token, run=batch.run)
+        self.notes.run(partial(missing, entries=entries, count=count))
         self.notes.run(partial(report_batch_kind, kind=LOSSY, batch=self.batch()))
 
     def unreadable(self, streams: str | pa.Array, dead: Dead) -> None:

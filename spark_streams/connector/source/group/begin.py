@@ -353,7 +353,7 @@ class Opening:
             self._meet_existing(client, checkpoint)
 
     def _new_positions(self, client: GroupClient, new: Sequence[str]) -> dict[str, StreamId]:
-        """Return where the groups begin on streams that came to the query after it had begun."""
+        """Return where the groups begin on streams that came to the query later."""
         if self._streams.by_pattern:
             return dict.fromkeys(new, MIN_ID)
         return self._initial.save(client.server, starting_positions(client.server, new, self._options.starting_offsets))

@@ -303,14 +303,12 @@ class DataLoss:
 
 
 def error_of(finding: Finding, place: MessageContext) -> StreamStateError:
-    """Return the error for a finding."""
     row = RECOVERY_ACTIONS[finding.kind]
     advice = row.advice(finding.group_use).format_map(_words(finding, place))
     return row.error(f"{problem_of(finding, place)}. {advice}")
 
 
 def problem_of(finding: Finding, place: MessageContext) -> str:
-    """Return what is wrong."""
     return RECOVERY_ACTIONS[finding.kind].problem.format_map(_words(finding, place))
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import filterfalse
 
 from spark_streams.base.ids import MIN_ID
@@ -305,7 +306,7 @@ class StreamSet:
         """Return the streams that match the pattern and have entries, or the group: some may wait for a retry."""
         own = own_dead_letter_streams(self._options.dead_letter_stream)
         names = self._options.without_excluded(matching_streams(client.server, self._options.pattern, own))
-        found = bounded(names, lambda names: self._used(client, names), self._limits.pattern_streams)
+        found = bounded(names, partial(self._used, client), self._limits.pattern_streams)
         self._report_left_out(found.left_out)
         matching = found.streams
         inputs = self._inputs.filter_inputs(client.server, matching)
