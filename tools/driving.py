@@ -16,6 +16,7 @@ import redis
 from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.limits import LIMITS, Limits
+from spark_streams.connector.source.offset import position_in
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import UNLIMITED, StreamReader
 from spark_streams.connector.source.trigger import roles
@@ -82,7 +83,7 @@ def another_reader(
 
 def positions(offset: Any) -> dict[str, str]:
     """Return the position in each stream of an offset."""
-    return {stream: text.partition(" ")[0] for stream, text in offset["streams"].items()}
+    return {stream: position_in(text) for stream, text in offset["streams"].items()}
 
 
 def begin(query: StreamReader) -> dict[str, Any]:

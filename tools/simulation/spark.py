@@ -23,7 +23,7 @@ from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.history_reader import HistoryReader
 from spark_streams.connector.source.limits import LIMITS
-from spark_streams.connector.source.offset import Range, StreamOffset
+from spark_streams.connector.source.offset import Range, StreamOffset, position_in
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimit
@@ -122,7 +122,7 @@ class Query:
 
     def logged(self, stream: str) -> str:
         """Return the position of a stream in the last logged offset."""
-        return self.offsets[-1]["streams"].get(stream, "0-0").partition(" ")[0] if self.offsets else "0-0"
+        return position_in(self.offsets[-1]["streams"].get(stream, "0-0")) if self.offsets else "0-0"
 
     def is_account_unknown(self, stream: str) -> bool:
         """Whether the last logged offset does not say how many entries of a stream were read, after a batch of it."""
@@ -132,7 +132,7 @@ class Query:
     def begin_of(self, number: int) -> Mapping[str, str]:
         """Return the start positions of a batch of the offset log, by stream."""
         texts: Mapping[str, str] = self.offsets[number - 1]["streams"] if 0 < number <= len(self.offsets) else {}
-        return {stream: text.partition(" ")[0] for stream, text in texts.items()}
+        return {stream: position_in(text) for stream, text in texts.items()}
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
@@ -328,7 +328,7 @@ class Query:
     def _begins_at(self, start: Json) -> None:
         """Record that existing groups are set to where the query begins: it reads again what is above."""
         for name, text in start["streams"].items():
-            position = id_key(text.partition(" ")[0])
+            position = id_key(position_in(text))
             for entry in self.world.model.entries_of(name):
                 if entry.key <= position:
                     self.world.model.excuse([entry], "before the start")

@@ -35,7 +35,7 @@ from typing import NamedTuple, TypeVar
 from spark_streams.base.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import OffsetError
-from spark_streams.connector.source.commit_mark import Mark, checkpoint_of
+from spark_streams.connector.source.commit_mark import Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +254,6 @@ class Offset:
         return {stream: at.position for stream, at in self.at.items()}
 
     @property
-    def checkpoint(self) -> str:
-        """Name of the checkpoint; "" as long as it has no batch, or if its last token does not have the name."""
-        return checkpoint_of(self.token)
-
-    @property
     def streams(self) -> list[str]:
         return sorted(self.at)
 
@@ -318,6 +313,11 @@ def _without(values: Mapping[str, _T], removed: Collection[str]) -> Mapping[str,
 
 def _ranges(texts: Mapping[str, Json]) -> dict[str, Range]:
     return {stream: Range.parse(stream, text) for stream, text in texts.items()}
+
+
+def position_in(text: str) -> str:
+    """Return the position in the text of a StreamOffset."""
+    return text.partition(" ")[0]
 
 
 def _shown(value: object) -> str:

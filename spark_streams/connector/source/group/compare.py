@@ -33,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_streams.base.ids import MIN_ID, StreamId
-from spark_streams.connector.source.commit_mark import Mark
+from spark_streams.connector.source.commit_mark import Mark, checkpoint_of
 from spark_streams.connector.source.counting import count_read
 from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kind, Start
 from spark_streams.connector.source.group.snapshot import GroupChange, GroupState, PendingAbove, StreamSnapshot
@@ -317,7 +317,7 @@ def begin_of(at: StreamOffset | None, start: Offset, snapshot: StreamSnapshot) -
     is_same = at in (None, StreamOffset(mark.id))
     if mark.is_begin and is_same and (known := mark.read_at_begin) is not None:
         return Begin(mark.id, known, 0, mark.token, mark)
-    if mark.number and start.token and mark.checkpoint == start.checkpoint:
+    if mark.number and start.token and mark.checkpoint == checkpoint_of(start.token):
         return Begin(MIN_ID, 0, 0, "", mark)
     position = group.last_delivered if at is None else at.position
     if mark.number and not mark.is_seek:
