@@ -19,7 +19,7 @@ from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import position_in
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import UNLIMITED, StreamReader
-from spark_streams.connector.source.trigger import reserve, roles
+from spark_streams.connector.source.trigger import roles
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.spark.worker import micro_batch
 from spark_streams.connector.wire.address import DEFAULT_PATIENCE, Patience
@@ -146,7 +146,7 @@ def drain(query: StreamReader, limit: int | None = None, start: dict[str, Any] |
 @contextlib.contextmanager
 def others_read_first(monkeypatch: pytest.MonkeyPatch, client: redis.Redis, count: int) -> Iterator[None]:
     """Let another consumer read after the query has read the state of the group, and before it reserves entries."""
-    original = reserve.reserve
+    original = roles.reserve
 
     def race(*arguments: Any) -> Any:
         client.xreadgroup("g", "bob", {"s": ">"}, count=count)

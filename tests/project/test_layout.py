@@ -81,6 +81,7 @@ CONNECTOR = {
 SOURCE = [
     {
         "commit_mark",
+        "counting",
         "group_client",
         "limits",
         "offset",

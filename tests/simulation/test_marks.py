@@ -11,7 +11,7 @@ import redis
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.trigger import observe
-from spark_streams.connector.source.trigger.roles import Delivered
+from spark_streams.connector.source.trigger.roles import GroupRole
 from tools.servers.server import Server
 from tools.simulation import verdict
 from tools.simulation.histories import more, plan
@@ -68,8 +68,8 @@ def test_a_later_mark_and_that_of_a_seek_are_not_behind(server: Server, client: 
 
 
 def writes_no_marks(patch: pytest.MonkeyPatch) -> None:
-    honest = Delivered.commit
-    patch.setattr(Delivered, "commit", lambda self, client, commit: honest(self, client, replace(commit, marks={})))
+    honest = GroupRole.commit
+    patch.setattr(GroupRole, "commit", lambda self, client, commit: honest(self, client, replace(commit, marks={})))
 
 
 def test_a_product_that_writes_no_marks_is_found_unless_the_judge_is_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,12 +70,12 @@ def test_a_mutant_changes_functions_that_the_engine_has_frozen() -> None:
     """The engine's core calls gc.freeze() when it begins. A hunt begins one before it forks."""
     lines = [
         "import gc",
-        "from spark_streams.connector.source.group import account",
+        "from spark_streams.connector.source.group import compare",
         "from tools.simulation.mutants.table import NAMED",
         "gc.freeze()",
-        "before = account._read_before.__code__",
+        "before = compare._read_before.__code__",
         "NAMED['first-account-counts-from-the-end'].install()",
-        "print(account._read_before.__code__ is before)",
+        "print(compare._read_before.__code__ is before)",
     ]
     assert subprocess.check_output([sys.executable, "-c", "\n".join(lines)], cwd=ROOT, text=True) == "False\n"
 

@@ -74,7 +74,7 @@ class Query:
     """A query under test.
 
     folder: see above; trigger: of TRIGGERS; ahead: minimum of entries for which the next batch is reserved ahead
-    (source.trigger.reserve).
+    (source.trigger.roles).
 
     sink: `attempts`, `parquet` or `stream`: format("rstream"), exactly once, into stream `out` of out_url (default: the
     server of the source); routed: into one such stream for each input stream. out_options: of that sink; patience:

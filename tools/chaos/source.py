@@ -21,7 +21,7 @@ from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.sink.writers import StreamWriter
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.stream_reader import StreamReader
-from spark_streams.connector.source.trigger.roles import Bookmarked
+from spark_streams.connector.source.trigger.bookmark import Bookmarked
 from spark_streams.connector.spark.data_source import (
     DataSourceStreamArrowWriter,
     ReadLimit,

@@ -36,7 +36,7 @@ from spark_streams.connector.source.group.compare import (
 from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kind
 from spark_streams.connector.source.group.snapshot import GroupState, OtherConsumer, PendingAbove, StreamSnapshot
 from spark_streams.connector.source.offset import StreamOffset
-from spark_streams.connector.source.trigger.roles import snapshot_at_query
+from spark_streams.connector.source.trigger.bookmark import snapshot_at_query
 from spark_streams.connector.wire.xinfo import StreamState
 
 FIRST = 1_000_000  # IDs of a stream that is created again are lower, or continue
@@ -312,7 +312,7 @@ class World:
         return position.ms in self.server.entries
 
     def carry_out(self, repair: Repair) -> None:
-        """Set group, consumer and mark as `group.changes.carry_out` does."""
+        """Set group, consumer and mark as `observe.carry_out` does."""
         server, at = self.server, repair.at
         if not server.exists and repair.makes_stream:
             server.exists, server.last = True, 0

@@ -37,7 +37,7 @@ from spark_streams.connector.retention import (
     record_forgotten,
 )
 from spark_streams.connector.source.commit_mark import Mark, committed_key
-from spark_streams.connector.source.group.account import (
+from spark_streams.connector.source.counting import (
     count_between,
     count_missing,
     count_read,

@@ -12,22 +12,12 @@ import functools
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
+from pyspark.sql import types
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_streams.connector.deadletter.envelope import MARK, text
 from spark_streams.connector.errors import SchemaError
@@ -36,7 +26,7 @@ from spark_streams.connector.source.archive.files import ArchiveTable
 from spark_streams.connector.source.archive.history import history_tasks, plan_with_archive
 from spark_streams.connector.source.archive.rows import NO_GROUP, Rows, SeenIds, rows_beside, rows_of
 from spark_streams.connector.source.batch_plan import Narrowing, narrowing_of, plan_tasks
-from spark_streams.connector.source.infer_schema import InferredColumn, infer, sample
+from spark_streams.connector.source.infer_schema import infer, sample
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.partitioning import Task
 from spark_streams.connector.source.rows.column_report import READ_MODES, ColumnReport, ColumnTally, ColumnWarnings
@@ -51,22 +41,21 @@ from spark_streams.connector.wire.session import Session
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter  # not in Spark 4.0
 
-_TYPES: dict[str, DataType] = {
-    "long": LongType(),
-    "double": DoubleType(),
-    "boolean": BooleanType(),
-    "date": DateType(),
-    "timestamp": TimestampType(),
-    "string": StringType(),
-    "binary": BinaryType(),
+_TYPES: dict[str, types.DataType] = {
+    "long": types.LongType(),
+    "double": types.DoubleType(),
+    "boolean": types.BooleanType(),
+    "date": types.DateType(),
+    "timestamp": types.TimestampType(),
+    "string": types.StringType(),
+    "binary": types.BinaryType(),
 }
 
 
 def infer_schema(options: BatchSourceOptions) -> StructType:
-    """Infer columns from the fields of a sample of the streams, without metadata columns. Values that do not fit their
-    column are named in its comment. Raises SchemaError."""
+    """Infer columns from a sample of the streams. A column's comment names misfits. Raises SchemaError."""
     with Session(options.address, "inferring a schema") as session:
-        entries = session.run(lambda server: sample(server, options))
+        entries = session.run(functools.partial(sample, options=options))
     skip = [options.column_name_of_corrupt_record, text(MARK)]
     columns = infer(entries, skip, options.null_value)
     if not columns:
@@ -74,26 +63,25 @@ def infer_schema(options: BatchSourceOptions) -> StructType:
             f"inferSchema found entries at {options.address}, but no field that can be a column. Pass a schema, such "
             "as _fields MAP<STRING, STRING>"
         )
-    return StructType([_struct_field(column) for column in columns])
-
-
-def _struct_field(column: InferredColumn) -> StructField:
-    """Return the column, with its misfits as its comment."""
-    comment = column.comment
-    return StructField(column.name, _TYPES[column.kind], metadata=None if comment is None else {"comment": comment})
+    comments = [None if column.comment is None else {"comment": column.comment} for column in columns]
+    fields = zip(columns, comments, strict=True)
+    return StructType([StructField(column.name, _TYPES[column.kind], metadata=comment) for column, comment in fields])
 
 
 @functools.lru_cache(maxsize=8)
-def _warnings(_read: str) -> ColumnWarnings:
+def _warnings(_read: str, modes: tuple[str, ...]) -> ColumnWarnings:
     """Return the warnings of one read in this process, which runs many tasks."""
-    return ColumnWarnings(READ_MODES)
+    return ColumnWarnings(modes)
 
 
 class TaskPartition(InputPartition):
-    """Part that one task reads. task: None if there is nothing to read; read: name of the read; is_first: this task
+    """Part that one task reads, without a consumer group. read: name of the read, or of the batch; is_first: this task
     reports columns that no entry has a field for; is_history: its entries are in the archive only."""
 
-    def __init__(self, task: Task | None, read: str, is_first: bool, is_history: bool) -> None:
+    modes: ClassVar[tuple[str, ...]] = READ_MODES
+    said = "that a task has read"
+
+    def __init__(self, task: Task, read: str, is_first: bool, is_history: bool) -> None:
         super().__init__(task)
         self.is_history = is_history
         self.task = task
@@ -101,17 +89,14 @@ class TaskPartition(InputPartition):
         self.is_first = is_first
 
     def warn(self, report: ColumnReport, _is_complete: bool) -> None:
-        """Log what the task has found of columns."""
         report = report if self.is_first else replace(report, absent=())
-        _warnings(self.read).warn(report, report.entries, "that a task has read")
+        _warnings(self.read, self.modes).warn(report, report.entries, self.said)
 
 
 class BatchReader(SameVersion, DataSourceReader):
-    """format("rstream") for spark.read. Raises SchemaError for a column that needs a consumer group.
+    """format("rstream") for spark.read. Raises SchemaError for a column that needs a consumer group."""
 
-    form: Arrow schema of the rows, None: that of the columns. Sail takes no other time zone, and no other field names.
-    """
-
+    # Arrow schema of the rows, None: that of the columns. Sail takes no other time zone, and no other field names
     form: pa.Schema | None = None
 
     def __init__(self, options: BatchSourceOptions, columns: Columns, limits: Limits = LIMITS) -> None:
@@ -136,12 +121,10 @@ class BatchReader(SameVersion, DataSourceReader):
         with Session(self._options.address, "planning a read") as session:
             tasks, history = session.run(self._plan)
         # Without a task Spark would create a partition of another class.
-        read = secrets.token_hex(6)
-        planned: list[Task | None] = [*history, *tasks] or [None]
+        planned, read = [*history, *tasks] or [Task(())], secrets.token_hex(6)
         return [TaskPartition(task, read, n == 0, n < len(history)) for n, task in enumerate(planned)]
 
     def _plan(self, server: Server) -> tuple[list[Task], list[Task]]:
-        """Return the tasks of the streams, and those of the archive only."""
         if self._archive is None:
             return plan_tasks(server, self._options, self._narrowing, self._limits), []
         tasks, ranges = plan_with_archive(server, self._options, self._narrowing, self._limits)
@@ -154,7 +137,7 @@ class BatchReader(SameVersion, DataSourceReader):
     def _batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the task's rows, those of a stream in its order. Raises ServerError, DecodeError in mode FAILFAST."""
         assert isinstance(partition, TaskPartition)
-        if partition.task is None:
+        if not partition.task.parts:
             return
         tally = ColumnTally(self._columns)
 

@@ -1,7 +1,7 @@
 """Commit mark: the value of the key `rstream:committed:{stream}:<group>:<consumer>`.
 
     5-0 12.5f1c9a0b-e37d41aa    batch 12 of the stream is committed, its token is 5f1c9a0b-e37d41aa, and it ends at 5-0
-    5-0 12.5f1c9a0b-noAck       the same, read with noAck: nothing is ever pending
+    5-0 12.5f1c9a0b-noAck       the same, read without a pending list: nothing is ever pending
     5-0 0.37                    the query begins above 5-0; 37 entries were ever added up to there ("unknown" if not
                                 counted), and no batch has read above it
     5-0 0.5f1c9a0b-first        a first batch above 5-0 is logged, and not committed
@@ -9,10 +9,9 @@
                                 (`rstream replay`)
     5-0 12.seek                 an operator has set the group to 5-0 (`rstream groups seek`) after batch 12
 
-A token is the name of the checkpoint and the name of the batch. All batches of a checkpoint have its name. The number
-goes on under a new checkpoint: so of two marks of a stream the one with the higher number is the later one, whichever
-checkpoints they are of. A mark of another checkpoint proves where the group stood, and nothing about the age of this
-one.
+A token is the name of the checkpoint and the name of the batch. The number goes on under a new checkpoint: so of two
+marks of a stream the one with the higher number is the later one. A mark of another checkpoint proves where the group
+stood, and nothing about the age of this one.
 
 The mark is written after the last entry of its batch was acknowledged. So it proves that they are acknowledged, also on
 a server that was restored, and an older copy of the checkpoint has a lower number, or the same number and another
@@ -30,7 +29,8 @@ from spark_streams.connector.keys import key_beside
 
 UNKNOWN = "unknown"
 _SEEK, _REPLAY = "seek", "replay"
-_NO_ACK, _FIRST = "noAck", "first"
+_FIRST = "first"
+NO_PENDING_LIST = "noAck"  # the option of a query without a pending list, and the name of its batches
 
 
 def next_token(before: str) -> str:
@@ -45,8 +45,8 @@ def checkpoint_of(token: str) -> str:
 
 
 def without_pending_list(token: str) -> str:
-    """Return the token that the streams of a batch with noAck have."""
-    return f"{checkpoint_of(token)}-{_NO_ACK}"
+    """Return the token that the streams of a batch without a pending list have."""
+    return f"{checkpoint_of(token)}-{NO_PENDING_LIST}"
 
 
 class Mark(NamedTuple):
@@ -78,8 +78,7 @@ class Mark(NamedTuple):
 
     @classmethod
     def of_first_batch(cls, position: StreamId, token: str) -> Mark:
-        """Return the mark while a stream's first batch above a position is logged and not committed. token: of the
-        batch."""
+        """Return the mark while a stream's first batch above a position is logged and not committed."""
         return cls(position, 0, f"{checkpoint_of(token)}-{_FIRST}")
 
     @classmethod
@@ -93,17 +92,15 @@ class Mark(NamedTuple):
 
     @property
     def checkpoint(self) -> str:
-        """Name of the checkpoint that has written the mark; "" if no batch was logged."""
         return checkpoint_of(self.token)
 
     @property
     def has_pending_list(self) -> bool:
         """Whether the entries of the batch were pending until they were acknowledged."""
-        return self.token.rpartition("-")[2] != _NO_ACK
+        return self.token.rpartition("-")[2] != NO_PENDING_LIST
 
     @property
     def is_seek(self) -> bool:
-        """Whether an operator has set the group."""
         return self.token == _SEEK
 
     @property
@@ -113,8 +110,7 @@ class Mark(NamedTuple):
 
     @property
     def read_at_begin(self) -> int | None:
-        """How many entries were ever added up to the position at which the query begins. None: unknown, or the query
-        has committed a batch."""
+        """How many entries were ever added up to where the query begins. None: unknown, or it has committed a batch."""
         return parse_number(self.token) if self.number == 0 else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spark_streams.connector.keys import key_beside
 from spark_streams.connector.source.commit_mark import committed_key
@@ -28,27 +28,15 @@ class GroupClient:
 
     @property
     def group(self) -> str:
-        """Name of the group."""
         return self.member.group
 
     @property
     def consumer(self) -> str:
-        """Name of the consumer."""
         return self.member.consumer
 
     def mark_key(self, stream: str) -> bytes:
-        """Return the key of the commit mark on a stream."""
         return committed_key(stream, self.member.group, self.member.consumer)
-
-    def over(self, server: Server) -> GroupClient:
-        """Return the same over another connection."""
-        return replace(self, server=server)
-
-    def of_group(self, group: str) -> GroupClient:
-        """Return the client of the same consumer in another group."""
-        return replace(self, member=replace(self.member, group=group))
 
 
 def lease_key(stream: str, group: str, consumer: str) -> bytes:
-    """Return the key of one stream's lease."""
     return key_beside(stream, "lease", group, consumer)

@@ -7,10 +7,8 @@ with one more field, `history` (archive.history). Offsets after it are those of 
 
 from __future__ import annotations
 
-import functools
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -32,12 +30,13 @@ from spark_streams.connector.source.archive.history import (
     require_unread,
 )
 from spark_streams.connector.source.archive.rows import Rows, read_ids, rows_beside, rows_of
+from spark_streams.connector.source.batch_reader import TaskPartition
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import HISTORY, Offset, Range
 from spark_streams.connector.source.partitioning import ALL, Part, Task
 from spark_streams.connector.source.quota import BatchQuota
-from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnTally, ColumnWarnings
+from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnTally
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import UNLIMITED, StreamReader
 from spark_streams.connector.spark.arrow import rows_for_spark
@@ -51,27 +50,11 @@ from spark_streams.connector.spark.worker import SameVersion, freeze_imported_mo
 from spark_streams.connector.wire.session import Session
 
 
-@functools.lru_cache(maxsize=8)
-def _warnings(_batch: str) -> ColumnWarnings:
-    """Return the warnings of one batch in this process, which runs many tasks."""
-    return ColumnWarnings(STREAM_MODES)
+class HistoryPartition(TaskPartition):
+    """Part of a batch from the archive. Without `is_history` the task reads what the stream lacks."""
 
-
-class HistoryPartition(InputPartition):
-    """Part of a batch from the archive that one task reads. batch: its name; is_removed: the stream has
-    most of the entries, and the task reads the others; is_first: it reports columns that no entry has a field for."""
-
-    def __init__(self, task: Task, batch: str, is_removed: bool, is_first: bool) -> None:
-        super().__init__(task)
-        self.task = task
-        self.batch = batch
-        self.is_removed = is_removed
-        self.is_first = is_first
-
-    def warn(self, report: ColumnReport, _is_complete: bool) -> None:
-        """Log what the task has found of columns."""
-        report = report if self.is_first else replace(report, absent=())
-        _warnings(self.batch).warn(report, report.entries, "that a task has read from the archive")
+    modes = STREAM_MODES
+    said = "that a task has read from the archive"
 
 
 class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -135,7 +118,7 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
         trimmed = self._tasks(ranges)
         removed = self._tasks(read.removed()) if read.read == END else []
         tasks, name = [*trimmed, *removed] or [Task(())], secrets.token_hex(6)
-        return [HistoryPartition(task, name, n >= len(trimmed), n == 0) for n, task in enumerate(tasks)]
+        return [HistoryPartition(task, name, n == 0, n < len(trimmed)) for n, task in enumerate(tasks)]
 
     def commit(self, end: dict[str, object]) -> None:
         if HISTORY not in end:
@@ -205,7 +188,7 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def _rows(self, partition: HistoryPartition) -> Iterator[Rows]:
         task = partition.task
-        if not partition.is_removed:
+        if partition.is_history:
             yield from rows_of(self._archive, task.ranges)
             return
         # The driver was connected, so the address is right: an unreachable server is waited for.

@@ -1,8 +1,8 @@
 """Sizes and intervals of a query's requests to the server. They are no options: the code that creates a reader may pass
 others, as tests do, and the reader takes them to its tasks.
 
-Rates and times were measured with entries of 40 bytes on redis-server, both on one machine of two cores; facts (R…) are
-in docs/internals/facts.md. A server serves no other client while it executes a command.
+Rates and times were measured with entries of 40 bytes on redis-server, on one machine of two cores; facts (R…) are in
+docs/internals/facts.md.
 """
 
 from __future__ import annotations

@@ -19,13 +19,9 @@ names. A replay after a crash reads these ranges again: it has the same entries,
      "notes": true,                                                 only if its tasks may write dead letters
      "noAck": true}                                                 only if it was read without a pending list
 
-Spark writes the offset, and passes it as JSON with each call. So there is one string per stream, not one object: it is
-written and parsed in a third of the time.
-
-An offset whose batch has no entry keeps a corrected position (failOnDataLoss=false).
-
-Offsets of unreleased versions, which have a `version`, are refused. So are newer formats and unknown fields: to ignore
-them could mean to read entries twice, or never.
+There is one string per stream, not one object: it is written and parsed in a third of the time. An offset whose batch
+has no entry keeps a corrected position (failOnDataLoss=false). Offsets of unreleased versions, newer formats and
+unknown fields are refused: to ignore them could mean to read entries twice, or never.
 """
 
 from __future__ import annotations
@@ -39,13 +35,12 @@ from typing import NamedTuple, TypeVar
 from spark_streams.base.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import OffsetError
-from spark_streams.connector.source.commit_mark import Mark, checkpoint_of
+from spark_streams.connector.source.commit_mark import Mark
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Entries of one stream with after < ID ≤ last. An entry that is handed over later has a later time of delivery, so
-    it is not of the range."""
+    """Entries of one stream with after < ID ≤ last. An entry that is handed over later is not of the range."""
 
     stream: str
     after: StreamId
@@ -256,17 +251,10 @@ class Offset:
 
     @cached_property
     def positions(self) -> Mapping[str, StreamId]:
-        """The position in each stream."""
         return {stream: at.position for stream, at in self.at.items()}
 
     @property
-    def checkpoint(self) -> str:
-        """Name of the checkpoint; "" as long as it has no batch, or if its last token does not have the name."""
-        return checkpoint_of(self.token)
-
-    @property
     def streams(self) -> list[str]:
-        """All streams of the offset."""
         return sorted(self.at)
 
     @property
@@ -282,11 +270,6 @@ class Offset:
     def pending(self, stream: str) -> tuple[Range, ...]:
         """Return the same, if they are pending until they are acknowledged."""
         return self.ranges(stream) if self.has_pending_list else ()
-
-    @property
-    def delivered(self) -> Mapping[str, Range]:
-        """Entries of the batch above the previous position, if they are pending until they are acknowledged."""
-        return self.new if self.has_pending_list else {}
 
     @property
     def all_ranges(self) -> list[Range]:

@@ -19,23 +19,20 @@ PENDING: Literal["pending"] = "pending"
 
 @dataclass(frozen=True)
 class Part:
-    """Entries of a range that a task reads.
-
-    by: how they are found. ALL: all entries that the stream has in the range; the group has delivered them to nobody
-    else. PENDING: those that are pending for the query's consumer, because others may have some of the range. Bytes:
-    those with these IDs, as packed arguments without separators, as in `PendingPage.ids`."""
+    """Entries of a range that a task reads."""
 
     range: Range
+    # How they are found. ALL: all that the stream has in the range; the group has delivered them to nobody else.
+    # PENDING: those that are pending for the query's consumer, because others may have some of the range.
+    # Bytes: those with these IDs, as packed arguments without separators (`PendingPage.ids`)
     by: By
 
     @property
     def stream(self) -> str:
-        """Stream of the range."""
         return self.range.stream
 
     @property
     def count(self) -> int:
-        """Number of entries."""
         return self.range.count
 
 
@@ -76,21 +73,17 @@ class Task:
 
     def __reduce__(self) -> tuple[Callable[[list[_Plain]], Task], tuple[list[_Plain]]]:
         """Plain tuples are pickled in a third of the time: the driver pickles a batch before its first task starts."""
-        return _task_of, ([_plain(part.range, part.by) for part in self.parts],)
+        ranges = [(part.range, part.by) for part in self.parts]
+        plain = [(r.stream, tuple(r.after), tuple(r.last), r.count, r.until, by) for r, by in ranges]
+        return _task_of, (plain,)
 
     @property
     def ranges(self) -> list[Range]:
-        """The ranges of all parts."""
         return [part.range for part in self.parts]
 
     @property
     def count(self) -> int:
-        """Entries of all parts."""
         return sum(part.count for part in self.parts)
-
-
-def _plain(entries: Range, by: By) -> _Plain:
-    return entries.stream, tuple(entries.after), tuple(entries.last), entries.count, entries.until, by
 
 
 def _task_of(parts: list[_Plain]) -> Task:
@@ -111,27 +104,18 @@ class Plan:
     lossy: bool = False  # it has fewer entries than its offset says
     noted: frozenset[str] = frozenset()  # streams with entries that an earlier run of the batch has noted (task.notes)
 
-    @classmethod
-    def of_tasks(
-        cls, tasks: list[Task], narrowed: bool, lossy: bool = False, noted: frozenset[str] = frozenset()
-    ) -> Plan:
-        """Return a plan that has at least one task if it is narrowed: a task reports this to the sink."""
-        return cls(tasks if tasks or not narrowed else [Task(())], narrowed, lossy, noted)
-
 
 def divide_into_tasks(
     parts: Iterable[Part], entries_per_task: int, ordered: bool = False, limits: Limits = LIMITS
 ) -> list[Task]:
-    """Return tasks of about `entries_per_task` entries, from parts in the order of their streams.
-
-    Touching ranges of a stream are joined. Small ranges, also of different streams, share a task. A range is never cut,
-    because the IDs inside it are unknown. A batch that fits into one task is spread over several if it is large enough.
-    ordered: all parts of a stream are in one task, and few streams share a task, because a task cannot be cut.
-    """
+    """Return tasks of about `entries_per_task` entries, from parts in the order of their streams. Touching ranges are
+    joined, and small ones share a task. A range is never cut, because the IDs inside it are unknown. ordered: all parts
+    of a stream are in one task, and few streams share a task, because a task cannot be cut."""
     filled = [part for part in parts if part.count]
     total = sum(part.count for part in filled)
     size = task_size(total, entries_per_task, limits, _SPREAD_ORDERED if ordered else _SPREAD)
-    groups = _by_stream(filled) if ordered else [[part] for part in _joined(filled, size)]
+    whole = [_joined(of_stream, None) for of_stream in by_stream(filled).values()] if ordered else []
+    groups = whole or [[part] for part in _joined(filled, size)]
     of_tasks: list[list[Part]] = []
     remaining = 0
     for group in groups:
@@ -146,15 +130,9 @@ def divide_into_tasks(
 
 
 def task_size(entries: int, entries_per_task: int, limits: Limits = LIMITS, spread_over: int = _SPREAD) -> int:
-    """Return the maximum number of entries of a task of a batch of `entries`. A batch that fits into one task is spread
-    over several."""
+    """Return the most entries of a task. A batch that fits into one task is spread over several."""
     spread = -(-entries // spread_over)
     return min(entries_per_task, max(limits.smallest_task, spread))
-
-
-def _by_stream(parts: Iterable[Part]) -> list[list[Part]]:
-    """Return the parts of each stream, joined if they touch."""
-    return [_joined(of_stream, None) for of_stream in by_stream(parts).values()]
 
 
 def _joined(parts: Iterable[Part], size: int | None) -> list[Part]:
@@ -181,11 +159,8 @@ def _together(one: Part, above: Part) -> Part | None:
 
 
 def share(limit: int, backlog: Mapping[str, int], turn: int = 0) -> dict[str, int]:
-    """Divide `limit` entries between streams.
-
-    No stream gets more than its backlog. Small backlogs are taken completely, and the rest is divided equally. If there
-    are more streams than entries, streams take turns (turn: counts triggers), so that no stream starves.
-    """
+    """Divide `limit` entries between streams. No stream gets more than its backlog. Small backlogs are taken
+    completely, and the rest is divided equally. If there are more streams than entries, they take turns."""
     names = sorted(stream for stream, waiting in backlog.items() if waiting > 0)
     if limit < len(names):
         return {names[(turn * limit + number) % len(names)]: 1 for number in range(limit)}

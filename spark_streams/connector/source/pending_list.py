@@ -35,11 +35,9 @@ def pending_ranges(
     asks_again: bool = False,
 ) -> list[Range]:
     """Return the entries of these ranges that are pending for the query's consumer, in order, as ranges of up to `size`
-    entries. The stream may hold other entries between them.
-
-    at_most: by stream, how many of each range, the first ones; asks_again: `until` of the ranges is the time of a
-    snapshot, and no time of a delivery: ask until it is over. Raises GroupMissingError, ServerError.
-    """
+    entries. The stream may hold other entries between them. at_most: by stream, how many of each range; asks_again:
+    `until` is the time of a snapshot, not of a delivery: ask until it is over. Raises GroupMissingError,
+    ServerError."""
     pages = _pages(client, ranges, size, at_most, asks_again)
     found = [(index, entries) for index, entries, _ in pages]
     return [entries for _, entries in sorted(found, key=itemgetter(0))]
@@ -92,15 +90,11 @@ def acknowledge(
     ranges: Sequence[Range],
     marks: Sequence[tuple[str, bytes]] = (),
 ) -> int:
-    """Acknowledge the pending entries of these ranges and return their number.
-
-    marks: packed commands that set commit marks, each with its stream; they are sent after the replies of all XACKs: a
-    mark proves that none was refused.
+    """Acknowledge the pending entries of these ranges and return their number. marks: packed commands that set commit
+    marks, each with its stream, sent after the replies of all XACKs: a mark proves that none was refused.
 
     The XACKs of one round travel with the XPENDINGs of the next. A long list of one consumer is requested ahead: its
-    page is decoded while the server executes the next request. A second call acknowledges what remains.
-    Raises GroupMissingError, ServerError.
-    """
+    page is decoded while the server executes the next request. Raises GroupMissingError, ServerError."""
     total = 0
     remaining = list(ranges)
     acks, marks = list[tuple[str, bytes]](), list(marks)
@@ -127,7 +121,6 @@ def acknowledge(
 
 
 def _above(entries: Range, end: StreamId) -> list[Range]:
-    """Return the part of a range above `end`, to which a page reaches. Empty: nothing is left."""
     above = replace(entries, after=end)
     return [] if above.is_empty else [above]
 
@@ -150,8 +143,6 @@ class _Sent:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The answer to a request."""
-
     sent: _Sent
     # per connection, the indexes of its ranges, the server's time before it listed entries, and the replies to XPENDING
     replies: Sequence[tuple[Connection, list[int], int, memoryview]]
@@ -245,8 +236,7 @@ def pack_pending(member: Membership, pending: Range, count: int) -> bytes:
 
 
 def split_time(server: Server, replies: memoryview) -> tuple[int, memoryview]:
-    """Return the time of the server in milliseconds, and the other replies. replies: they begin with that to TIME.
-    Raises the named error if TIME was refused."""
+    """Return the server's time in milliseconds, and the replies after that to TIME. Raises its named error."""
     lines = bytes(replies[:_TIME_BYTES]).split(b"\r\n", 5)
     if lines[0].startswith(b"-"):
         raise server.error_of(ReplyError(lines[0][1:].decode("utf-8", "replace")), ("TIME",))

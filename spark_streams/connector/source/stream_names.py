@@ -2,8 +2,8 @@
 or a read begins; and what a pattern reads, as the tasks of the source report it to the query's sink
 (sink.send.feedback).
 
-The report is a field of `keys.batch_kind_key`, which no producer may write. Each task of the source writes it before
-its first row, so the sink of the query reads it before it writes a row of these.
+The report is a field of `keys.batch_kind_key`. Each task of the source writes it before its first row, so the sink of
+the query reads it before it writes a row of these.
 """
 
 from __future__ import annotations
@@ -32,11 +32,8 @@ Options = TypeVar("Options", bound=ReadOptions)
 
 
 def with_shards(server: Server, options: Options, count: int | None = None) -> Options:
-    """Return the options with the names of shards in place of the streams that are sharded.
-
-    count: number of shards of each stream; missing shards are created. With failOnDataLoss=false lost shards are
-    created again, empty. Raises ShardsError.
-    """
+    """Return the options with the names of shards in place of sharded streams. count: of each stream; missing shards
+    are created. With failOnDataLoss=false lost ones are created again, empty. Raises ShardsError."""
     streams = options.streams
     if streams is None:
         return options
@@ -48,18 +45,14 @@ def with_shards(server: Server, options: Options, count: int | None = None) -> O
 
 
 def resolve_shards(server: Server, streams: Sequence[str]) -> tuple[str, ...]:
-    """Return these streams with the names of shards in place of the sharded ones. Creates nothing. Raises
-    ShardsError."""
+    """Return these streams, with shards in place of the sharded ones. Creates nothing. Raises ShardsError."""
     sets = fetch_shard_sets(server, streams)
     return tuple(name for stream in streams for name in (sets[stream].names if stream in sets else (stream,)))
 
 
 def require_shards_of(checkpoint: Iterable[str], options: SourceOptions, sharded_options: SourceOptions) -> None:
-    """Compare the streams of a checkpoint with those that the query reads. sharded_options: with the names of shards.
-
-    Raises ShardsError if the checkpoint has shards of a stream that now has another number of shards, or none: no
-    shard is left out silently.
-    """
+    """Raise ShardsError if the checkpoint has shards of a stream that now has another number of shards, or none: no
+    shard is left out silently. sharded_options: with the names of shards."""
     streams, read = options.streams or (), set(sharded_options.streams or ())
     for name in checkpoint:
         shard = Shard.parse(name)
@@ -120,8 +113,7 @@ def pattern_reads(flat: Sequence[bytes], run: str) -> list[PatternRead]:
 
 
 def report_pattern(server: Server, options: SourceOptions, batch: MicroBatchName | None) -> None:
-    """Report to the sink which streams the query reads. batch: of the task, None outside a query. Raises
-    ServerError."""
+    """Report to the sink which streams the query reads. batch: of the task, None outside a query."""
     if batch is not None:
         own = own_dead_letter_streams(options.dead_letter_stream)
         read = PatternRead(options.pattern, options.streams_except, tuple(own), batch.query_run)

@@ -12,7 +12,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,6 +23,7 @@ from spark_streams.connector.errors import RStreamError, ServerUnreachableError,
 from spark_streams.connector.keys import LOSSY, NARROWED, batch_kind_field, batch_kind_key, number_of_kind_field
 from spark_streams.connector.micro_batch import MicroBatchName
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.commit_mark import NO_PENDING_LIST
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Offset, Range
@@ -49,9 +51,6 @@ from spark_streams.connector.spark.data_source import (
 from spark_streams.connector.spark.worker import SameVersion, micro_batch, set_up_source_process
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.session import Session
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _log = logging.getLogger("spark_streams.source")
 
@@ -128,8 +127,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         batch: Callable[[], MicroBatchName | None] = micro_batch,
         first_at_once: bool = False,
     ) -> None:
-        """first_at_once: the first trigger does not wait for minEntriesPerTrigger. Spark may end the run after it, and
-        the reader does not know."""
+        """first_at_once: the first trigger does not wait for minEntriesPerTrigger: Spark may end the run after it."""
         self._first_at_once = first_at_once
         self._commit_calls: CommitCalls | None = None  # None: the calls are not checked
         self._options = options
@@ -166,9 +164,8 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             self._sharded_options = self._options
             if self._options.streams is not None:
                 with self._lookup_session(is_known) as session:
-                    self._sharded_options = session.run(
-                        lambda server: with_shards(server, self._options, self._options.shards)
-                    )
+                    looking = partial(with_shards, options=self._options, count=self._options.shards)
+                    self._sharded_options = session.run(looking)
             self._batches = MicroBatchStream(
                 self._sharded_options, self._now, limits=self._limits, first_at_once=self._first_at_once
             )
@@ -191,16 +188,15 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         first = self._ready_batches().first().to_json()
         if self._sharded_options.streams is not None:
             with self._lookup_session(is_known=True) as session:
-                session.run(lambda server: require_not_in_shards_since(server, self._sharded_options))
+                session.run(partial(require_not_in_shards_since, sharded_options=self._sharded_options))
         return first
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._options.max_entries_per_trigger.otherwise or UNLIMITED)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of the run. This call does not fail: Spark would then stop no source of the query (S98), and the
-        other ones would keep their leases. The next call raises the error. If the server was unreachable, it tries
-        again: it knows whether the query has a checkpoint."""
+        """Fix the end of the run. This call does not fail: Spark would then stop no source of the query (S98). The next
+        call raises the error. If the server was unreachable, it tries again."""
         self._must_fix_end = True
         try:
             self._ready_batches()
@@ -212,11 +208,11 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the end of the next batch, or `start` if there is nothing to read."""
         max_entries = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < UNLIMITED else None
-        if isinstance(limit, ReadAllAvailable) and not self._options.no_ack:
+        if isinstance(limit, ReadAllAvailable) and self._options.has_pending_list:
             raise UnsupportedError(
                 "trigger(once=True) ends a query without reporting whether its batch was committed. Its entries would "
                 "stay pending, and other consumers could claim them. Use trigger(availableNow=True), which reads the "
-                "same entries and acknowledges them (or noAck=true)"
+                f"same entries and acknowledges them (or {NO_PENDING_LIST}=true)"
             )
         if isinstance(limit, ReadAllAvailable) and self._options.target_batch_time is not None:
             raise UnsupportedError(
@@ -225,12 +221,10 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             )
         begin = self._offset(start)
         end = self._ready_batches(begin).next(begin, max_entries)
-        return start if end is None else self._to_spark(end)
-
-    def _to_spark(self, offset: Offset) -> dict[str, object]:
-        """Return the JSON form of an offset, and cache it."""
-        json = offset.to_json()
-        self._cache(json, offset)
+        if end is None:
+            return start
+        json = end.to_json()
+        self._cache(json, end)
         return json
 
     def _offset(self, json: dict[str, object]) -> Offset:
@@ -246,8 +240,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         self._cached_offsets = [*self._cached_offsets[1 - _CACHED_OFFSETS :], (json, offset)]
 
     def _ready_batches(self, checkpoint: Offset | None = None) -> MicroBatchStream:
-        """Return the batches after the end of the run is fixed. checkpoint: its offset; the server has answered
-        before, so an unreachable server is waited for."""
+        """Return the batches after the end of the run is fixed. With a checkpoint the server is waited for."""
         if self._error is not None:
             raise self._error
         batches = self._batches_for(checkpoint is not None)
@@ -306,8 +299,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         return rows_for_spark(self.read_batches(partition), self._options.arrow_batches)
 
     def read_batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the task's rows. Raises DataLossError, GroupMissingError, ServerError, and DecodeError in mode
-        FAILFAST."""
+        """Yield the task's rows. Raises DataLossError, GroupMissingError, ServerError, DecodeError."""
         assert isinstance(partition, EntriesPartition)
         task, batch = partition.task, partition.batch
         member = Membership(self._options.group, self._options.consumer)
@@ -318,14 +310,14 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             Session(self._options.address, f"notes of group {member.group!r}", is_known=True) as notes,
         ):
             if self._options.streams_pattern is not None:
-                session.run(lambda server: report_pattern(server, self._options, self._batch()))
+                session.run(partial(report_pattern, options=self._options, batch=self._batch()))
             if batch.attempt_key is not None:
-                key = batch.attempt_key
-                session.run(lambda server: note_attempt(server, key, batch.token, *_names_of(self._batch())))
+                query, number = _names_of(self._batch())
+                session.run(partial(note_attempt, key=batch.attempt_key, token=batch.token, query=query, batch=number))
             if batch.narrowed:
-                session.run(lambda server: report_batch_kind(server, NARROWED, self._batch()))
+                session.run(partial(report_batch_kind, kind=NARROWED, batch=self._batch()))
             if batch.lossy:
-                session.run(lambda server: report_batch_kind(server, LOSSY, self._batch()))
+                session.run(partial(report_batch_kind, kind=LOSSY, batch=self._batch()))
             reports = _TaskReports(notes, self._options, partition, self._batch, self._limits)
             callbacks = TaskCallbacks(reports.lost, reports.unreadable, reports.columns, batch.noted, reports.good)
             fails = self._options.fail_on_data_loss
@@ -345,8 +337,9 @@ class _TaskReports:
     def lost(self, entries: Range, count: int) -> None:
         """Entries of a range are missing."""
         batch = self.partition.batch
-        self.notes.run(lambda server: write_missing(server, self._member, batch.token, batch.run, entries, count))
-        self.notes.run(lambda server: report_batch_kind(server, LOSSY, self.batch()))
+        missing = partial(write_missing, member=self._member, token=batch.token, run=batch.run)
+        self.notes.run(partial(missing, entries=entries, count=count))
+        self.notes.run(partial(report_batch_kind, kind=LOSSY, batch=self.batch()))
 
     def unreadable(self, streams: str | pa.Array, dead: Dead) -> None:
         """Rows of a page do not fit the schema."""
@@ -359,8 +352,7 @@ class _TaskReports:
         self.notes.run(lambda server: self._writer(server).good(entries))
 
     def columns(self, report: ColumnReport, is_complete: bool) -> None:
-        """Values do not fit their columns, or columns are fields of no entry. The query neither fails nor waits for a
-        server that does not accept this note."""
+        """Values do not fit their columns, or columns are fields of no entry. The query does not need this note."""
         batch = self.partition.batch
         report = replace(report, tasks=batch.tasks, absent=report.absent if batch.reports_absent else ())
         if not report:
@@ -387,11 +379,9 @@ def _names_of(batch: MicroBatchName | None) -> tuple[str, str]:
 
 
 def report_batch_kind(server: Server, kind: str, batch: MicroBatchName | None) -> None:
-    """Report the kind of this micro-batch to the sink, in each run of the query.
-
-    kind: NARROWED, before the first row: rows that an earlier run wrote of the other pieces belong to those; LOSSY,
-    before the last row: rows that an earlier execution wrote of the lost entries stay. The sink has closed earlier
-    batches, so what was reported of these is deleted."""
+    """Report the kind of this micro-batch to the sink, in each run of the query. kind: NARROWED, before the first row:
+    rows that an earlier run wrote of the other pieces belong to those; LOSSY, before the last row: rows that an earlier
+    execution wrote of the lost entries stay. What was reported of earlier batches is deleted."""
     if batch is None:
         return
     key, field = batch_kind_key(batch.query), batch_kind_field(kind, batch.number, batch.query_run)

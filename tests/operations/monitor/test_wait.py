@@ -14,7 +14,7 @@ import redis
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
-from spark_streams.connector.source.group.account import nth_from
+from spark_streams.connector.source.counting import nth_from
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
 from spark_streams.connector.wire.session import Session

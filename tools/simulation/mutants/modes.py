@@ -7,28 +7,28 @@ from tools.simulation.mutants.mutant import Mutant
 MODES = (
     Mutant(
         "bookmark-is-not-set",
-        "connector/source/trigger/roles.py",
+        "connector/source/trigger/bookmark.py",
         "if commit.acknowledged is None or commit.acknowledged[stream] != at.position",
         "if False",
         "noAck: the group does not show the committed position.",
     ),
     Mutant(
         "scratch-group-proves-itself",
-        "connector/source/trigger/reserve.py",
+        "connector/source/trigger/bookmark.py",
         "for count, position in inside[:-1]:",
         "for count, position in inside:",
         "noAck: the last step of the scratch group counts without proof.",
     ),
     Mutant(
         "no-ack-leaves-the-reserved",
-        "connector/source/trigger/roles.py",
+        "connector/source/trigger/bookmark.py",
         "        acknowledge(client, reserved)\n",
         "",
         "noAck: what a run without noAck had reserved stays pending.",
     ),
     Mutant(
         "no-ack-passes-the-pending",
-        "connector/source/trigger/roles.py",
+        "connector/source/trigger/bookmark.py",
         "            _refuse_pending(client, stream)",
         "            pass",
         "noAck: entries that are pending for the query are passed over.",
@@ -36,13 +36,13 @@ MODES = (
     Mutant(
         "no-ack-forgets-its-last-batch",
         "connector/source/trigger/observe.py",
-        "        if not start.has_pending_list:\n            return replace(finding, is_harmless=True)\n",
+        "        if not self.start.has_pending_list:\n            return replace(finding, is_harmless=True)\n",
         "",
         "A query that was killed with noAck, and goes on without, stops.",
     ),
     Mutant(
         "no-ack-in-a-shared-group",
-        "connector/source/trigger/roles.py",
+        "connector/source/trigger/bookmark.py",
         "    if group.others:\n        other, pending",
         "    if False:\n        other, pending",
         "noAck: another consumer of the group is not noticed.",
@@ -50,7 +50,7 @@ MODES = (
     Mutant(
         "claimed-but-not-looked-at",
         "connector/source/trigger/trigger.py",
-        "return self._observer.with_new_snapshots(client, state, claimed) if claimed else state",
+        "return self.observer.with_new_snapshots(client, state, claimed) if claimed else state",
         "return state",
         "Claimed entries are not looked for in the trigger that has claimed them.",
     ),
@@ -113,7 +113,7 @@ MODES = (
     Mutant(
         "cut-batch-is-acknowledged",
         "connector/source/trigger/acknowledge.py",
-        "is_read = not may_have_record or self._poison.has_read(client.server, start)",
+        "is_read = not may_have_record or self._poison.has_read(client.server, batch.start)",
         "is_read = True",
         "A batch whose entries were set aside is acknowledged.",
     ),

@@ -14,7 +14,7 @@ REFUSALS = (
     ),
     Mutant(
         "a-refused-step-is-the-end",
-        "connector/source/trigger/reserve.py",
+        "connector/source/trigger/bookmark.py",
         "self.was_refused |= self.is_at_the_end and position <= self.wanted.last",
         "self.was_refused |= False",
         "noAck: a step that the server has refused is taken for the end of the stream.",

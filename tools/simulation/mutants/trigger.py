@@ -8,8 +8,8 @@ TRIGGER = (
     Mutant(
         "xack-before-commit",
         "connector/source/trigger/trigger.py",
-        "self._acknowledging.in_background(client, state.start, contents.run)",
-        "self._acknowledging.in_background(client, end, contents.run)",
+        "self.acknowledging.in_background(client, LoggedBatch(state.start, contents.run))",
+        "self.acknowledging.in_background(client, LoggedBatch(end, contents.run))",
         "A batch is acknowledged when it is planned, before Spark has committed it.",
     ),
     Mutant(
@@ -29,8 +29,8 @@ TRIGGER = (
     Mutant(
         "marks-of-unread-streams-stay-behind",
         "connector/source/trigger/acknowledge.py",
-        "if is_behind(marks[stream], at) and not _shows_move(marks[stream], at)",
-        "if start.is_of_this_batch(stream) and not _shows_move(marks[stream], at)",
+        "else is_behind(marks[stream], at) and not self._shows_move(stream)",
+        "else start.is_of_this_batch(stream) and not self._shows_move(stream)",
         "A mark that is behind stays so, unless the last batch has entries of its stream.",
     ),
     Mutant(
@@ -50,7 +50,7 @@ TRIGGER = (
     Mutant(
         "a-batch-that-was-cut-is-all-committed",
         "connector/source/trigger/acknowledge.py",
-        "ranges += around(stream, () if is_read else batch, start[stream])",
+        "ranges += around(stream, () if is_read else start.pending(stream), start[stream])",
         "ranges += around(stream, (), start[stream])",
         "After a restore, entries that were set aside are acknowledged unread.",
     ),
@@ -120,7 +120,7 @@ TRIGGER = (
     Mutant(
         "forgets-what-is-owed",
         "connector/source/trigger/acknowledge.py",
-        "[start.unacknowledged[stream]] if stream in start.unacknowledged and run.acknowledged is None else []",
+        "[unacknowledged[stream]] if stream in unacknowledged and self.is_first else []",
         "[]",
         "After a restart the batch before the last one stays pending.",
     ),
@@ -134,14 +134,14 @@ TRIGGER = (
     Mutant(
         "nothing-restored-is-acknowledged",
         "connector/source/trigger/acknowledge.py",
-        "if marks is not None and _is_all_committed(start, stream, marks[stream]):",
+        "if self._is_all_committed(stream):",
         "if False:",
         "After a restore only the last batches are acknowledged again.",
     ),
     Mutant(
         "no-notes-before-the-xack",
         "connector/source/trigger/acknowledge.py",
-        "posted = self.take_notes(client, start, run, marks)",
+        "posted = self._take_notes(client, batch)",
         "posted = 0",
         "A batch is acknowledged without the notes of its tasks.",
     ),
@@ -197,8 +197,8 @@ TRIGGER = (
     Mutant(
         "short-look-sees-no-loss",
         "connector/source/trigger/observe.py",
-        "return (lost_above(head, reached, read + above) or 0) == 0",
-        "return True",
+        "if lost_above(heads[stream], reached, (at.read or 0) + above):",
+        "if False:",
         "The short look does not notice entries that were trimmed.",
     ),
     Mutant(
@@ -218,8 +218,8 @@ TRIGGER = (
     Mutant(
         "repairs-before-the-xack",
         "connector/source/trigger/observe.py",
-        "and (moves or forgets_ranges or not run.is_known):",
-        "and (moves or not run.is_known):",
+        "and (moves or forgets_ranges or not self.run.is_known):",
+        "and (moves or not self.run.is_known):",
         "A repair forgets the ranges of the last batch before it is acknowledged.",
     ),
     Mutant(
@@ -246,8 +246,8 @@ TRIGGER = (
     Mutant(
         "notes-of-a-committed-batch",
         "connector/source/trigger/acknowledge.py",
-        "if run.has_acknowledged(start) or _is_committed(marks, start):",
-        "if run.has_acknowledged(start):",
+        "if batch.is_acknowledged():",
+        "if batch.run.has_acknowledged(batch.start):",
         "A batch that was committed misses its notes after a restart.",
     ),
     Mutant(
@@ -259,14 +259,14 @@ TRIGGER = (
     ),
     Mutant(
         "others-read-nothing-of-a-range",
-        "connector/source/trigger/reserve.py",
+        "connector/source/trigger/roles.py",
         "and after.entries_read - before.entries_read == count",
         "or True",
         "A range passes for the query's own although another consumer has read within it.",
     ),
     Mutant(
         "another-client-joins-unseen",
-        "connector/source/trigger/reserve.py",
+        "connector/source/trigger/roles.py",
         "                after = read_group_now(client, walk.stream)\n                read_to_the_end.add(walk.stream)",
         "                continue",
         "If another client joins the group while a batch is reserved, the steps of that round are dropped.",
@@ -362,8 +362,8 @@ TRIGGER = (
     Mutant(
         "one-mark-commits-all-streams",
         "connector/source/trigger/acknowledge.py",
-        "and all(_knows_batch(marks[stream], start, stream) for stream in start.taken_from)",
-        "and any(_knows_batch(marks[stream], start, stream) for stream in start.taken_from)",
+        "(bool(taken_from) and all(map(self._is_known, taken_from)))",
+        "(bool(taken_from) and any(map(self._is_known, taken_from)))",
         "A batch counts as committed if the mark of one of its streams says so.",
     ),
     Mutant(
@@ -383,7 +383,7 @@ TRIGGER = (
     Mutant(
         "missing-entries-of-a-lenient-run",
         "connector/source/trigger/acknowledge.py",
-        "may_miss = self._losses.allowed or is_first",
+        "may_miss = self._losses.allowed or batch.is_first",
         "may_miss = self._losses.allowed",
         "A strict query does not report what the tasks of a lenient run before it have missed.",
     ),

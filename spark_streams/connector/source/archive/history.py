@@ -35,9 +35,15 @@ from spark_streams.connector.source.batch_plan import (
     tasks_within,
 )
 from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.source.group.account import count_read
-from spark_streams.connector.source.group.group_changes import GroupChange, change_groups
-from spark_streams.connector.source.group.snapshot import GroupState, fetch_marks, fetch_state, missing
+from spark_streams.connector.source.counting import count_read
+from spark_streams.connector.source.group.snapshot import (
+    GroupChange,
+    GroupState,
+    change_groups,
+    fetch_marks,
+    fetch_state,
+    missing,
+)
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Offset, Range

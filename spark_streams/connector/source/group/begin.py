@@ -4,11 +4,9 @@ creates its group where it is missing. A run that knows the server no longer (a 
 The server must have what makes every loss noticeable:
 
 - Counts. Since Redis 7.0, and in every Valkey, a stream has the number of entries ever added, and a group the number it
-  has read. By these numbers the query notices entries trimmed unread, a stream created again, and a server in an older
-  state.
-- No eviction of any key. A query notices dropped streams, groups and pending lists at its next trigger. It does not
-  notice notes on entries that do not fit the schema (mode DEADLETTER, source.task.notes), nor the streams in which
-  entries wait for a retry (retryDelay, group.retries).
+  has read. By these the query notices entries trimmed unread, a stream created again, and a server in an older state.
+- No eviction of any key. A query notices dropped streams, groups and pending lists at its next trigger, but not dropped
+  notes (mode DEADLETTER, source.task.notes), nor streams in which entries wait for a retry (group.retries).
 
 If a group is missing, and its stream …       it begins
 is read without a checkpoint                  where `initialOffset` has said. The server keeps the position: the next
@@ -34,15 +32,18 @@ from spark_streams.connector.operator_commands import seek_command
 from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.source.group.account import count_read
-from spark_streams.connector.source.group.group_changes import (
+from spark_streams.connector.source.counting import count_read
+from spark_streams.connector.source.group.recovery import Start
+from spark_streams.connector.source.group.snapshot import (
     GroupChange,
     change_groups,
+    fetch_marks,
+    fetch_state,
+    missing,
+    shared_at_restart,
     streams_without_group,
     try_to_change,
 )
-from spark_streams.connector.source.group.recovery import Start
-from spark_streams.connector.source.group.snapshot import fetch_marks, fetch_state, missing, shared_at_restart
 from spark_streams.connector.source.group.streams import ExpectedStreams, StreamSet
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Offset
@@ -79,8 +80,7 @@ def require_entry_counts(server: Server) -> None:
 
 
 def require_no_eviction(server: Server, options: SourceOptions) -> None:
-    """Check the server's maxmemory-policy, if the user may read it. Raises UnsupportedError if it endangers this query,
-    ServerUnreachableError."""
+    """Raise UnsupportedError if the server's maxmemory-policy, which the user may read, endangers this query."""
     policy = evicting_policy(server)
     if not drops_any_key(policy):
         return
@@ -102,18 +102,31 @@ FIRST = PerStream("0", {})  # before a stream's first entry
 
 
 def starting_positions(server: Server, streams: Sequence[str], starting: PerStream[str]) -> dict[str, StreamId]:
-    """Return where a new group begins on each of these streams; `latest` is the stream's last entry now. Raises
-    WrongKeyTypeError."""
+    """Return where a new group begins on each of these streams; `latest` is the stream's last entry now."""
     heads = stream_states(server, streams)
     return {stream: _starting_position(starting, stream, head) for stream, head in heads.items()}
 
 
 def warn_of_entries_before(member: Membership, created: Mapping[str, Start]) -> None:
-    """Log how many entries lie before groups that were created at `latest`. Only now: Spark asks a query with a
-    checkpoint, too, where it would begin (S2)."""
+    """Log how many entries lie before groups that were created at `latest`. Only now: see the head."""
     passed = {stream: start.passed for stream, start in sorted(created.items()) if start.passed}
-    if passed:
-        _log.warning("%s", _entries_before(member, passed))
+    if not passed:
+        return
+    entries, (stream, *others) = sum(passed.values()), passed
+    streams = f"stream {stream!r}{_and_more(len(others))}"
+    lie, pronoun = ("entry lies before it and is", "it") if entries == 1 else ("entries lie before it and are", "them")
+    _log.warning(
+        "%s",
+        f"group {member.group!r} is new and begins at the end of {streams} (startingOffsets=latest): "
+        f"{entries:,} {lie} not read. "
+        f"startingOffsets=earliest reads {pronoun}, but applies to new groups only. To read {pronoun} with this group, "
+        f"stop the query, set the group ({seek_command(stream, member.group, 'earliest')}), and start it with a new "
+        "checkpoint",
+    )
+
+
+def _and_more(streams: int) -> str:
+    return f" and {streams:,} more stream{'' if streams == 1 else 's'}" if streams else ""
 
 
 def starts_at(server: Server, positions: Mapping[str, StreamId], starting: PerStream[str]) -> dict[str, Start]:
@@ -129,20 +142,6 @@ def starts_at(server: Server, positions: Mapping[str, StreamId], starting: PerSt
     return starts
 
 
-def _entries_before(member: Membership, unread: Mapping[str, int]) -> str:
-    stream, others = next(iter(unread)), len(unread) - 1
-    streams = f"stream {stream!r}" + (f" and {others:,} more stream{'' if others == 1 else 's'}" if others else "")
-    entries = sum(unread.values())
-    lie, pronoun = ("entry lies before it and is", "it") if entries == 1 else ("entries lie before it and are", "them")
-    return (
-        f"group {member.group!r} is new and begins at the end of {streams} (startingOffsets=latest): "
-        f"{entries:,} {lie} not read. "
-        f"startingOffsets=earliest reads {pronoun}, but applies to new groups only. To read {pronoun} with this group, "
-        f"stop the query, set the group ({seek_command(stream, member.group, 'earliest')}), and start it with a new "
-        "checkpoint"
-    )
-
-
 def _starting_position(starting: PerStream[str], stream: str, head: StreamState) -> StreamId:
     value = starting.value_for(stream)
     return head.last if value == "$" else StreamId.parse(value)
@@ -151,12 +150,8 @@ def _starting_position(starting: PerStream[str], stream: str, head: StreamState)
 def first_positions(
     client: GroupClient, streams: Sequence[str], restarts_at: PerStream[str] | None
 ) -> dict[str, StreamId]:
-    """Return where a query without a checkpoint begins on streams that have the group: at its mark if a run has begun
-    there, and has reserved entries above it before Spark logged an offset; otherwise at the group's position
-    (group.account).
-
-    restarts_at: where it begins instead (onNewCheckpoint=restart).
-    """
+    """Return where a query without a checkpoint begins on streams that have the group: at its mark if a run has
+    reserved entries above it before Spark logged an offset; else at the group, or where `restarts_at` says."""
     heads, states = fetch_state(client, streams)
     marks = fetch_marks(client, streams)
     begun = {stream: mark.id for stream, mark in marks.items() if mark is not None and mark.is_begin}
@@ -199,9 +194,7 @@ def restart_groups(client: GroupClient, positions: Mapping[str, StreamId]) -> No
 
 
 def unused_start(client: GroupClient, positions: Mapping[str, StreamId], starting: PerStream[str]) -> str | None:
-    """Return what to log of streams whose group existed, if entries are between their position and `starting`
-    (onNewCheckpoint=resume); None: there are no such streams. positions: where the query begins on them. Raises
-    WrongKeyTypeError, ServerError."""
+    """Return what to log if entries are between the groups (positions) and `starting` (onNewCheckpoint=resume)."""
     covered = [stream for stream in positions if starting.covers(stream)]
     starts = {
         stream: _starting_position(starting, stream, head)
@@ -217,15 +210,13 @@ def unused_start(client: GroupClient, positions: Mapping[str, StreamId], startin
     ]
     if not differing:
         return None
-    stream, others = differing[0], len(differing) - 1
-    start = starts[stream]
+    stream, start = differing[0], starts[differing[0]]
     seek_to = "earliest" if start == MIN_ID else "latest" if starting.value_for(stream) == "$" else start
-    more = f" and {others:,} more stream{'' if others == 1 else 's'}" if others else ""
     return (
-        f"group {client.group!r} already exists on stream {stream!r}{more}. The query begins after entry "
-        f"{positions[stream]}, where the group stands. startingOffsets is not used: it applies to new groups. To begin "
-        f"elsewhere, stop the query, set the group ({seek_command(stream, client.group, seek_to)}), and start it with "
-        "a new checkpoint; or give the query a group of its own (option group)"
+        f"group {client.group!r} already exists on stream {stream!r}{_and_more(len(differing) - 1)}. The query begins "
+        f"after entry {positions[stream]}, where the group stands. startingOffsets is not used: it applies to new "
+        f"groups. To begin elsewhere, stop the query, set the group ({seek_command(stream, client.group, seek_to)}), "
+        "and start it with a new checkpoint; or give the query a group of its own (option group)"
     )
 
 
@@ -236,7 +227,6 @@ class InitialPositions:
     member: Membership
 
     def key_of(self, stream: str) -> bytes:
-        """Return the key of one stream."""
         return key_beside(stream, "first", self.member.group, self.member.consumer)
 
     def save(self, server: Server, positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
@@ -257,7 +247,6 @@ class InitialPositions:
         }
 
     def delete(self, server: Server, streams: Sequence[str]) -> None:
-        """Delete the positions of these streams."""
         server.execute_all([("DEL", self.key_of(stream)) for stream in streams])
 
 
@@ -295,17 +284,14 @@ class Opening:
         self._begun_key = key_of_query("begun", options.group, options.consumer)  # until the query has a checkpoint
 
     def first(self, client: GroupClient) -> dict[str, StreamId]:
-        """Return where the query begins on each stream without a checkpoint, and save that where the group is missing.
-        Raises as `find` does."""
+        """Return where the query begins on each stream without a checkpoint. Raises as `find` does."""
         new = self.find(client)
         existing = [stream for stream in self._streams.names if stream not in new]
         return {**new, **first_positions(client, existing, self._options.restarts_at)}
 
     def find(self, client: GroupClient) -> dict[str, StreamId]:
         """Find the streams, hold the lease on them, and save where missing groups begin without a checkpoint. Return
-        these positions.
-
-        Raises ConsumerTakenError, WrongKeyTypeError, ServerError."""
+        these positions. Raises ConsumerTakenError, WrongKeyTypeError, ServerError."""
         positions = self._positions_without_group(client)
         self._found = starts_at(client.server, positions, self._options.starting_offsets)
         return positions
@@ -328,9 +314,8 @@ class Opening:
 
     def open(self, client: GroupClient, checkpoint: Offset) -> Offset:
         """Create missing groups: all before the first batch, later those of streams that the checkpoint does not name.
-        Return the checkpoint without streams that the options no longer name and that no longer have the group.
-
-        Raises as `find` does, and StreamMissingError, DataLossError, GroupSharedError."""
+        Return the checkpoint without streams that neither the options nor a group have. Raises as `find` does, and
+        StreamMissingError, DataLossError, GroupSharedError."""
         streams = self._streams
         streams.forget_retries()
         if streams.by_pattern:
@@ -368,20 +353,19 @@ class Opening:
             self._meet_existing(client, checkpoint)
 
     def _new_positions(self, client: GroupClient, new: Sequence[str]) -> dict[str, StreamId]:
-        """Return where the groups begin on streams that came to the query after it had begun."""
+        """Return where the groups begin on streams that came to the query later."""
         if self._streams.by_pattern:
             return dict.fromkeys(new, MIN_ID)
         return self._initial.save(client.server, starting_positions(client.server, new, self._options.starting_offsets))
 
     def _create(self, client: GroupClient, starts: Mapping[str, Start]) -> set[str]:
         """Create groups, and streams that did not exist when the query started. Return the streams that have the group
-        now. A stream of a pattern that has vanished since is no longer read. For one of `streams`, raises DataLossError
-        unless losses are counted."""
+        now. A stream of a pattern that has vanished since is no longer read; one of `streams` is a loss."""
         changes = {
             stream: GroupChange.at_begin(start, makes_stream=self._expected.was_absent(stream))
             for stream, start in starts.items()
         }
-        vanished = try_to_change(client, changes).missing
+        _, vanished = try_to_change(client, changes)
         created = {*starts} - vanished
         if vanished and self._streams.by_pattern:
             self._streams.leave(vanished)
@@ -397,8 +381,7 @@ class Opening:
         return created
 
     def _meet_existing(self, client: GroupClient, first: Offset) -> None:
-        """Do as `onNewCheckpoint` says, once for each stream, if the group existed on it. first: the first offset.
-        Raises GroupSharedError."""
+        """Do as `onNewCheckpoint` says, once for each stream whose group existed. Raises GroupSharedError."""
         options = self._options
         new = [stream for stream in self._streams.named(first) if stream not in self._met]
         if not new or not options.is_start_given:
@@ -426,7 +409,7 @@ class Opening:
         self._met.update(new)
 
     def _report_expected(self, client: GroupClient, unknown: Sequence[str]) -> None:
-        """Raises StreamMissingError, and deletes what `find` has saved: the next start begins at startingOffsets."""
+        """A missing stream deletes what `find` has saved: the next start begins at startingOffsets."""
         try:
             self._expected.report_silent(client.server, unknown)
         except StreamMissingError:

@@ -1,4 +1,5 @@
-"""Compare the checkpoint with the server, one stream at a time. Pure.
+"""The account of a stream: it compares the checkpoint with the server, and says where a query begins. Pure, but for
+counting.
 
 The rule: if the query is alone in its group, the checkpoint decides; if other consumers read from the group, too, the
 group decides. `compare` returns at most one finding, and `repaired` where the query goes on (failOnDataLoss=false).
@@ -10,6 +11,21 @@ The account of a stream:
 For a query that is alone this is exact, and entries that XDEL has removed from the middle count when it has read past
 them. In a shared group only the server counts what others have read (entries-read), and some servers never count lost
 entries (`missed`), so the number is a lower bound.
+
+A query begins in a stream with its position, and how many entries were ever added up to there. This holds until the
+query's first batch there.
+
+    mark of the group                  the checkpoint names       the query begins         entries up to there
+    a begin, with their number         no position, or the same   at the mark              as the mark says
+    a batch of this checkpoint         no position: an older copy at 0-0                   none
+    a batch of another checkpoint      any, or none               at it, or at the group   counted; numbers go on
+    a seek                             another position           at it; the mark moves it counted
+    any other, or none                 any, or none               at it, or at the group   counted
+
+Entries of the group that are pending for the query above its position were reserved by a run that was killed before an
+offset. Those at or below it (old entries) were left by an earlier checkpoint. What an earlier checkpoint has read
+may be acknowledged in part, also out of order (dead letters), and its mark shows that only afterwards. So what is not
+pending up to the group's position is acknowledged, or was lost before this checkpoint began.
 """
 
 from __future__ import annotations
@@ -17,19 +33,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_streams.base.ids import MIN_ID, StreamId
-from spark_streams.connector.source.commit_mark import Mark
+from spark_streams.connector.source.commit_mark import Mark, checkpoint_of
+from spark_streams.connector.source.counting import count_read
 from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kind, Start
-from spark_streams.connector.source.group.snapshot import GroupState, PendingAbove, StreamSnapshot
-from spark_streams.connector.source.offset import StreamOffset
+from spark_streams.connector.source.group.snapshot import GroupChange, GroupState, PendingAbove, StreamSnapshot
+from spark_streams.connector.source.offset import Offset, StreamOffset
+from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.xinfo import StreamState
 
 NOTHING_ABOVE = PendingAbove()
 
 
 def lost_above(head: StreamState, position: StreamId, read: int | None) -> int | None:
-    """Return how many entries above a position have left the stream; read: entries ever added up to the position.
-
-    None: unknown until the position is at the end of the stream. Negative: entries below it are missing, too."""
+    """Return how many entries above a position have left the stream; read: entries ever added up to the position. None:
+    unknown until the position is at the end of the stream. Negative: entries below it are missing, too."""
     added = head.added
     if read is None or added is None:
         return None
@@ -70,10 +87,10 @@ def is_behind(mark: Mark | None, at: StreamOffset) -> bool:
 
 def moved_since_checkpoint(at: StreamOffset, snapshot: StreamSnapshot, is_logged: bool = True) -> StreamOffset | None:
     """Return where the query goes on if its group was moved since the checkpoint: the commit mark says so. An operator
-    has moved it with `rstream groups seek`, or a run has, and was killed before Spark logged the new position. None: it
-    was not moved. The mark is then replaced by that of the last batch, at the new position. So it is if an operator has
-    moved the group to where the checkpoint is: after the next batch, the mark would move the query back. is_logged:
-    Spark has logged an offset; as long as it has not, only the mark knows where the operator has moved the group."""
+    has moved it with `rstream groups seek`, or a run has, and was killed before Spark logged the new position. The mark
+    is then replaced by that of the last batch, also if it is at the checkpoint: after the next batch it would move the
+    query back. is_logged: Spark has logged an offset; before, only the mark knows where an operator has moved the
+    group."""
     mark, group = snapshot.mark, snapshot.group
     if mark is None or group is None:
         return None
@@ -90,8 +107,7 @@ def moved_since_checkpoint(at: StreamOffset, snapshot: StreamSnapshot, is_logged
 def compare(
     stream: str, at: StreamOffset, snapshot: StreamSnapshot, above: PendingAbove, closed: int | None = None
 ) -> Finding | None:
-    """Return what is wrong with a stream. closed: entries that were lost while the query was alone, if others have
-    joined since and the number is known."""
+    """Return what is wrong with a stream. closed: see `_Comparison`."""
     found = _Comparison(at, snapshot, above, closed).outcome()
     if found is None:
         return None
@@ -161,8 +177,7 @@ class _Comparison:
         return (Kind.ENTRIES_LOST, lost) if lost else None
 
     def _lost_in_shared_group(self) -> tuple[Kind, int] | None:
-        """By the server's counter, or by ours if nobody has read since the checkpoint. An XDEL above the group is
-        certain, and its number unknown."""
+        """By the server's counter, or by ours. An XDEL above the group is certain, and its number unknown."""
         group, head = self.snapshot.group, self.snapshot.head
         assert group is not None
         lost = lost_above(head, group.last_delivered, read_in_shared_group(self.at, self.snapshot))
@@ -172,8 +187,7 @@ class _Comparison:
 
 
 def read_in_shared_group(at: StreamOffset, snapshot: StreamSnapshot) -> int | None:
-    """Return how many entries were ever added up to the group's position: by our own count if nobody has read since
-    the checkpoint."""
+    """Return how many entries were ever added up to the group: if nobody has read since, by our own count."""
     group = snapshot.group
     assert group is not None
     if at.read is not None and group.last_delivered == at.position:
@@ -182,8 +196,7 @@ def read_in_shared_group(at: StreamOffset, snapshot: StreamSnapshot) -> int | No
 
 
 def has_forgotten(at: StreamOffset, snapshot: StreamSnapshot) -> bool:
-    """Whether the server no longer knows how many entries a shared group has read: it counts fewer than it did (a
-    failover of Redis 7.0, FACTS R90)."""
+    """Whether the server counts fewer entries that a shared group has read than it did (a failover, FACTS R90)."""
     group = snapshot.group
     if group is None or group.entries_read is None or group.last_delivered < at.position:
         return False
@@ -202,14 +215,20 @@ class Repair:
     reported_deletion: StreamId = MIN_ID  # the highest XDEL that is reported and that `at` does not count
 
     @property
-    def start(self) -> Start:
-        """Position of the group."""
-        return Start(self.at.position, self.at.read)
-
-    @property
     def sets_mark(self) -> bool:
         """Whether the commit mark is set to the new position."""
         return bool(self.command) or self.creates_consumer
+
+    @property
+    def change(self) -> GroupChange:
+        start = Start(self.at.position, self.at.read)
+        return GroupChange(
+            create=start if self.command == "CREATE" else None,
+            set_to=start if self.command == "SETID" else None,
+            makes_stream=self.makes_stream,
+            consumer=self.command == "CREATE" or self.creates_consumer,
+            mark=self.at.mark if self.sets_mark else None,
+        )
 
 
 def repaired(finding: Finding, at: StreamOffset, snapshot: StreamSnapshot, logged: StreamOffset) -> Repair:
@@ -243,7 +262,6 @@ def repaired(finding: Finding, at: StreamOffset, snapshot: StreamSnapshot, logge
 
 
 def _without_lost(lost: int, at: StreamOffset, snapshot: StreamSnapshot, is_alone: bool) -> Repair:
-    """Return where a query goes on that counts lost entries."""
     head, group = snapshot.head, snapshot.group
     assert group is not None
     added = head.added or 0
@@ -257,8 +275,7 @@ def _without_lost(lost: int, at: StreamOffset, snapshot: StreamSnapshot, is_alon
 
 def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> bool | None:
     """Whether the group of a query that is alone may be set to the checkpoint above it: all entries up to there exist,
-    or have left in their order. None: entries are missing (the server was restored). has_entry: the stream holds the
-    entry at the position."""
+    or have left in their order. None: some are missing. has_entry: the stream holds the entry at the position."""
     first = head.first or MIN_ID
     if not has_entry and head.length and first <= at.position > head.deleted:
         return None
@@ -266,8 +283,7 @@ def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> boo
 
 
 def at_end(at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
-    """Return the same with numbers that the server knows now: at the end of the stream, the number of entries read is
-    the number of entries added; and what the server has corrected in its own counter."""
+    """Return the same with numbers that the server knows now: at the end of the stream, and its own counter."""
     head, group = snapshot.head, snapshot.group
     if group is None or head.added is None or is_ahead(at, head):
         return at
@@ -279,3 +295,81 @@ def at_end(at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
         more = min(lost_above(head, group.last_delivered, group.entries_read + at.missed) or 0, 0)
         return at._replace(missed=at.missed + more) if more else at
     return at
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Where a query begins in a stream, as far as nobody need be asked."""
+
+    position: StreamId  # of the query
+    read: int | None = None  # how many entries were ever added up to there; None: to be counted
+    number: int = 0  # of the last batch there
+    token: str | None = None  # of the last batch there
+    mark: Mark | None = None  # the commit mark; None: that of a begin
+
+
+def begin_of(at: StreamOffset | None, start: Offset, snapshot: StreamSnapshot) -> Begin:
+    """Return where a query begins in a stream that has the group, by the table above. Pure."""
+    group, mark = snapshot.group, snapshot.mark
+    assert group is not None
+    if mark is None:
+        return Begin(group.last_delivered if at is None else at.position)
+    is_same = at in (None, StreamOffset(mark.id))
+    if mark.is_begin and is_same and (known := mark.read_at_begin) is not None:
+        return Begin(mark.id, known, 0, mark.token, mark)
+    if mark.number and start.token and mark.checkpoint == checkpoint_of(start.token):
+        return Begin(MIN_ID, 0, 0, "", mark)
+    position = group.last_delivered if at is None else at.position
+    if mark.number and not mark.is_seek:
+        return Begin(position, None, mark.number, mark.token, Mark(position, mark.number, mark.token))
+    is_sought = mark.is_seek and at is not None and mark.id != at.position
+    return Begin(position, mark=mark if is_sought else None)
+
+
+def first_account(server: Server, stream: str, start: Offset, snapshot: StreamSnapshot) -> tuple[StreamOffset, Mark]:
+    """Return where a query begins in a stream that has the group, and the commit mark for it."""
+    begin, added = begin_of(start.at.get(stream), start, snapshot), snapshot.head.added or 0
+    if begin.read is not None and begin.mark is not None:
+        known = min(begin.read, added)
+        at = StreamOffset(begin.position, token=begin.token or "", read=begin.read, added=known)
+        return at, begin.mark
+    read, missed = _read_before(server, stream, begin.position, snapshot)
+    mark_of_begin = Mark.at_begin(begin.position, read)
+    token = mark_of_begin.token if begin.token is None else begin.token
+    at = StreamOffset(begin.position, begin.number, token, read=read, added=added, missed=missed)
+    return at, begin.mark or mark_of_begin
+
+
+def _read_before(server: Server, stream: str, position: StreamId, snapshot: StreamSnapshot) -> tuple[int | None, int]:
+    """Return how many entries were ever added up to the position of a group that the query has not created (None:
+    others read from it), and how many lost ones the server does not count."""
+    group, head = snapshot.group, snapshot.head
+    assert group is not None
+    if is_ahead(StreamOffset(position), head):
+        return head.added, 0
+    if not group.others:
+        return count_read(server, stream, head, position), 0
+    delivered = count_read(server, stream, head, group.last_delivered)
+    is_known = delivered is not None and group.entries_read is not None
+    return None, (delivered or 0) - (group.entries_read or 0) if is_known else 0
+
+
+def first_account_without_group(
+    server: Server, stream: str, at: StreamOffset, snapshot: StreamSnapshot
+) -> StreamOffset:
+    """Return where a query begins in a stream whose group is missing, with the number of entries up to there."""
+    read = count_read(server, stream, snapshot.head, at.position)
+    return at._replace(token=Mark.at_begin(at.position, read).token, read=read, added=snapshot.head.added or 0)
+
+
+def with_entries_below(server: Server, stream: str, at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
+    """Return the same, with the entries up to where the query begins: others may have been added below since."""
+    head = snapshot.head
+    if at.number or at.read is None or head.added is None or head.added <= at.added:
+        return at
+    if is_ahead(at, head):
+        return at._replace(read=head.added, added=head.added)
+    if head.first is None or head.first > at.position or not head.length or head.deleted > at.position:
+        return at  # what is missing was above, or may have been
+    read = count_read(server, stream, head, at.position)
+    return at if read is None else at._replace(read=read, added=head.added)

@@ -6,9 +6,6 @@ and what a run counts.
 
 Tasks, claims and replays of a batch report lost entries as findings, too; the same table decides about them.
 docs/reference/data-loss.md is printed from it (`python -m tools.reference`).
-
-A row of the table is of one kind of finding. It says what a strict and a lenient query do, alone in the group or not.
-Each message has the positions of group, checkpoint and commit mark, and the commands that an operator may run.
 """
 
 from __future__ import annotations
@@ -46,8 +43,6 @@ class Kind(Enum):
 
 
 class GroupUse(Enum):
-    """Whether other consumers are in the query's group, now or at the last offset."""
-
     ALONE = "alone"
     SHARED = "shared"
 
@@ -95,166 +90,170 @@ class MessageContext(NamedTuple):
     forgets: bool = False
 
 
-# What is wrong, for the error and the log.
-PROBLEMS: Mapping[Kind, str] = {
-    Kind.STREAM_MISSING: "stream {stream!r} at {address} is missing, and so is its group {group!r}",
-    Kind.STREAM_REPLACED: (
-        "stream {stream!r} at {address} is missing, and so is its group {group!r}. Another stream was created under "
-        "its name. The query has read up to {above}"
-    ),
-    Kind.GROUP_MISSING: "stream {stream!r} at {address} no longer has group {group!r}. The checkpoint is at {above}",
-    Kind.GROUP_BELOW: "group {group!r} of stream {stream!r} is at {position}, below the checkpoint's {above}",
-    Kind.GROUP_ABOVE: (
-        "group {group!r} of stream {stream!r} is at {position}, above the checkpoint's {above}, and the entries in "
-        "between are not pending for consumer {consumer!r}"
-    ),
-    Kind.CHECKPOINT_OLDER: (
-        "the checkpoint is at {above} of stream {stream!r}, and consumer {consumer!r} of group {group!r} has committed "
-        "a later batch, up to {mark}: this is an older copy of the checkpoint, its last files are missing, or another "
-        "checkpoint was used with this group. The group is at {position}"
-    ),
-    Kind.SERVER_RESTORED: (
-        "stream {stream!r}: the server has lost {lost} that it had. It has returned to an older state, or the stream "
-        "was created again. The checkpoint is at {above}, group {group!r} at {position}"
-    ),
-    Kind.ENTRIES_LOST: (
-        "stream {stream!r}: {lost}{where}{detail} {were} trimmed or deleted before group {group!r} read them, "
-        "or another client has acknowledged or claimed them. The group is at {position}"
-    ),
-    Kind.NOTES_LOST: (
-        "stream {stream!r} at {address}: key {notes!r} was deleted while a batch was read, or the server has returned "
-        "to a state before that batch. It had the entries that do not fit the schema"
-    ),
-}
-_RESTORE = "Restore it from a backup, or set failOnDataLoss=false to go on without what it held{forgets}"
-_RESTORE_REPLACED = (
-    "Copy the entries of the new stream first, because a restore replaces them. Then restore the old stream from a "
-    "backup. Or set failOnDataLoss=false to read what the new stream holds{forgets}"
-)
-_RESTORE_NEWER = (
-    "Restore a backup that reaches {above}, which replaces entries that were added since. Or set failOnDataLoss=false "
-    "to go on with the entries that are there{forgets}"
-)
-_CREATE = "Create the group at the checkpoint ({create}), or set failOnDataLoss=false: the query then creates it there"
-_SHARED_CREATE = (
-    "Stop the other consumers of the group and create it at the checkpoint ({create}). Start this query before them. "
-    "Or set failOnDataLoss=false: the query then creates it there"
-)
-_ALONE_BELOW = (
-    "The query has read the entries in between. Set the group to the checkpoint ({seek}), or set failOnDataLoss=false: "
-    "the query then sets it there"
-)
-_SHARED_BELOW = (
-    "Other consumers use this group, so it is not set forward automatically. Either start {other} and wait until it "
-    "has reached {above} (it processes these entries again). Or, if it has finished them, set the group to the "
-    "checkpoint ({seek})"
-)
-_ALONE_ABOVE = (
-    "To read the entries in between, set the group back ({seek}), or set failOnDataLoss=false: the query then sets it "
-    "back. To go on without them, run: {skip}"
-)
-_SHARED_ABOVE = (
-    "To read the entries in between again, stop the other consumers, set the group back ({seek}), and start this query "
-    "before them. To go on without these entries, set failOnDataLoss=false"
-)
-_USE_LATER = (
-    "Start the query with the checkpoint that was used last. To read the entries in between again with this one, set "
-    "the group back ({seek})"
-)
-_KEEP_LONGER = (
-    "Keep the stream longer than the lag of its slowest group, or set failOnDataLoss=false to go on without them"
-)
-_WITHOUT_NOTES = (
-    "The entries of the batch are still pending. To list them, run {pending}. To acknowledge them without dead "
-    "letters, set failOnDataLoss=false for one run"
-)
-
-
-# For a stream of a pattern.
-_LEAVES = "counts the entries that it had not read, and stops reading the stream"
-
-
-class RecoveryAction(NamedTuple):
-    """What a query does about a finding: a row of docs/reference/data-loss.md."""
+@dataclass(frozen=True, kw_only=True)
+class RecoveryAction:
+    """What a query does about a finding: a row of docs/reference/data-loss.md. Problem and advice are templates."""
 
     kind: Kind
-    error: type[StreamStateError]  # of a strict query
-    alone_advice: str  # template, if it is alone in the group
-    shared_advice: str  # template, in a shared group
+    problem: str  # what is wrong, for the error and the log
+    error: type[StreamStateError] = DataLossError  # of a strict query
+    alone_advice: str  # what the error advises, if the query is alone in the group
+    shared_advice: str = ""  # in a shared group; "": the same
     short: str  # the advice in the table
     alone: str  # what a lenient query does that is alone
-    shared: str  # what a lenient query does in a shared group
+    shared: str = ""  # what a lenient query does in a shared group; "": the same
 
     def advice(self, use: GroupUse) -> str:
         """Return what the error advises."""
-        return self.alone_advice if use is GroupUse.ALONE else self.shared_advice
+        return self.alone_advice if use is GroupUse.ALONE else self.shared_advice or self.alone_advice
 
     def does(self, use: GroupUse) -> str:
         """Return what a lenient query does."""
-        return self.alone if use is GroupUse.ALONE else self.shared
+        return self.alone if use is GroupUse.ALONE else self.shared or self.alone
 
 
 ROWS = (
     RecoveryAction(
-        Kind.STREAM_MISSING, DataLossError, _RESTORE, _RESTORE, "Restore the stream from a backup, or accept the loss",
-        "counts the entries that it had not read, and creates stream and group again",
-        "counts the entries that it had not read, and creates stream and group again",
+        kind=Kind.STREAM_MISSING,
+        problem="stream {stream!r} at {address} is missing, and so is its group {group!r}",
+        alone_advice=("Restore it from a backup, or set failOnDataLoss=false to go on without what it held{forgets}"),
+        short="Restore the stream from a backup, or accept the loss",
+        alone="counts the entries that it had not read, and creates stream and group again",
     ),
     RecoveryAction(
-        Kind.STREAM_REPLACED, DataLossError, _RESTORE_REPLACED, _RESTORE_REPLACED,
-        "Restore the stream from a backup, or accept the loss",
-        "counts the entries that it had not read, and reads what the stream holds now",
-        "counts the entries that it had not read, and reads what the stream holds now",
+        kind=Kind.STREAM_REPLACED,
+        problem=(
+            "stream {stream!r} at {address} is missing, and so is its group {group!r}. Another stream was created "
+            "under its name. The query has read up to {above}"
+        ),
+        alone_advice=(
+            "Copy the entries of the new stream first, because a restore replaces them. Then restore the old stream "
+            "from a backup. Or set failOnDataLoss=false to read what the new stream holds{forgets}"
+        ),
+        short="Restore the stream from a backup, or accept the loss",
+        alone="counts the entries that it had not read, and reads what the stream holds now",
     ),
     RecoveryAction(
-        Kind.GROUP_MISSING, GroupMissingError, _CREATE, _SHARED_CREATE, "Create the group at the checkpoint",
-        "creates the group at the checkpoint", "creates the group at the checkpoint",
+        kind=Kind.GROUP_MISSING,
+        problem="stream {stream!r} at {address} no longer has group {group!r}. The checkpoint is at {above}",
+        error=GroupMissingError,
+        alone_advice=(
+            "Create the group at the checkpoint ({create}), or set failOnDataLoss=false: the query then creates it "
+            "there"
+        ),
+        shared_advice=(
+            "Stop the other consumers of the group and create it at the checkpoint ({create}). Start this query before "
+            "them. Or set failOnDataLoss=false: the query then creates it there"
+        ),
+        short="Create the group at the checkpoint",
+        alone="creates the group at the checkpoint",
     ),
     RecoveryAction(
-        Kind.GROUP_BELOW, StreamStateError, _ALONE_BELOW, _SHARED_BELOW, "Set the group to the checkpoint",
-        "sets the group to the checkpoint", "goes on at the group's position, and reads entries again",
+        kind=Kind.GROUP_BELOW,
+        problem="group {group!r} of stream {stream!r} is at {position}, below the checkpoint's {above}",
+        error=StreamStateError,
+        alone_advice=(
+            "The query has read the entries in between. Set the group to the checkpoint ({seek}), or set "
+            "failOnDataLoss=false: the query then sets it there"
+        ),
+        shared_advice=(
+            "Other consumers use this group, so it is not set forward automatically. Either start {other} and wait "
+            "until it has reached {above} (it processes these entries again). Or, if it has finished them, set the "
+            "group to the checkpoint ({seek})"
+        ),
+        short="Set the group to the checkpoint",
+        alone="sets the group to the checkpoint",
+        shared="goes on at the group's position, and reads entries again",
     ),
     RecoveryAction(
-        Kind.GROUP_ABOVE, DataLossError, _ALONE_ABOVE, _SHARED_ABOVE, "Set the group back, or accept the loss",
-        "sets the group back to the checkpoint, and reads the entries", "counts a loss, and goes on at the group's "
-        "position",
+        kind=Kind.GROUP_ABOVE,
+        problem=(
+            "group {group!r} of stream {stream!r} is at {position}, above the checkpoint's {above}, and the entries in "
+            "between are not pending for consumer {consumer!r}"
+        ),
+        alone_advice=(
+            "To read the entries in between, set the group back ({seek}), or set failOnDataLoss=false: the query then "
+            "sets it back. To go on without them, run: {skip}"
+        ),
+        shared_advice=(
+            "To read the entries in between again, stop the other consumers, set the group back ({seek}), and start "
+            "this query before them. To go on without these entries, set failOnDataLoss=false"
+        ),
+        short="Set the group back, or accept the loss",
+        alone="sets the group back to the checkpoint, and reads the entries",
+        shared="counts a loss, and goes on at the group's position",
     ),
     RecoveryAction(
-        Kind.CHECKPOINT_OLDER, DataLossError, _USE_LATER, _USE_LATER,
-        "Start it with the checkpoint that was used last, or set the group back",
-        "sets the group back to the checkpoint, and reads the entries again",
-        "counts a loss, and goes on at the commit mark",
+        kind=Kind.CHECKPOINT_OLDER,
+        problem=(
+            "the checkpoint is at {above} of stream {stream!r}, and consumer {consumer!r} of group {group!r} has "
+            "committed a later batch, up to {mark}: this is an older copy of the checkpoint, its last files are "
+            "missing, or another checkpoint was used with this group. The group is at {position}"
+        ),
+        alone_advice=(
+            "Start the query with the checkpoint that was used last. To read the entries in between again with this "
+            "one, set the group back ({seek})"
+        ),
+        short="Start it with the checkpoint that was used last, or set the group back",
+        alone="sets the group back to the checkpoint, and reads the entries again",
+        shared="counts a loss, and goes on at the commit mark",
     ),
     RecoveryAction(
-        Kind.SERVER_RESTORED, DataLossError, _RESTORE_NEWER, _RESTORE_NEWER,
-        "Restore a newer backup, or accept the loss",
-        "counts the missing entries, and goes on with those that are there",
-        "counts the missing entries, and goes on at the group's position",
+        kind=Kind.SERVER_RESTORED,
+        problem=(
+            "stream {stream!r}: the server has lost {lost} that it had. It has returned to an older state, or the "
+            "stream was created again. The checkpoint is at {above}, group {group!r} at {position}"
+        ),
+        alone_advice=(
+            "Restore a backup that reaches {above}, which replaces entries that were added since. Or set "
+            "failOnDataLoss=false to go on with the entries that are there{forgets}"
+        ),
+        short="Restore a newer backup, or accept the loss",
+        alone="counts the missing entries, and goes on with those that are there",
+        shared="counts the missing entries, and goes on at the group's position",
     ),
     RecoveryAction(
-        Kind.ENTRIES_LOST, DataLossError, _KEEP_LONGER, _KEEP_LONGER, "Keep the stream longer, or accept the loss",
-        "counts them, and goes on", "counts at least so many, and goes on",
+        kind=Kind.ENTRIES_LOST,
+        problem=(
+            "stream {stream!r}: {lost}{where}{detail} {were} trimmed or deleted before group {group!r} read them, or "
+            "another client has acknowledged or claimed them. The group is at {position}"
+        ),
+        alone_advice=(
+            "Keep the stream longer than the lag of its slowest group, or set failOnDataLoss=false to go on without "
+            "them"
+        ),
+        short="Keep the stream longer, or accept the loss",
+        alone="counts them, and goes on",
+        shared="counts at least so many, and goes on",
     ),
     RecoveryAction(
-        Kind.NOTES_LOST, DataLossError, _WITHOUT_NOTES, _WITHOUT_NOTES, "List the pending entries, or accept the loss",
-        "counts one entry, because their number is not known, and acknowledges the batch",
-        "counts one entry, because their number is not known, and acknowledges the batch",
+        kind=Kind.NOTES_LOST,
+        problem=(
+            "stream {stream!r} at {address}: key {notes!r} was deleted while a batch was read, or the server has "
+            "returned to a state before that batch. It had the entries that do not fit the schema"
+        ),
+        alone_advice=(
+            "The entries of the batch are still pending. To list them, run {pending}. To acknowledge them without dead "
+            "letters, set failOnDataLoss=false for one run"
+        ),
+        short="List the pending entries, or accept the loss",
+        alone="counts one entry, because their number is not known, and acknowledges the batch",
     ),
-)  # fmt: skip
+)
 
 RECOVERY_ACTIONS: Mapping[Kind, RecoveryAction] = {row.kind: row for row in ROWS}
 
 
 @dataclass
 class DataLoss:
-    """Losses of one run. allowed: failOnDataLoss=false; counts: lost entries, per stream, which the progress shows.
+    """Losses of one run.
 
     If a connection breaks, a step of the run is tried again, and may find the same again. What a step has lost of a
     stream is the most that one attempt has reported. Within an attempt, reports add up."""
 
-    allowed: bool
-    place: MessageContext
-    counts: Counter[str] = field(default_factory=Counter)
+    allowed: bool  # failOnDataLoss=false
+    place: MessageContext  # for errors
+    counts: Counter[str] = field(default_factory=Counter)  # lost entries, per stream, which the progress shows
     _of_step: Counter[str] = field(default_factory=Counter)  # lost entries that the present step has counted
     _of_attempt: Counter[str] = field(default_factory=Counter)  # those that its present attempt has reported
     _logged: set[tuple[Kind, str, StreamId, str]] = field(default_factory=set)  # findings of the step without a number
@@ -266,8 +265,7 @@ class DataLoss:
                 raise error_of(finding, self.place)
 
     def report(self, *findings: Finding) -> None:
-        """Raise the error of the first finding that is not harmless if the query is strict. Otherwise log and count
-        them."""
+        """Raise as `refuse` does. Otherwise log and count the findings."""
         self.refuse(findings)
         for finding in findings:
             stream, name = finding.stream, (finding.kind, finding.stream, finding.above, finding.detail)
@@ -292,7 +290,9 @@ class DataLoss:
 
     def count(self, finding: Finding) -> None:
         """Log a finding, and count what is lost."""
-        does = _LEAVES if finding.is_left else RECOVERY_ACTIONS[finding.kind].does(finding.group_use)
+        does = RECOVERY_ACTIONS[finding.kind].does(finding.group_use)
+        if finding.is_left:
+            does = "counts the entries that it had not read, and stops reading the stream"
         line = f"{problem_of(finding, self.place)}. The query {does}"
         if not finding.lost:
             _log.log(logging.INFO if finding.is_harmless else logging.WARNING, "%s", line)
@@ -303,15 +303,13 @@ class DataLoss:
 
 
 def error_of(finding: Finding, place: MessageContext) -> StreamStateError:
-    """Return the error for a finding."""
     row = RECOVERY_ACTIONS[finding.kind]
     advice = row.advice(finding.group_use).format_map(_words(finding, place))
     return row.error(f"{problem_of(finding, place)}. {advice}")
 
 
 def problem_of(finding: Finding, place: MessageContext) -> str:
-    """Return what is wrong."""
-    return PROBLEMS[finding.kind].format_map(_words(finding, place))
+    return RECOVERY_ACTIONS[finding.kind].problem.format_map(_words(finding, place))
 
 
 def _words(finding: Finding, place: MessageContext) -> dict[str, object]:
@@ -344,8 +342,7 @@ def table() -> str:
     """Return the table of docs/reference/data-loss.md, in Markdown."""
     columns = "| what the query finds | `true`: stops with | `false`, alone in the group | `false`, shared group |"
     lines = [
-        f"| {row.kind.value} | `{row.error.condition}`. {row.short} | {row.alone} "
-        f"| {'the same' if row.shared == row.alone else row.shared} |"
+        f"| {row.kind.value} | `{row.error.condition}`. {row.short} | {row.alone} | {row.shared or 'the same'} |"
         for row in ROWS
     ]
     return "\n".join([columns, "|---|---|---|---|", *lines])
@@ -359,11 +356,9 @@ class RunCounters:
         self._values: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
 
     def entries(self, counter: RunCounter) -> Counter[str]:
-        """Return the numbers of a counter of entries, by stream."""
         return self._entries[counter.name]
 
     def values(self, counter: RunCounter) -> Counter[tuple[str, str]]:
-        """Return the numbers of a counter of values, by stream and column."""
         return self._values[counter.name]
 
     def to_json(self) -> dict[str, object]:

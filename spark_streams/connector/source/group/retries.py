@@ -24,6 +24,7 @@ from spark_streams.connector.deadletter.return_entries import return_due_entries
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.commit_mark import NO_PENDING_LIST
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.connection import Server
@@ -35,8 +36,6 @@ _log = logging.getLogger("spark_streams.source")
 
 @dataclass
 class _RetryStream:
-    """One retry stream."""
-
     name: str
     delay: int  # milliseconds
     exists: bool = False  # it was seen on the server
@@ -50,13 +49,12 @@ class _RetryStream:
 
 
 class Retries:
-    """Retry streams of one query. Without retryDelay the query reads returned entries, but returns none: it logs how
-    many wait."""
+    """Retry streams of one query. Without retryDelay it reads returned entries, and returns none."""
 
     def __init__(self, options: SourceOptions, limits: Limits) -> None:
         self._group = options.group
         self._delays = options.retry_delay or ()
-        self._reads_returned = not options.no_ack
+        self._reads_returned = options.has_pending_list
         self._limits = limits
         self._retry_streams: dict[str, list[_RetryStream]] = {}  # by first stream
         self._returned_names: dict[str, str] = {}  # by first stream
@@ -76,11 +74,8 @@ class Retries:
         self._joined.discard(returned)
 
     def return_due(self, server: Server, streams: Iterable[str], begin: Offset | None, limit: int | None) -> list[str]:
-        """Return due entries to the returned streams of these streams. Return the returned streams to read.
-
-        begin: the checkpoint, whose streams must exist; limit: entries of each retry stream, approximately, None:
-        unlimited; the next call returns the others. Raises ServerError and its subclasses.
-        """
+        """Return due entries to the returned streams of these streams. Return the returned streams to read. begin: the
+        checkpoint, whose streams must exist; limit: entries of each retry stream, approximately, None: unlimited."""
         self._add_streams(server, [stream for stream in dict.fromkeys(streams) if stream not in self._retry_streams])
         self._fetch_lengths(server)
         for stream, retry_streams in self._retry_streams.items():
@@ -94,8 +89,7 @@ class Retries:
         return [name for name in self._returned_names.values() if name in self._existing or name in positions]
 
     def _fetch_lengths(self, server: Server) -> None:
-        """Fetch how many entries wait, and which returned streams exist. Absent retry streams take one EXISTS per
-        stream: most queries never have a failed entry."""
+        """Fetch how many entries wait, and which returned streams exist. Absent ones take one EXISTS per stream."""
         absent_lists = [
             absent
             for absent in ([retry for retry in streams if not retry.exists] for streams in self._retry_streams.values())
@@ -129,9 +123,8 @@ class Retries:
         return self._existing.copy() if self._reads_returned else set()
 
     def _create_groups(self, server: Server, names: Iterable[str]) -> None:
-        """Create the group on returned streams that the checkpoint does not name. A query creates stream and group in
-        one transaction, but another client may have created the stream alone. A key of another type is skipped. Raises
-        ServerError."""
+        """Create the group on returned streams that the checkpoint does not name: another client may have created the
+        stream alone. A key of another type is skipped."""
         commands = [("XGROUP", "CREATE", name, self._group, "0-0", "ENTRIESREAD", "0") for name in sorted(names)]
         replies = server.execute_all(commands, is_wrong_type, is_key_required, is_busy_group)
         for name, reply in zip(sorted(names), replies, strict=True):
@@ -147,8 +140,7 @@ class Retries:
                 self._joined.add(name)
 
     def waiting(self) -> dict[str, dict[str, int | None]]:
-        """Return, per stream with waiting entries, their number and when the next one is due (milliseconds since the
-        epoch), as of the last trigger."""
+        """Return, per stream, how many entries wait and when the next one is due (milliseconds since the epoch)."""
         waiting: dict[str, dict[str, int | None]] = {}
         if not self._delays:
             return waiting
@@ -166,8 +158,7 @@ class Retries:
         return min((0.0 if due is None else due / 1000 - clock for due in due_times), default=math.inf)
 
     def _add_streams(self, server: Server, streams: Sequence[str]) -> None:
-        """Fetch which streams of earlier runs exist beside these new streams, also those of more delays than this query
-        has."""
+        """Fetch which streams of earlier runs exist beside new streams, also those of more delays."""
         if not streams:
             return
         commands: list[tuple[str, ...]] = []
@@ -206,11 +197,10 @@ class Retries:
         _log.warning(
             "stream %r: %d entries wait for a retry by group %r, and no query returns them without option retryDelay. "
             "Set it again%s; a short delay returns them at once", stream, sum(lengths.values()), self._group,
-            "" if self._reads_returned else " (without noAck)",
+            "" if self._reads_returned else f" (without {NO_PENDING_LIST})",
         )  # fmt: skip
 
     def _return_due_of(self, server: Server, stream: str, retry: _RetryStream, limit: int | None) -> None:
-        """Return the due entries of one retry stream."""
         connection = server.connection_for(retry.name)
         if retry.first is None:
             time_reply, entries = connection.execute_all([("TIME",), ("XRANGE", retry.name, "-", "+", "COUNT", 1)])

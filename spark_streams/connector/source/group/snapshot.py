@@ -1,27 +1,36 @@
-"""Streams and consumer groups as the driver sees them.
+"""Streams and consumer groups as the driver sees them, and the commands that create and set groups.
 
 fetch_snapshots   one transaction for each stream: stream, group, consumers, commit mark and time are of one moment
 fetch_state       one round trip for all streams, without transactions: for a query whose groups are as it has left them
+change_groups     one transaction for each stream: the group, the query's consumer and its commit mark change together
 
 A role (trigger.roles) adds what is pending above the query's position to the snapshots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.errors import GroupMissingError, GroupSharedError, StreamStateError
 from spark_streams.connector.keys import probe_group
 from spark_streams.connector.operator_commands import delete_consumer_command
-from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.source.group.recovery import Finding, Kind, MessageContext, error_of, problem_of
+from spark_streams.connector.source.commit_mark import Mark, committed_key
+from spark_streams.connector.source.group.recovery import Finding, Kind, MessageContext, Start, error_of, problem_of
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.connection import Argument, Connection, Reply
-from spark_streams.connector.wire.replies import is_no_group, is_no_such_key, milliseconds, transact_in_turn
+from spark_streams.connector.wire.replies import (
+    is_busy_group,
+    is_error,
+    is_key_required,
+    is_no_group,
+    is_no_such_key,
+    milliseconds,
+    transact_in_turn,
+)
 from spark_streams.connector.wire.xinfo import StreamState, consumers_in, group_named, read_stream_state, stream_states
 
 
@@ -49,6 +58,14 @@ class GroupState(NamedTuple):
         return self.has_consumer and not self.others and not self.released
 
 
+@dataclass(frozen=True)
+class PendingAbove:
+    """Entries that are pending above the position for the query, or for nobody. last: the last of them."""
+
+    count: int = 0
+    last: StreamId = MIN_ID
+
+
 class StreamSnapshot(NamedTuple):
     """A stream, its group and its commit mark at one moment."""
 
@@ -56,13 +73,25 @@ class StreamSnapshot(NamedTuple):
     group: GroupState | None  # None: there is none
     mark: Mark | None = None  # the query's commit mark
     time: int = 0  # of the server, in milliseconds
-    has_scratch: bool = False  # it has the query's scratch group, which a killed run has left (trigger.reserve)
+    has_scratch: bool = False  # it has the query's scratch group, which a killed run has left (trigger.bookmark)
+    reserved: Sequence[Range] = ()  # what is pending for the query above its position
+    released: PendingAbove = PendingAbove()  # what is pending for nobody above it
 
     @property
     def until(self) -> int:
-        """When what is pending in the snapshot was delivered at the latest (Range.until). 0: at any time, because
-        nobody else can hand entries over."""
+        """When what is pending was delivered at the latest (Range.until). 0: nobody else can hand entries over."""
         return 0 if self.group is not None and self.group.is_alone else self.time
+
+    @property
+    def ours_above(self) -> int:
+        """How many entries are pending for the query above its position."""
+        return sum(entries.count for entries in self.reserved)
+
+    @property
+    def above(self) -> PendingAbove:
+        """What is pending above the position for the query, or for nobody: the query takes it."""
+        last = max([self.released.last, *(entries.last for entries in self.reserved)])
+        return PendingAbove(self.ours_above + self.released.count, last)
 
 
 def fetch_snapshots(client: GroupClient, streams: Sequence[str]) -> dict[str, StreamSnapshot]:
@@ -82,7 +111,6 @@ def fetch_snapshots(client: GroupClient, streams: Sequence[str]) -> dict[str, St
 def _snapshot_replies(
     client: GroupClient, connection: Connection, streams: Sequence[str]
 ) -> Iterator[tuple[str, Sequence[Reply]]]:
-    """Yield each stream with the replies to the commands of its snapshot."""
     sent: list[list[tuple[Argument, ...]]] = []
     for stream in streams:
         key = client.mark_key(stream)
@@ -104,12 +132,9 @@ def fetch_state(
     cached_heads: Mapping[str, StreamState] | None = None,
     if_alone: bool = False,
 ) -> tuple[dict[str, StreamState], dict[str, GroupState | None]]:
-    """Return each stream and its group; None: the group does not exist. Raises WrongKeyTypeError, ServerReplyError.
-
-    cached_heads: of an earlier call. XINFO STREAM also returns the first and the last entry, however large. So only
-    streams whose counts have changed are fetched again, in a second round trip. if_alone: the query was alone in the
-    groups; return None also if it is not any more. Then XINFO GROUPS tells all, and consumers are not asked for.
-    """
+    """Return each stream and its group; None: the group does not exist. cached_heads: of an earlier call. XINFO STREAM
+    also returns the first and the last entry, however large, so only streams whose counts have changed are fetched
+    again. if_alone: the query was alone in the groups; return None also if it is not any more."""
     cached_heads = cached_heads or {}
     commands: list[tuple[str, ...]] = []
     for stream in streams:
@@ -149,8 +174,7 @@ def read_group_state(client: GroupClient, stream: str, groups: Reply, consumers:
 
 
 def read_lone_group(member: Membership, groups: Reply) -> GroupState | None:
-    """Parse the answer to XINFO GROUPS alone, for a group in which the query was alone: what is pending is pending for
-    it. None: it is no longer alone, or there is no such group."""
+    """Parse the answer to XINFO GROUPS for a group in which the query was alone. None: it is not alone any more."""
     group = group_named(member.group, groups)
     if group is None or group.consumers != 1:
         return None
@@ -159,13 +183,12 @@ def read_lone_group(member: Membership, groups: Reply) -> GroupState | None:
 
 def read_group_now(client: GroupClient, stream: str) -> GroupState:
     """Ask the server for the group. Raises GroupMissingError, DataLossError."""
-    groups, consumers = client.server.execute_all(_group_commands(client.member, stream), is_no_such_key, is_no_group)
-    return read_group_state(client, stream, groups, consumers)
+    replies = client.server.execute_all(_group_commands(client.member, stream), is_no_such_key, is_no_group)
+    return read_group_state(client, stream, *replies)
 
 
 def missing(client: GroupClient, stream: str, stream_too: bool, logged: StreamId | None = None) -> StreamStateError:
-    """Return the error for a missing group, alone or with its stream. logged: the checkpoint's position, None:
-    unknown."""
+    """Return the error for a missing group, alone or with its stream. logged: the checkpoint's position."""
     place = MessageContext(client.member, str(client.server.address), client.server.address.forgets)
     kind = Kind.STREAM_MISSING if stream_too else Kind.GROUP_MISSING
     finding = Finding(kind, stream, above=MIN_ID if logged is None else logged)
@@ -225,45 +248,81 @@ def shared_at_restart(member: Membership, stream: str, state: GroupState) -> Gro
     )
 
 
+Command = tuple[Argument, ...]
+
+
+def streams_without_group(client: GroupClient, streams: Sequence[str]) -> list[str]:
+    """Return the streams that do not have the group, or do not exist. Raises WrongKeyTypeError."""
+    replies = client.server.execute_all([("XINFO", "GROUPS", stream) for stream in streams], is_no_such_key)
+    return [stream for stream, reply in zip(streams, replies, strict=True) if group_named(client.group, reply) is None]
+
+
 @dataclass(frozen=True)
-class PendingAbove:
-    """Entries that are pending above the position, up to the group's: for the query (reserved ahead, or left by a
-    crash), or for nobody (released). last: the last one of them."""
+class GroupChange:
+    """A change of the group on one stream, with the query's consumer and its commit mark: one transaction."""
 
-    count: int = 0
-    last: StreamId = MIN_ID
+    create: Start | None = None  # where to create the group, unless it exists
+    set_to: Start | None = None  # where to set it
+    makes_stream: bool = False  # create a missing stream, too
+    consumer: bool = False  # create the query's consumer: if a group later lacks it, the group was created again
+    mark: Mark | None = None  # the commit mark to set
+    # begin the consumer's idle time anew, as a read does, so that the group of a query that reads nothing is not
+    # forgotten (retention.py)
+    touch: bool = False
+
+    @classmethod
+    def at_begin(cls, start: Start, makes_stream: bool) -> GroupChange:
+        """Return what creates a group for a query that begins there."""
+        mark = Mark.at_begin(start.position, start.read)
+        return cls(create=start, makes_stream=makes_stream, consumer=True, mark=mark)
+
+    def commands(self, member: Membership, stream: str) -> list[Command]:
+        commands: list[Command] = []
+        if self.create is not None:
+            make = ("MKSTREAM",) if self.makes_stream else ()
+            position = str(self.create.position)
+            commands.append(("XGROUP", "CREATE", stream, member.group, position, *make, *self.create.words()))
+        if self.set_to is not None:
+            position = str(self.set_to.position)
+            commands.append(("XGROUP", "SETID", stream, member.group, position, *self.set_to.words()))
+        if self.consumer:
+            commands.append(("XGROUP", "CREATECONSUMER", stream, member.group, member.consumer))
+        if self.mark is not None:
+            commands.append(("SET", committed_key(stream, member.group, member.consumer), str(self.mark)))
+        if self.touch:  # a read of pending entries above the highest ID but one, of which there are none
+            above = str(MAX_ID.previous())
+            read = ("XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", 1, "STREAMS", stream, above)
+            commands.append(read)
+        return commands
 
 
-@dataclass(frozen=True)
-class Snapshots:
-    """Snapshots of some streams, and what is pending above the position in each: for the query, and for nobody
-    (released: number and last ID)."""
+def try_to_change(client: GroupClient, changes: Mapping[str, GroupChange]) -> tuple[set[str], set[str]]:
+    """Change the group on each stream, in one round trip. Return the streams whose group existed (all but XGROUP CREATE
+    was carried out), and streams that do not exist. Raises GroupMissingError, WrongKeyTypeError, ServerError."""
+    commands = {stream: own for stream, change in changes.items() if (own := change.commands(client.member, stream))}
+    existing, absent = set[str](), set[str]()
+    for stream, replies in _transactions(client, commands).items():
+        for command, reply in zip(commands[stream], replies, strict=True):
+            if is_key_required(reply):
+                absent.add(stream)
+                break
+            if is_busy_group(client.server.answer(command[:4], reply, is_busy_group)):
+                existing.add(stream)
+    return existing, absent
 
-    snapshots: Mapping[str, StreamSnapshot]
-    above: Mapping[str, list[Range]]
-    released: Mapping[str, tuple[int, StreamId]]
 
-    def above_of(self, stream: str) -> PendingAbove:
-        """Return what is pending above the position for the query, or for nobody: the query takes it."""
-        released, last = self.released.get(stream, (0, MIN_ID))
-        ranges = self.above.get(stream, [])
-        return PendingAbove(self.ours_above(stream) + released, max([last, *(entries.last for entries in ranges)]))
+def change_groups(client: GroupClient, changes: Mapping[str, GroupChange]) -> set[str]:
+    """Do the same. Return the streams whose group existed. Raises DataLossError if a stream no longer exists."""
+    existing, absent = try_to_change(client, changes)
+    for stream in changes:
+        if stream in absent:
+            raise missing(client, stream, stream_too=True)
+    return existing
 
-    def ours_above(self, stream: str) -> int:
-        """Return how many entries are pending for the query above its position."""
-        return sum(entries.count for entries in self.above.get(stream, ()))
 
-    def of(self, streams: Collection[str]) -> Snapshots:
-        """Return the snapshots of these streams."""
-        return Snapshots(
-            {stream: snapshot for stream, snapshot in self.snapshots.items() if stream in streams},
-            {stream: ranges for stream, ranges in self.above.items() if stream in streams},
-            {stream: released for stream, released in self.released.items() if stream in streams},
-        )
-
-    def with_later(self, other: Snapshots) -> Snapshots:
-        """Return these snapshots, and later ones of some of the streams instead of theirs."""
-        kept = self.of(self.snapshots.keys() - other.snapshots.keys())
-        return Snapshots(
-            {**kept.snapshots, **other.snapshots}, {**kept.above, **other.above}, {**kept.released, **other.released}
-        )
+def _transactions(client: GroupClient, changes: Mapping[str, Sequence[Command]]) -> dict[str, list[Reply]]:
+    results: dict[str, list[Reply]] = {}
+    for connection, streams in client.server.parts(list(changes), lambda stream: stream):
+        taken = transact_in_turn(connection, [changes[stream] for stream in streams], is_error)
+        results.update(zip(streams, taken, strict=True))
+    return results

@@ -2,13 +2,11 @@
 query's lease on all of them. Groups are created before (group.begin).
 
 The lease (wire.lease): one running query per group and consumer, on each of its streams. Two queries with the same
-consumer would take each other's entries, also two that are started from one DataFrame. A query that reads one DataFrame
-twice (a self-join) has two sources, in two processes. Other queries never claim entries of a consumer with a live lease
-(pending.claim).
+consumer would take each other's entries, also two sources of one DataFrame (a self-join). Other queries never claim
+entries of a consumer with a live lease (pending.claim).
 
 Expected streams: the query names them before they exist. It waits for them and logs this, or refuses
-(`createStreams=false`). Which streams the query has read is in its checkpoint, which the first trigger brings. Only
-then does it log or refuse. A missing stream that the checkpoint names is a loss (group.compare).
+(`createStreams=false`), at the first trigger, which brings the checkpoint. A missing stream of that is a loss.
 
 Missing streams of a pattern: their keys are deleted, unless entries wait for a retry.
 
@@ -24,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import filterfalse
 
 from spark_streams.base.ids import MIN_ID
@@ -45,8 +44,8 @@ from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.retention import ForgottenGroup
 from spark_streams.connector.shards.names import Shard
-from spark_streams.connector.source.group.group_changes import streams_without_group
 from spark_streams.connector.source.group.retries import Retries
+from spark_streams.connector.source.group.snapshot import streams_without_group
 from spark_streams.connector.source.group_client import GroupClient, Membership, lease_key
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
@@ -119,8 +118,7 @@ class ExpectedStreams:
         return stream in self._absent
 
     def report_silent(self, server: Server, unknown: Sequence[str]) -> None:
-        """Report streams without entries, at the first trigger of a run. unknown: streams that the checkpoint does not
-        name. Raises StreamMissingError."""
+        """Report streams without entries that are unknown to the checkpoint, at the first trigger."""
         if self._is_reported:
             return
         reasons = {}
@@ -152,8 +150,7 @@ def is_idle(client: GroupClient, stream: str) -> bool:
 
 
 def forget(client: GroupClient, stream: str) -> bool:
-    """Delete the keys beside a missing stream. Return False, and delete nothing, if it exists by now or an entry of it
-    waits. Raises ServerError."""
+    """Delete the keys beside a missing stream. Return False, and delete nothing, if it exists or an entry waits."""
     node = client.server.connection_for(stream)
     retries, returned = _retry_streams(client.group, stream), returned_stream(stream, client.group)
     node.execute("WATCH", stream, *retries, returned)
@@ -216,8 +213,7 @@ class StreamSet:
         return tuple(sorted({*self.names, *filterfalse(is_returned, checkpoint.streams)}))
 
     def of_trigger(self, client: GroupClient, checkpoint: Offset) -> tuple[str, ...]:
-        """Return the streams to read, after returning due entries for their retry, and hold the lease on them.
-        Raises ConsumerTakenError, ServerError."""
+        """Return the streams to read, after returning due entries, and hold the lease. Raises ConsumerTakenError."""
         streams = self.named(checkpoint)
         self._checkpointed = checkpoint.streams
         if self.by_pattern:
@@ -230,8 +226,8 @@ class StreamSet:
         return streams
 
     def _returned(self, client: GroupClient, streams: Sequence[str], checkpoint: Offset) -> Sequence[str]:
-        """Return due entries for their retry. Return the streams with returned entries. The server is asked at each
-        trigger if the query has retryDelay, otherwise only if the streams have changed."""
+        """Return due entries, and the streams of returned entries. The server is asked at each trigger if the query has
+        retryDelay, otherwise only if the streams have changed."""
         # A stream that no longer matches the pattern may have entries that wait for a retry or are returned.
         returned = [name for name in checkpoint.streams if is_returned(name) and name not in self._unused_returned]
         origins = (*streams, *(map(origin_of, returned) if self.by_pattern else ()))
@@ -271,8 +267,7 @@ class StreamSet:
         self._retry_origins = None
 
     def until_now(self, client: GroupClient) -> tuple[str, ...]:
-        """Return all streams of a run that ends at their present last entries, after returning all due entries. From
-        now on it takes no others."""
+        """Return all streams of a run that ends at their present last entries, after returning all due entries."""
         self._ends_now = True
         streams = self.names
         return (*streams, *self.retries.return_due(client.server, streams, None, limit=None))
@@ -280,8 +275,7 @@ class StreamSet:
     # -- the pattern ---------------------------------------------------------------------------------------------
 
     def match(self, client: GroupClient, checkpoint: Offset | None = None) -> list[str]:
-        """Match the pattern: read the streams that match it. Return those of them that do not have the group.
-        checkpoint: None if Spark has not passed it yet."""
+        """Read the streams that match the pattern now. Return those that do not have the group."""
         self._checkpointed = self._checkpointed if checkpoint is None else checkpoint.streams
         if not self._ends_now:
             matching = self._fetch_matching(client)
@@ -291,8 +285,7 @@ class StreamSet:
         return streams_without_group(client, self.names)
 
     def has_changed(self, client: GroupClient) -> bool:
-        """Whether a pattern matches other streams than those that are read. The server is asked at intervals.
-        Raises ServerError, and ConsumerTakenError if the lease is lost."""
+        """Whether a pattern matches other streams than those that are read. Raises ConsumerTakenError."""
         self.hold(client, ())
         if not self.is_match_due():
             return False
@@ -308,11 +301,10 @@ class StreamSet:
         return self.by_pattern and not self._ends_now and self._now() - self._matched_at >= interval
 
     def _fetch_matching(self, client: GroupClient) -> list[str]:
-        """Return the streams that match the pattern and have entries, or the group: entries of an empty stream may wait
-        for a retry. Those that the options exclude are left out."""
+        """Return the streams that match the pattern and have entries, or the group: some may wait for a retry."""
         own = own_dead_letter_streams(self._options.dead_letter_stream)
         names = self._options.without_excluded(matching_streams(client.server, self._options.pattern, own))
-        found = bounded(names, lambda names: self._used(client, names), self._limits.pattern_streams)
+        found = bounded(names, partial(self._used, client), self._limits.pattern_streams)
         self._report_left_out(found.left_out)
         matching = found.streams
         inputs = self._inputs.filter_inputs(client.server, matching)
@@ -323,13 +315,11 @@ class StreamSet:
         return sorted({*inputs, *filterfalse(without.__contains__, empty)})
 
     def _used(self, client: GroupClient, names: Sequence[str]) -> Collection[str]:
-        """Return the streams that the query reads: those of this run and of the checkpoint, else those with the group.
-        Streams of a stranger do not take their places."""
+        """Return the streams that the query reads. Streams of a stranger do not take their places."""
         known = {*self.names, *self._checkpointed}
         return known or {*names}.difference(streams_without_group(client, names))
 
     def _report_left_out(self, left_out: str) -> None:
-        """Log which streams of the pattern are left out, when this changes."""
         if left_out and left_out != self._left_out:
             _log.warning(
                 "streamsPattern %r matches streams that are not read: %s. Delete them, or choose a narrower pattern",
@@ -348,20 +338,15 @@ class StreamSet:
             self._begun_on.update(new)
 
     def live(self, server: Server, consumers: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return those of these (stream, consumer) of the group that are running queries."""
         return self._lease.live(server, consumers)
 
     def release(self) -> None:
-        """Give the lease back."""
         self._lease.release()
 
 
 def require_not_forgotten(client: GroupClient, streams: Sequence[str], accepts_loss: bool) -> None:
-    """Check that the group was not forgotten on these streams since it was last used (connector.retention), while the
-    query holds its lease. accepts_loss: log it, and let the group hold entries back again.
-
-    Raises GroupForgottenError, ServerError.
-    """
+    """Raise GroupForgottenError if the group was forgotten on these streams since it was last used
+    (connector.retention). accepts_loss: log it, and let the group hold entries back again."""
     own = [stream for stream in streams if not is_returned(stream)]
     replies = client.server.execute_all([("GET", forgotten_key(stream, client.group)) for stream in own])
     for stream, record in zip(own, map(ForgottenGroup.parse, replies), strict=True):

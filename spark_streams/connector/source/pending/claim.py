@@ -33,7 +33,7 @@ from spark_streams.connector.deadletter.post import post
 from spark_streams.connector.keys import is_returned, origin_of
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import committed_key
-from spark_streams.connector.source.group.account import count_missing
+from spark_streams.connector.source.counting import count_missing
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters
 from spark_streams.connector.source.group.snapshot import GroupState, OtherConsumer, read_group_now
 from spark_streams.connector.source.group.streams import StreamSet

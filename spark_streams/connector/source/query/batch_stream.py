@@ -4,9 +4,6 @@ A micro-batch is exactly the entries that are pending for the query's consumer i
 source.offset). If the group is a bookmark (trigger.roles), it is the range itself. Spark calls `next(start)` only with
 a start that is in its commit log (docs/internals/facts.md, S4). So the query may acknowledge entries up to there.
 
-    next      a trigger makes a batch (triggering.py, trigger.trigger), or waits for entries (triggering.Idle)
-    plan      the tasks of a batch (planning.py)
-
 State in this process (trigger.run_state) only saves work: the offset and the server have all that a restart needs.
 """
 
@@ -16,15 +13,15 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from spark_streams.connector.counters import LOST
 from spark_streams.connector.errors import DataLossError, GroupMissingError, OffsetError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.group.begin import Opening, require_entry_counts, require_no_eviction
-from spark_streams.connector.source.group.group_changes import streams_without_group
 from spark_streams.connector.source.group.recovery import DataLoss, MessageContext, RunCounters
-from spark_streams.connector.source.group.snapshot import missing
+from spark_streams.connector.source.group.snapshot import missing, streams_without_group
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
@@ -34,12 +31,13 @@ from spark_streams.connector.source.pending.claim import Claims, DeadLetterWrite
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.query.planning import CurrentBatch, Planning
 from spark_streams.connector.source.query.triggering import BackgroundWorker, Idle, RunSteps, Triggering
+from spark_streams.connector.source.quota import Pacing
 from spark_streams.connector.source.trigger.acknowledge import Acknowledging, Removing
-from spark_streams.connector.source.trigger.admission import Admission, Pacing
 from spark_streams.connector.source.trigger.batch_contents import ContentsChooser
+from spark_streams.connector.source.trigger.bookmark import Bookmarked
 from spark_streams.connector.source.trigger.observe import Observer
-from spark_streams.connector.source.trigger.roles import role_of
-from spark_streams.connector.source.trigger.run_state import RunState
+from spark_streams.connector.source.trigger.roles import GroupRole
+from spark_streams.connector.source.trigger.run_state import Admission, RunState
 from spark_streams.connector.source.trigger.trigger import Trigger
 from spark_streams.connector.wire.connect import RoleCheck
 from spark_streams.connector.wire.connection import Server
@@ -75,7 +73,7 @@ class MicroBatchStream:
         removing = self._removing = Removing(options, streams.retries, now)
         dead_letters = DeadLetterWriter(options, losses, self.counters, limits, removing.dead_lettered)
         poison = PoisonBatch(options.max_deliveries, member, self.run_name, dead_letters, losses, limits)
-        role = role_of(options)
+        role = GroupRole() if options.has_pending_list else Bookmarked(options.ordered)
         acks = Acknowledging(options, losses, self.counters, removing, poison, role)
         claims = Claims(options, streams, losses, self.counters, dead_letters, limits)
         contents = ContentsChooser(options, poison, role)
@@ -88,7 +86,7 @@ class MicroBatchStream:
         self._now = now
         run = RunState(is_known=False, admission=Admission.of_options(options, first_at_once))
         self._steps = RunSteps(self._server, member, limits, losses, run)
-        self._planning = Planning(options, self._steps, streams, poison, losses, limits)
+        self._planning = Planning(options, self._steps, streams, poison, losses)
         self._pacing = Pacing(options.target_batch_time, now)
         self._heads: Mapping[str, StreamState] = {}  # of the last trigger, for reports
         self._reported_heads: Mapping[str, StreamState] | None = None  # those of the last report
@@ -101,7 +99,6 @@ class MicroBatchStream:
 
     @property
     def member(self) -> Membership:
-        """The group and consumer of the query."""
         return self._streams.member
 
     @property
@@ -121,8 +118,7 @@ class MicroBatchStream:
         self._server.trust()
 
     def first(self) -> Offset:
-        """Return the first offset of a query without a checkpoint. The group keeps it on the server: a second call
-        returns the same offset (S2)."""
+        """Return the first offset of a query without a checkpoint. A second call returns the same (S2)."""
         return self._steps.take_again(self._first)
 
     def until_now(self) -> None:
@@ -131,11 +127,9 @@ class MicroBatchStream:
 
     def open_groups(self, begin: Offset, existing: Sequence[str], question: Callable[[GroupClient], T]) -> T:
         """Create the groups where the query begins, hold the lease, and ask a question, without reading an entry.
-
-        existing: streams that must have the group, unless losses are allowed. Raises GroupMissingError.
-        """
+        existing: streams that must have the group, unless losses are allowed. Raises GroupMissingError."""
         self._check_owner(begin)
-        return self._steps.ask(self._open_and_ask, begin, existing, question)
+        return self._steps.ask(partial(self._open_and_ask, begin=begin, existing=existing, question=question))
 
     def ask(self, question: Callable[[GroupClient], T]) -> T:
         """Ask the server a question, without reading an entry."""
@@ -143,15 +137,14 @@ class MicroBatchStream:
 
     def hold(self) -> None:
         """Hold the lease without reading an entry, after `open_groups`."""
-        self._steps.ask(self._streams.hold, ())
+        self._steps.ask(partial(self._streams.hold, streams=()))
 
     def next(self, begin: Offset, limit: int | None) -> Offset | None:
-        """Reserve the next batch of at most `limit` entries, and return its end. None: there is nothing to read. What
-        ends at `begin` is acknowledged in the background, or now if nothing follows."""
+        """Reserve the next batch and return its end; None: there is none. What ends at `begin` is acknowledged."""
         self._check_owner(begin)
         self._server.renew_login()
         if self._role.is_due():
-            self._steps.ask(lambda client: self._role.require_master(client.server))
+            self._steps.ask(self._require_master)
         self._pacing.called()
         was_idle, self._is_idle = self._is_idle, False
         if was_idle and self._idle.lasts(begin) and not self._steps.ask(self._streams.has_changed):
@@ -159,7 +152,7 @@ class MicroBatchStream:
             return None
         has_acknowledged = self._steps.run.has_acknowledged(begin)
         limit = self._pacing.limit(begin.held, limit)
-        result = self._steps.take_again(self._triggering.next, begin, limit)
+        result = self._steps.take_again(partial(self._triggering.next, checkpoint=begin, limit=limit))
         self._heads = result.run.heads
         if result.end is None:
             if not was_idle:
@@ -184,9 +177,8 @@ class MicroBatchStream:
         return self._planning.plan(begin, end)
 
     def commit(self, end: Offset) -> None:
-        """Spark has committed a batch (S3). Acknowledge it if this run has planned it and `next` has not yet.
-
-        Nothing depends on this call. Spark calls it late, or never."""
+        """Spark has committed a batch (S3). Acknowledge it if this run has planned it and `next` has not yet. Nothing
+        depends on this call: Spark calls it late, or never."""
         self._check_owner(end)
         if self._is_idle:
             self._idle.batch_ran()
@@ -194,15 +186,14 @@ class MicroBatchStream:
         is_ours = current is not None and current.end == end
         if is_ours and not self._steps.run.has_acknowledged(end):
             try:
-                self._steps.take(self._triggering.commit, end)
+                self._steps.take(partial(self._triggering.commit, end=end))
             except (GroupMissingError, DataLossError):
                 # A stream or group has vanished. The next trigger reports the loss, and acknowledges the rest.
                 if not self._losses.allowed:
                     raise
 
     def reported(self) -> dict[str, object]:
-        """Return the ends of the streams, this run's counts of lost, claimed and dead-lettered entries, and of bad
-        values, and the limit of the last batch by its time."""
+        """Return the ends of the streams, what this run has counted, and the limit of the last batch by its time."""
         if self._reported_heads is not self._heads:  # Spark asks an idle query five times a second
             ends = {stream: state.last for stream, state in self._heads.items()}
             self._reported_heads = self._heads
@@ -236,6 +227,9 @@ class MicroBatchStream:
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
+    def _require_master(self, client: GroupClient) -> None:
+        self._role.require_master(client.server)
+
     def _first(self, client: GroupClient, run: RunState) -> tuple[Offset, RunState]:
         positions = self._opening.first(client)
         at = {stream: StreamOffset(position) for stream, position in positions.items()}
@@ -255,8 +249,7 @@ class MicroBatchStream:
         return None, replace(run, admission=replace(run.admission, until=until))
 
     def _check_owner(self, offset: Offset) -> None:
-        """Raise OffsetError if an offset belongs to another group or consumer: the query must not read or acknowledge
-        their pending entries."""
+        """Raise OffsetError for an offset of another owner: the query must not touch their pending entries."""
         if (offset.group, offset.consumer) != (self.member.group, self.member.consumer):
             raise OffsetError(
                 f"the checkpoint belongs to consumer {offset.consumer!r} of group {offset.group!r}, and the query is "

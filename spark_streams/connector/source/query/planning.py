@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from spark_streams.base.ids import MIN_ID
 from spark_streams.connector.errors import DataLossError, GroupMissingError
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.compare import NOTHING_ABOVE, at_position, compare, is_older
-from spark_streams.connector.source.group.group_changes import begin_batches
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind
 from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_snapshots, fetch_state, missing
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient
-from spark_streams.connector.source.limits import Limits
-from spark_streams.connector.source.offset import Offset, Range
-from spark_streams.connector.source.partitioning import ALL, Part, Plan, divide_into_tasks, pending_parts
+from spark_streams.connector.source.offset import Offset, Range, StreamOffset
+from spark_streams.connector.source.partitioning import ALL, Part, Plan, Task, divide_into_tasks, pending_parts
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.pending.poison_record import CachedPoisonState
 from spark_streams.connector.source.pending_list import pending_ranges
@@ -34,19 +35,16 @@ _OTHER_BATCH = {Kind.STREAM_MISSING, Kind.STREAM_REPLACED, Kind.CHECKPOINT_OLDER
 
 @dataclass(frozen=True)
 class ReplayedBatch:
-    """A batch that an earlier run has made. is_strict: an error is raised for what is lost (failOnDataLoss); size:
-    entries a task, for a batch of so many."""
+    """A batch that an earlier run has made."""
 
     client: GroupClient
-    is_strict: bool
-    size: Callable[[Sequence[int]], int]
+    is_strict: bool  # an error is raised for what is lost (failOnDataLoss)
+    size: Callable[[Sequence[int]], int]  # entries a task, for a batch of so many
 
     def read(self, begin: Offset, end: Offset, is_cut: bool) -> tuple[list[Part], list[Finding]]:
         """Return what tasks read of the batch, old entries first, and what is lost. If the server does not have the
-        batch any more, or the checkpoint is an older copy, a strict query reads nothing. is_cut: the entries of the
-        batch were set aside, so its tasks read none.
-
-        Raises GroupMissingError, DataLossError."""
+        batch any more, or the checkpoint is an older copy, a strict query reads nothing. is_cut: the entries were set
+        aside, so its tasks read none. Raises GroupMissingError, DataLossError."""
         snapshots = fetch_snapshots(self.client, end.taken_from)
         wrong = [
             finding
@@ -126,25 +124,16 @@ class CurrentBatch:
     noted: frozenset[str] = frozenset()  # see Plan
 
 
+@dataclass
 class Planning:
-    """Plans the batches of one run. current: the batch that Spark is running; None: none yet."""
+    """Plans the batches of one run."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        steps: RunSteps,
-        streams: StreamSet,
-        poison: PoisonBatch,
-        losses: DataLoss,
-        limits: Limits,
-    ) -> None:
-        self._options = options
-        self._steps = steps
-        self._streams = streams
-        self._poison = poison
-        self._losses = losses
-        self._limits = limits
-        self.current: CurrentBatch | None = None
+    options: SourceOptions
+    steps: RunSteps
+    streams: StreamSet
+    poison: PoisonBatch
+    losses: DataLoss
+    current: CurrentBatch | None = None  # the batch that Spark is running
 
     def plan(self, begin: Offset, end: Offset) -> Plan:
         """Return the tasks of a batch. After a restart the pending list has the batch's entries (S5)."""
@@ -155,60 +144,59 @@ class Planning:
             if not batch.is_counted and not (batch.is_new and not end.record):
                 # Once per run: Spark plans a batch again for each action on it. An earlier run may have cut its batch,
                 # whether or not maxDeliveries is set now.
-                is_cut = self._steps.take(self._count_attempt, begin, end)
+                is_cut = self.steps.take(partial(self._count_attempt, begin=begin, end=end))
                 batch = self.current = replace(batch, is_cut=is_cut, is_counted=True)
             if first := begun_with(begin, end):
-                self._steps.ask(begin_batches, end, first)
+                self.steps.ask(partial(begin_batches, end=end, first=first))
             if batch.parts is None:
-                batch = self.current = self._steps.ask(self._replayed, begin, batch)
+                batch = self.current = self.steps.ask(partial(self._replayed, begin=begin, batch=batch))
             parts = batch.parts or []
         except GroupMissingError:
-            self._steps.ask(self._require_groups, begin, end)
+            self.steps.ask(partial(self._require_groups, begin=begin, end=end))
             raise
         if end.notes and not batch.is_opened:  # once per run: later calls would hide that the key was deleted
-            self._steps.ask(self._open_notes, end)
+            self.steps.ask(partial(self._open_notes, end=end))
             self.current = replace(batch, is_opened=True)
-        run = self._steps.run
+        run = self.steps.run
         size = run.admission.size([part.count for part in parts])
         # If earlier runs wrote rows that this batch does not have, other batches have these rows. Those batches are
         # still to come while entries are set aside.
-        planned = divide_into_tasks(parts, size, self._options.ordered, self._limits)
+        planned = divide_into_tasks(parts, size, self.options.ordered, self.steps.limits)
         is_lossy = not batch.is_cut and sum(task.count for task in planned) < end.held
-        return Plan.of_tasks(planned, batch.is_cut or bool(run.poison.streams), is_lossy, batch.noted)
+        narrowed = batch.is_cut or bool(run.poison.streams)
+        # At least one task reports to the sink that the batch is narrowed.
+        return Plan(planned if planned or not narrowed else [Task(())], narrowed, is_lossy, batch.noted)
 
     def _open_notes(self, client: GroupClient, end: Offset) -> None:
         open_notes(client.server, client.member, end)
 
     def _count_attempt(self, client: GroupClient, run: RunState, begin: Offset, end: Offset) -> tuple[bool, RunState]:
-        """Count this run's attempt at a batch. After too many attempts its entries are set aside. Return whether the
-        batch was cut."""
-        self._streams.hold(client, end.streams)
+        """Count this run's attempt at a batch. After too many its entries are set aside. Return whether they were."""
+        self.streams.hold(client, end.streams)
         try:
-            is_cut, poison_cache = self._poison.attempt(client.server, begin, end, run.poison)
+            is_cut, poison_cache = self.poison.attempt(client.server, begin, end, run.poison)
         except (GroupMissingError, DataLossError):
-            if not self._losses.allowed:
+            if not self.losses.allowed:
                 raise
             _, states = fetch_state(client, end.streams)
             missing_groups = [stream for stream, state in states.items() if state is None]
-            is_cut, poison_cache = self._poison.attempt(client.server, begin, end, CachedPoisonState(), missing_groups)
+            is_cut, poison_cache = self.poison.attempt(client.server, begin, end, CachedPoisonState(), missing_groups)
         return is_cut, replace(run, poison=poison_cache)
 
     def _replayed(self, client: GroupClient, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
-        """Return a batch that an earlier run has created, with what its tasks read."""
         end = batch.end
-        self._streams.hold(client, end.streams)
-        size = self._steps.run.admission.size
-        replayed = ReplayedBatch(client, not self._losses.allowed, size)
+        self.streams.hold(client, end.streams)
+        size = self.steps.run.admission.size
+        replayed = ReplayedBatch(client, not self.losses.allowed, size)
         parts, findings = replayed.read(begin, end, batch.is_cut)
-        self._losses.report(*findings)
+        self.losses.report(*findings)
         noted = keep_due_notes(client.server, client.member, end, parts, client.limits)
         if batch.is_cut:  # what the pieces of it lack is counted with them
             delete_missing(client.server, client.member, end.streams)
         return replace(batch, parts=parts, noted=noted)
 
     def _require_groups(self, client: GroupClient, begin: Offset, end: Offset) -> None:
-        """Raise GroupMissingError or DataLossError for the first missing group of a batch. The message names the
-        command that creates it where the batch begins."""
+        """Raise the error of the first missing group. It names the command that creates it where the batch begins."""
         heads, states = fetch_state(client, end.streams)
         for stream, state in states.items():
             if state is None:
@@ -216,15 +204,28 @@ class Planning:
 
 
 def begun_with(begin: Offset, end: Offset) -> list[str]:
-    """Return the streams whose account Spark has logged with this batch for the first time: it is their first batch, or
-    it keeps a correction."""
-    taken_from = {*end.taken_from}
+    """Return the streams whose account Spark has logged with this batch for the first time, or with a correction."""
+    taken_from, unknown = {*end.taken_from}, StreamOffset(MIN_ID)
     return [
         stream
         for stream, at in end.at.items()
-        if (at.number == 1 and stream in taken_from) or (at.number == 0 and _read_of(begin, stream) != at.read)
+        if (at.number == 1 and stream in taken_from)
+        or (at.number == 0 and begin.at.get(stream, unknown).read != at.read)
     ]
 
 
-def _read_of(offset: Offset, stream: str) -> int | None:
-    return offset.at[stream].read if stream in offset.at else None
+def begin_batches(client: GroupClient, end: Offset, first: Sequence[str]) -> None:
+    """Replace the marks of a begin, or of `rstream groups seek`, above which this batch has read: Spark has logged it,
+    and the query may now be killed while it acknowledges the batch. The mark of a seek would then move it back, and to
+    a new checkpoint the mark of a begin would prove that nothing is acknowledged, or that losses of this batch are not
+    counted. first: streams whose first batch it is, or whose account it may correct."""
+    keys = [client.mark_key(stream) for stream in first]
+    begun: list[tuple[bytes, Mark]] = []
+    for stream, key, value in zip(first, keys, client.server.execute_all([("GET", key) for key in keys]), strict=True):
+        mark = Mark.parse(value)
+        at = end.at[stream]
+        is_of_batch = mark is not None and any(part.after == mark.id for part in end.ranges(stream))
+        is_known = mark is not None and (at.number > 0 or mark.read_at_begin != at.read)
+        if mark is not None and ((mark.is_begin and is_known) or (mark.is_seek and is_of_batch)):
+            begun.append((key, Mark.of_first_batch(mark.id, end.token)))
+    client.server.execute_all([("SET", key, str(mark)) for key, mark in begun])

@@ -8,9 +8,7 @@ While the tasks of a batch run, the worker acknowledges the batch before. If man
 batch first (trigger.batch_contents). Each trigger waits for these jobs.
 
 Spark asks an idle query for new entries a hundred times a second. The query asks the server only once, with a blocking
-read of all streams (wire.connect). The next entry ends that read. Other events do not end it: a client changes a
-group, a retry is due, a consumer dies and leaves entries, the time of maxTriggerDelay is over. For these, the trigger
-asks the server when the first of them is due.
+read of all streams (wire.connect), and again when something else may be due: a retry, a claim, maxTriggerDelay.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar, TypeVarTuple
+from typing import TypeVar
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import DataLossError, GroupMissingError, RStreamError, StreamStateError
@@ -36,7 +34,7 @@ from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
-from spark_streams.connector.source.trigger.acknowledge import Acknowledging
+from spark_streams.connector.source.trigger.acknowledge import Acknowledging, LoggedBatch
 from spark_streams.connector.source.trigger.run_state import Job, Reserved, RunState
 from spark_streams.connector.source.trigger.trigger import Trigger, TriggerResult
 from spark_streams.connector.wire.address import Address
@@ -48,70 +46,56 @@ _log = logging.getLogger("spark_streams.source")
 
 
 _TRIES = 5  # attempts of a trigger during which streams or groups vanish (failOnDataLoss=false)
-Given = TypeVarTuple("Given")
 T = TypeVar("T")
+Step = Callable[[GroupClient, RunState], tuple[T, RunState]]
 
 
+@dataclass
 class RunSteps:
-    """The steps of one run. run: what the run knows."""
+    """The steps of one run."""
 
-    def __init__(self, session: Session, member: Membership, limits: Limits, losses: DataLoss, run: RunState) -> None:
-        self._session = session
-        self._member = member
-        self._limits = limits
-        self._losses = losses
-        self.run = run
+    session: Session
+    member: Membership
+    limits: Limits
+    losses: DataLoss
+    run: RunState  # what the run knows
 
-    def take(
-        self,
-        step: Callable[[GroupClient, RunState, *Given], tuple[T, RunState]],
-        *given: *Given,
-    ) -> T:
-        """Run a step with what this run knows, and with these arguments. The step returns what is known after it."""
-        return self._session.run(lambda server: self._attempt(server, step, *given))
+    def take(self, step: Step[T]) -> T:
+        """Run a step with what this run knows. The step returns what is known after it."""
+        return self.session.run(partial(self._attempt, step))
 
-    def _attempt(
-        self,
-        server: Server,
-        step: Callable[[GroupClient, RunState, *Given], tuple[T, RunState]],
-        *given: *Given,
-    ) -> T:
+    def _attempt(self, step: Step[T], server: Server) -> T:
         run, self.run = self.run, self.run.unknown()
-        self._losses.attempt_began()
-        result, self.run = step(GroupClient(server, self._member, self._limits), run, *given)
-        self._losses.step_ended()
+        self.losses.attempt_began()
+        result, self.run = step(GroupClient(server, self.member, self.limits), run)
+        self.losses.step_ended()
         return result
 
-    def ask(self, question: Callable[[GroupClient, *Given], T], *given: *Given) -> T:
+    def ask(self, question: Callable[[GroupClient], T]) -> T:
         """Run a step that does not change what this run knows."""
-        return self.take(lambda client, run: (question(client, *given), run))
+        return self.take(partial(_asked, question))
 
-    def take_again(
-        self,
-        step: Callable[[GroupClient, RunState, *Given], tuple[T, RunState]],
-        *given: *Given,
-    ) -> T:
-        """Run a step again if a stream or group vanishes under it and losses are allowed: the next attempt counts what
-        is lost with it."""
+    def take_again(self, step: Step[T]) -> T:
+        """Run a step again if a stream or group vanishes under it and losses are allowed: then it counts the loss."""
         for _ in range(_TRIES - 1):
             try:
-                return self.take(step, *given)
+                return self.take(step)
             except (GroupMissingError, DataLossError):
-                if not self._losses.allowed:
+                if not self.losses.allowed:
                     raise
-        return self.take(step, *given)
+        return self.take(step)
+
+
+def _asked(question: Callable[[GroupClient], T], client: GroupClient, run: RunState) -> tuple[T, RunState]:
+    return question(client), run
 
 
 class BackgroundWorker:
-    """Runs jobs in order, in a thread and over a connection of its own.
-
-    Jobs rely on what the driver has seen after the last `wait`. A server that answers over a newer connection may be in
-    an older state, and its commit mark would then hide what it has forgotten. So `wait` makes the connection, before
-    the driver looks. If it breaks, the jobs that were submitted before the next `wait` fail with it.
-
-    A job may be interrupted at any point, also by SIGKILL. One thread may use the worker. A copy for another process
-    (pickle) starts without jobs.
-    """
+    """Runs jobs in order, in a thread and over a connection of its own. Jobs rely on what the driver has seen after the
+    last `wait`. A server that answers over a newer connection may be in an older state, and its commit mark would then
+    hide what it has forgotten. So `wait` makes the connection, before the driver looks. If it breaks, the jobs that
+    were submitted before the next `wait` fail with it. A job may be interrupted at any point. One thread may use the
+    worker."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -125,8 +109,7 @@ class BackgroundWorker:
         return BackgroundWorker, (self._address,)
 
     def submit(self, job: Callable[[Server], object]) -> Future[object]:
-        """Run this job after the earlier ones, also if one of them has found a missing stream or group. Return its
-        future."""
+        """Run this job after the earlier ones, also if one of them has found a missing stream or group."""
         if self._thread is None:
             # A daemon: a process that ends does not wait for it.
             self._thread = threading.Thread(target=self._work, name="rstream-beside", daemon=True)
@@ -137,13 +120,10 @@ class BackgroundWorker:
         return result
 
     def wait(self) -> None:
-        """Wait for all jobs that were submitted since the last call, and for a connection.
-
-        Raises the first error of these jobs: StreamStateError, ServerError.
-        """
+        """Wait for all jobs, and for a connection. Raises the jobs' first error: StreamStateError, ServerError."""
         self._end_jobs()
         if self._server is None:
-            self.submit(lambda server: None)
+            self.submit(_nothing)
             self._end_jobs()
 
     def _end_jobs(self) -> None:
@@ -154,7 +134,6 @@ class BackgroundWorker:
             raise errors[0]
 
     def close(self) -> None:
-        """Finish all jobs and end the thread. A second call does nothing."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
@@ -183,23 +162,14 @@ class BackgroundWorker:
             self._server = None
 
 
+@dataclass
 class Triggering:
-    """Runs the triggers of one run."""
-
-    def __init__(
-        self,
-        opening: Opening,
-        streams: StreamSet,
-        trigger: Trigger,
-        acknowledging: Acknowledging,
-        worker: BackgroundWorker,
-    ) -> None:
-        self._opening = opening
-        self._streams = streams
-        self._trigger = trigger
-        self._acknowledging = acknowledging
-        self._worker = worker
-        self._prefetching: Future[object] | None = None  # the reservation for the next trigger
+    opening: Opening
+    streams: StreamSet
+    trigger: Trigger
+    acknowledging: Acknowledging
+    worker: BackgroundWorker
+    prefetching: Future[object] | None = None  # the reservation for the next trigger
 
     def next(
         self, client: GroupClient, run: RunState, checkpoint: Offset, limit: int | None
@@ -208,22 +178,22 @@ class Triggering:
         run = self._after_jobs(run)
         with collection_paused():
             opened = self.opened(client, checkpoint, run)
-            result = self._trigger.next(client, opened, limit, run)
+            result = self.trigger.next(client, opened, limit, run)
         # Tasks read while the next batch is reserved, and no longer while Spark commits: then entries are acknowledged.
         # So the server always has work.
         if result.prefetch is not None:
-            self._prefetching = self._worker.submit(partial(_beside, result.prefetch.work, client))
+            self.prefetching = self.worker.submit(partial(_beside, result.prefetch.work, client))
         for job in result.jobs:
-            self._worker.submit(partial(_beside, job, client))
+            self.worker.submit(partial(_beside, job, client))
         return result, result.run
 
     def opened(self, client: GroupClient, checkpoint: Offset, run: RunState) -> Opened:
         """Open the run if it knows nothing yet, and return where the trigger begins."""
-        streams, begin = self._streams, checkpoint
+        streams, begin = self.streams, checkpoint
         if not run.is_known:
-            begin = self._opening.open(client, checkpoint)
+            begin = self.opening.open(client, checkpoint)
         elif streams.is_match_due():
-            self._opening.join(client, checkpoint)
+            self.opening.join(client, checkpoint)
         names = streams.of_trigger(client, begin)
         start = streams.without_unused_returned(run.start_of(begin))
         forgotten = start.at.keys() - {*names} - checkpoint.at.keys()  # of a pattern, and missing: Spark logged none
@@ -233,15 +203,15 @@ class Triggering:
         """Acknowledge the batch that ends here, without another trigger."""
         run = self._after_jobs(run)
         marks = None if run.acknowledged is not None else fetch_marks(client, end.streams)
-        acknowledged, _ = self._acknowledging.at_once(client, end, run, marks)
+        acknowledged, _ = self.acknowledging.at_once(client, LoggedBatch(end, run, marks))
         # The next trigger finds what was reserved ahead in the pending list.
         return None, acknowledged if run.prefetched is None else run.unknown()
 
     def _after_jobs(self, run: RunState) -> RunState:
         """Wait for the background jobs. Return what this run knows then."""
-        reserving, self._prefetching = self._prefetching, None
+        reserving, self.prefetching = self.prefetching, None
         try:
-            self._worker.wait()
+            self.worker.wait()
         except StreamStateError:
             # A stream or group is missing: the following steps decide what to do about it.
             return run.unknown()
@@ -249,18 +219,18 @@ class Triggering:
         return replace(run, prefetched=prefetched) if isinstance(prefetched, Reserved) and run.is_known else run
 
 
+def _nothing(_server: Server) -> None:
+    """Only connect."""
+
+
 def _beside(job: Job, client: GroupClient, server: Server) -> object:
-    """Do a job of the worker over its own connection."""
-    return job(client.over(server))
+    return job(replace(client, server=server))
 
 
 @contextlib.contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pause the collector of this process, if it runs.
-
-    A trigger over 10,000 streams makes some 300,000 small values, none of which refers to itself. The collector would
-    search them, and everything else in the process, twice in vain: a quarter of the trigger.
-    """
+    """Pause the collector of this process, if it runs. A trigger over 10,000 streams makes some 300,000 small values.
+    The collector would search them, and all else in the process, twice in vain: a quarter of the trigger."""
     if not gc.isenabled():
         yield
         return
@@ -294,7 +264,7 @@ class Idle:
 
     def begin(self, checkpoint: Offset, last: Mapping[str, StreamId], seconds: float) -> None:
         """Begin an idle time: no stream had an entry above the checkpoint. last: the last ID of each stream then;
-        seconds: until the trigger must ask the server again, with or without a new entry."""
+        seconds: until the trigger must ask the server again."""
         if seconds <= 0:
             return
         if self._read.refused is None:
@@ -306,13 +276,11 @@ class Idle:
         self._since, self._until = checkpoint, self._now() + seconds + _MARGIN
 
     def batch_ran(self) -> None:
-        """Make the next calls wait only briefly, because Spark has run a batch. Another source of the query may have
-        more entries, and Spark asks one source after the other."""
+        """Make the next calls wait only briefly: Spark asks one source after the other."""
         self._wait = 0.0
 
     def lasts(self, checkpoint: Offset) -> bool:
-        """Wait for a new entry, at most Limits.idle_wait. Return whether the query is still idle: False means that the
-        trigger must ask the server."""
+        """Wait for a new entry, at most Limits.idle_wait. Return whether the query is still idle."""
         if self._since is None or self._since != checkpoint or self._now() >= self._until:
             self._since = None
             return False
@@ -330,6 +298,5 @@ class Idle:
         return self._since is not None
 
     def close(self) -> None:
-        """Close the connections of the blocking read."""
         self._since = None
         self._read.close()

@@ -1,10 +1,6 @@
 """Acknowledging a batch that is in Spark's commit log: take the notes of its tasks, acknowledge its entries, set the
 commit marks, and remove entries that leave their stream.
 
-    when entries are acknowledged                                   by
-    with the trigger after their commit, while tasks read           in_background
-    at once if there is nothing to read, or nothing is known        acknowledge
-
 Exactly the entries that the offset names are acknowledged, delivered until the time that it names. So XACK may be
 repeated, and an entry that another client hands over meanwhile is not acknowledged unread. The commit marks are set
 after the last XACK. So a mark proves that its batch is acknowledged (or set aside, with maxDeliveries).
@@ -14,25 +10,20 @@ and sets each one that is behind. So each acknowledgement leaves all marks as ne
 later, its batch was not acknowledged yet, or the server was restored. Then all that is pending up to the position is
 committed, unless the offset says that the stream may have old entries which no batch has.
 
-Dead letters acknowledge their entries when the notes are taken. XACK itself is in pending_list.py.
-
-Entries leave their streams (onCommit) after every group has acknowledged them. The streams that a batch has entries of
-are swept (retention.py) when it is acknowledged. The first sweep of a run also takes all streams of the checkpoint,
-and all returned streams that the query reads: it removes what a crash has left. While another consumer or group is
-behind in a stream, the stream is swept again now and then, by an idle query, too. Entries of returned streams
-(group.retries) are removed whatever onCommit says: their group alone reads them.
-
-A sweep removes only what all groups of the stream have acknowledged, as the server says, and nothing above the query's
-own position if it is alone in its group: a group that was moved (XGROUP SETID) has not read what it has passed. So any
-stream may be swept at any time.
+Entries leave their streams (onCommit) after every group has acknowledged them: a batch's streams are swept
+(retention.py) when it is acknowledged. The first sweep of a run also takes all streams of the checkpoint, and all
+returned streams: it removes what a crash has left. A stream in which another consumer or group is behind is swept again
+now and then. Entries of returned streams (group.retries) are removed whatever onCommit says: their group alone reads
+them. A sweep removes nothing above the query's own position if it is alone in its group: a group that was moved (XGROUP
+SETID) has not read what it has passed. So any stream may be swept at any time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from spark_streams.base.ids import MIN_ID, StreamId
@@ -45,7 +36,7 @@ from spark_streams.connector.source.group.compare import is_behind
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters
 from spark_streams.connector.source.group.retries import Retries
 from spark_streams.connector.source.group_client import GroupClient
-from spark_streams.connector.source.offset import Offset, Range, StreamOffset, around
+from spark_streams.connector.source.offset import Offset, Range, around
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.connector.source.task.notes import (
@@ -65,8 +56,9 @@ class Removing:
 
     def __init__(self, options: SourceOptions, retries: Retries, now: Callable[[], float]) -> None:
         on_commit = options.on_commit
-        self._inputs = None if on_commit == "keep" else Sweeper(on_commit == "delete", now)
-        self._returned = Sweeper(exactly=True, now=now)
+        # of the input streams, and of returned ones
+        inputs = {} if on_commit == "keep" else {False: Sweeper(on_commit == "delete", now)}
+        self._sweepers = {**inputs, True: Sweeper(exactly=True, now=now)}
         self._retries = retries
         self._now = now
         self._behind: set[str] = set()  # streams with entries that another group or consumer is not done with
@@ -74,8 +66,7 @@ class Removing:
         self._swept: set[str] = set()  # streams of which a sweeper knows the readers
 
     def due(self, up_to: Offset, is_first: bool) -> set[str]:
-        """The streams to sweep now that all up to here is in the commit log and acknowledged, or is about to be.
-        is_first: nothing is known of what was swept."""
+        """Return the streams to sweep now that all up to here is acknowledged. is_first: nothing was swept yet."""
         if is_first:
             self._forget()
         streams = self.due_later()
@@ -83,14 +74,13 @@ class Removing:
             streams |= self._retries.returned
         if up_to.token:  # else the query begins: nothing of its input streams is committed
             streams |= {*(up_to.streams if is_first else up_to.taken_from)}
-        return {stream for stream in streams if self._sweeper_of(stream) is not None}
+        return {stream for stream in streams if is_returned(stream) in self._sweepers}
 
     def _forget(self) -> None:
         """Forget all streams: the server may be another one."""
         self._behind, self._next_sweep, self._swept = set(), 0.0, set()
-        for sweeper in (self._inputs, self._returned):
-            if sweeper is not None:
-                sweeper.forget()
+        for sweeper in self._sweepers.values():
+            sweeper.forget()
 
     def due_later(self) -> set[str]:
         """Return the streams to sweep again, with a batch or without."""
@@ -105,11 +95,11 @@ class Removing:
         limits = {stream: at.position for stream in due if (at := up_to.at.get(stream)) and at.read is not None}
         todo = sorted(due)
         self._forget_gone(up_to, due)
-        for sweeper in (self._inputs, self._returned):
-            mine = [stream for stream in todo if sweeper is not None and self._sweeper_of(stream) is sweeper]
+        for of_returned, sweeper in self._sweepers.items():
+            mine = [stream for stream in todo if is_returned(stream) == of_returned]
             for start in range(0, len(mine), client.limits.sweep_streams):
                 page = mine[start : start + client.limits.sweep_streams]
-                swept = sweeper.sweep(client.server, page, limits) if sweeper is not None else {}
+                swept = sweeper.sweep(client.server, page, limits)
                 self._behind -= {*page}
                 self._behind |= {
                     stream.decode() for stream, readers in swept.items() if _is_behind(readers, up_to[stream.decode()])
@@ -123,34 +113,118 @@ class Removing:
         self._swept = (self._swept - gone) | due
         if gone:
             names = {stream.encode() for stream in gone}
-            for sweeper in (self._inputs, self._returned):
-                if sweeper is not None:
-                    sweeper.forget_streams(names)
+            for sweeper in self._sweepers.values():
+                sweeper.forget_streams(names)
 
     def dead_lettered(self, server: Server, stream: str) -> None:
         """Entries of the stream were acknowledged with their dead letters, outside of any batch."""
         if is_returned(stream):
-            self._returned.sweep(server, [stream])
-
-    def _sweeper_of(self, stream: str) -> Sweeper | None:
-        return self._returned if is_returned(stream) else self._inputs
+            self._sweepers[True].sweep(server, [stream])
 
 
 def _is_behind(readers: RetentionState, position: StreamId) -> bool:
-    """Whether some reader has still to acknowledge what the group was given, or to be given what is read up to here.
-    The position alone does not tell: entries that were read through a claim stand anywhere."""
+    """Whether some reader has still to acknowledge what the group was given, or to be given what is read up to here:
+    entries that were read through a claim stand anywhere."""
     return readers.needed < readers.delivered or readers.needed <= position
 
 
 Marks = Mapping[str, Mark | None]  # of all streams of the checkpoint
 
 
-class Acknowledging:
-    """Acknowledges one query's batches, at once or beside the tasks of the next one. Every step may be repeated.
+@dataclass(frozen=True)
+class LoggedBatch:
+    """A batch that is in Spark's commit log, and what is known of its acknowledgement. Pure."""
 
-    counters: count what tasks have noted. Tasks may always note columns. They note entries if those may become dead
-    letters. poison: knows whether a batch with a record was read.
-    """
+    start: Offset  # ends with the batch
+    run: RunState  # what the run knows
+    marks: Marks | None = None  # as the server has them; None: as this run has left them
+    streams: AbstractSet[str] | None = None  # those that have the group; None: all
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this run has acknowledged nothing yet."""
+        return self.run.acknowledged is None
+
+    def is_acknowledged(self) -> bool:
+        """Whether the batch is acknowledged, after an earlier trigger took the tasks' notes."""
+        taken_from = self.start.taken_from
+        return self.run.has_acknowledged(self.start) or (bool(taken_from) and all(map(self._is_known, taken_from)))
+
+    def ranges(self, is_read: bool) -> list[Range]:
+        """Return the pending entries of the batch (if it was read), and of the one before if they are not
+        acknowledged."""
+        start, ranges = self.start, list[Range]()
+        for stream in start.at:
+            if self._is_known(stream) or not self._has_group(stream):
+                continue
+            batch = start.pending(stream) if is_read else ()
+            if self._is_all_committed(stream):
+                # A batch that was not read stays pending: better read again than acknowledged unread.
+                ranges += around(stream, () if is_read else start.pending(stream), start[stream])
+            else:
+                ranges += [*self._before(stream), *batch]
+        return [entries for entries in ranges if not entries.is_empty]
+
+    def marks_to_set(self) -> dict[str, Mark]:
+        """Return the marks that are behind the checkpoint, as they are to be. A mark that shows a move stays: the query
+        follows it after this, and a kill in between must not hide the move."""
+        start, marks = self.start, self.marks
+        return {
+            stream: at.mark
+            for stream, at in start.at.items()
+            if (
+                start.is_of_this_batch(stream) or stream in start.unacknowledged
+                if marks is None
+                else is_behind(marks[stream], at) and not self._shows_move(stream)
+            )
+        }
+
+    def in_place(self) -> Offset:
+        """Return the checkpoint in the streams whose groups may be set to it."""
+        return self.start.without(s for s in self.start.at if not self._has_group(s) or self._shows_move(s))
+
+    def is_earlier(self, stream: str, entry: StreamId) -> bool:
+        """Whether an entry is acknowledged with the batch, and is of an earlier one."""
+        if any(part.covers(entry) for part in self.start.ranges(stream)):
+            return False
+        is_before = any(part.covers(entry) for part in self._before(stream))
+        return is_before or (self._is_restored(stream) and entry <= self.start[stream])
+
+    def _has_group(self, stream: str) -> bool:
+        return self.streams is None or stream in self.streams
+
+    def _before(self, stream: str) -> list[Range]:
+        unacknowledged = self.start.unacknowledged
+        return [unacknowledged[stream]] if stream in unacknowledged and self.is_first else []
+
+    def _is_known(self, stream: str) -> bool:
+        """Whether the mark proves that the stream's last batch is acknowledged, also if the group was moved since."""
+        at, mark = self.start.at[stream], None if self.marks is None else self.marks[stream]
+        return mark is not None and (mark.number, mark.token) == (at.number, at.token)
+
+    def _shows_move(self, stream: str) -> bool:
+        """Whether an operator has moved the group, or a run that has acknowledged this batch."""
+        mark = None if self.marks is None else self.marks[stream]
+        return mark is not None and mark.id != self.start[stream] and (mark.is_seek or self._is_known(stream))
+
+    def _is_all_committed(self, stream: str) -> bool:
+        """Whether all that is pending up to the position was read, and is not acknowledged any more, or not yet."""
+        if self.marks is None:
+            return False
+        at, mark = self.start.at[stream], self.marks[stream]
+        has_replay = mark is not None and mark.has_replay
+        return is_behind(mark, at) and not has_replay and stream not in self.start.left and at.mark.has_pending_list
+
+    def _is_restored(self, stream: str) -> bool:
+        """Whether the server has lost acknowledgements: the mark is older than what may not be acknowledged yet."""
+        start, mark = self.start, None if self.marks is None else self.marks[stream]
+        missing = sum([start.is_of_this_batch(stream), stream in start.unacknowledged])
+        is_older_yet = mark is not None and start.at[stream].number - mark.number > missing
+        return is_older_yet and self._is_all_committed(stream)
+
+
+class Acknowledging:
+    """Acknowledges one query's batches, at once or beside the tasks of the next one. Every step may be repeated."""
 
     def __init__(
         self,
@@ -166,101 +240,64 @@ class Acknowledging:
         self._losses = losses
         self._removing = removing
         self._poison = poison
-        self._noted = options.mode == "DEADLETTER"
         self._retries = len(options.retry_delay or ())
         self._removes = options.on_commit != "keep" or self._retries > 0
         self._counters = counters
         self._column_warnings = ColumnWarnings(STREAM_MODES, self._retries > 0)
 
-    def at_once(
-        self,
-        client: GroupClient,
-        start: Offset,
-        run: RunState,
-        marks: Marks | None = None,
-        streams: AbstractSet[str] | None = None,
-    ) -> tuple[RunState, int]:
-        """Write dead letters of noted entries, acknowledge the batch that ends at `start`, and remove entries that
-        leave their streams. Return what the run knows then, and how many entries were acknowledged.
-
-        marks: as the server has them, None: as this run has left them; streams: those that have the group, None: all.
-        Raises GroupMissingError, ServerError.
-        """
-        commit = self._noted_commit(client, start, run, marks, streams)
-        due, run = self._after(start, run)
+    def at_once(self, client: GroupClient, batch: LoggedBatch) -> tuple[RunState, int]:
+        """Take the notes of the batch, acknowledge it, and remove entries that leave their streams. Return what the run
+        knows then, and how many entries were acknowledged. Raises GroupMissingError, ServerError."""
+        commit = self._noted_commit(client, batch)
+        due, run = self._after(batch)
         entries = self._role.commit(client, commit)
         if due:
-            self._removing.sweep(client, start, due)
+            self._removing.sweep(client, batch.start, due)
         return run, commit.posted + entries
 
-    def in_background(self, client: GroupClient, start: Offset, run: RunState) -> tuple[RunState, list[Job]]:
-        """Do the same, but return the steps that can run beside the tasks of the next batch as jobs: the XACK of the
-        entries with the commit marks, and the removal."""
-        acknowledge = partial(self._role.commit, commit=self._noted_commit(client, start, run, None, None))
-        due, run = self._after(start, run)
-        removals: list[Job] = [partial(self._removing.sweep, up_to=start, due=due)] if due else []
+    def in_background(self, client: GroupClient, batch: LoggedBatch) -> tuple[RunState, list[Job]]:
+        """Do the same, but return as jobs what can run beside tasks: XACK with the marks, and the removal."""
+        acknowledge = partial(self._role.commit, commit=self._noted_commit(client, batch))
+        due, run = self._after(batch)
+        removals: list[Job] = [partial(self._removing.sweep, up_to=batch.start, due=due)] if due else []
         return run, [acknowledge, *removals]
 
-    def _noted_commit(
-        self, client: GroupClient, start: Offset, run: RunState, marks: Marks | None, streams: AbstractSet[str] | None
-    ) -> Commit:
-        """Take the notes of the batch, and return what acknowledges it. The notes come first: the mark says that they
-        were taken."""
-        posted = self.take_notes(client, start, run, marks)
-        committed = start.without(
-            stream
-            for stream, at in start.at.items()
-            if (streams is not None and stream not in streams) or (marks is not None and _shows_move(marks[stream], at))
-        )
-        ranges = self._ranges(client, start, run, marks, streams)
-        return Commit(posted, ranges, _marks_to_set(start, marks), committed, run.acknowledged)
+    def _noted_commit(self, client: GroupClient, batch: LoggedBatch) -> Commit:
+        """Take the notes, and return what acknowledges the batch. The notes come first: the mark says that they were
+        taken. A run asks for the record of its first batch in any case."""
+        posted = self._take_notes(client, batch)
+        may_have_record = bool(batch.start.record) or batch.is_first
+        is_read = not may_have_record or self._poison.has_read(client.server, batch.start)
+        return Commit(posted, batch.ranges(is_read), batch.marks_to_set(), batch.in_place(), batch.run.acknowledged)
 
-    def _after(self, start: Offset, run: RunState) -> tuple[set[str], RunState]:
+    def _after(self, batch: LoggedBatch) -> tuple[set[str], RunState]:
         """Return the streams to sweep with this batch, and what the run knows once it is acknowledged."""
+        start, run = batch.start, batch.run
         is_first = run.acknowledged is None or not run.acknowledged.token
         removes = self._removes or run.removes or any(map(is_returned, start.streams))
         due = self._removing.due(start, is_first) if is_first or removes else set()
-        knows_fields = run.knows_fields or (run.acknowledged is not None and bool(start.taken_from))
+        knows_fields = run.knows_fields or (not batch.is_first and bool(start.taken_from))
         return due, replace(run, acknowledged=start, removes=removes or bool(due), knows_fields=knows_fields)
-
-    def _ranges(
-        self, client: GroupClient, start: Offset, run: RunState, marks: Marks | None, streams: AbstractSet[str] | None
-    ) -> list[Range]:
-        """Return the pending entries of the batch, and of the one before if that was not acknowledged. A batch that the
-        record does not prove read stays pending: better read again than acknowledged unread. A run asks for the record
-        of its first batch in any case."""
-        may_have_record = bool(start.record) or run.acknowledged is None
-        is_read = not may_have_record or self._poison.has_read(client.server, start)
-        ranges: list[Range] = []
-        for stream in start.at:
-            is_done = marks is not None and _knows_batch(marks[stream], start, stream)
-            if is_done or (streams is not None and stream not in streams):
-                continue
-            batch = start.pending(stream)
-            if marks is not None and _is_all_committed(start, stream, marks[stream]):
-                ranges += around(stream, () if is_read else batch, start[stream])
-            else:
-                ranges += [*_unacknowledged(start, stream, run), *(batch if is_read else ())]
-        return [entries for entries in ranges if not entries.is_empty]
 
     def sweep_when_idle(self, client: GroupClient, start: Offset, run: RunState) -> None:
         """Remove entries that are due, if there is nothing to read and nothing to acknowledge."""
         if run.removes:
             self._removing.sweep(client, start, self._removing.due_later())
 
-    def take_notes(self, client: GroupClient, start: Offset, run: RunState, marks: Marks | None) -> int:
-        """Take the notes of the tasks of the batch that ends here: dead letters, missing entries, bad values. Return
-        how many entries were acknowledged, because they became dead letters or wait for a retry."""
-        if run.has_acknowledged(start) or _is_committed(marks, start):
+    def _take_notes(self, client: GroupClient, batch: LoggedBatch) -> int:
+        """Take the notes of the tasks: dead letters, missing entries, bad values. Return how many were acknowledged."""
+        if batch.is_acknowledged():
             return 0
-        is_first, read = run.acknowledged is None, start.taken_from
-        may_miss = self._losses.allowed or is_first  # an earlier run may have had other options
+        start, read = batch.start, batch.start.taken_from
+        may_miss = self._losses.allowed or batch.is_first  # an earlier run may have had other options
         missing = fetch_missing(client.server, client.member, read, start.token) if may_miss else {}
-        takes_all = self._noted or is_first or start.notes
+        takes_all = self._options.mode == "DEADLETTER" or batch.is_first or start.notes
         streams = start.streams if takes_all else read[:1]
         numbers = {stream: start.at[stream].number for stream in read} if start.notes else {}
         noted, lost = noted_streams(client.server, client.member, streams, numbers)
-        self._losses.report(*_missing_entries(start, missing), *(_lost_notes(start, stream) for stream in lost))
+        # At least one entry, for the key.
+        lost_notes = [Finding(Kind.NOTES_LOST, s, above=start[s], lost=1, is_exact=False) for s in lost]
+        self._losses.report(*_missing_entries(start, missing), *lost_notes)
         delete_missing(client.server, client.member, missing)
         notes = collect(
             client.server,
@@ -268,20 +305,18 @@ class Acknowledging:
             noted,
             start.token,
             LetterDestination(self._options.dead_letter_stream, self._retries),
-            lambda stream, entry: _is_earlier(start, stream, entry, run, marks),
+            batch.is_earlier,
             client.limits,
         )
         self._counters.entries(DEAD).update(notes.dead_letters)
         self._counters.entries(RETRIED).update(notes.retried)
         if notes.columns:
-            self._take_columns(notes.columns, start)
+            report = ColumnReport.of_batch(notes.columns)
+            for column, values in report.bad.items():
+                bad = {(stream, column): count for stream, count in values.counts.items()}
+                self._counters.values(BAD).update(bad)
+            self._column_warnings.warn(report, start.held, "of this batch")
         return notes.dead_letters.total() + notes.retried.total()
-
-    def _take_columns(self, reports: Sequence[ColumnReport], start: Offset) -> None:
-        report = ColumnReport.of_batch(reports)
-        for column, values in report.bad.items():
-            self._counters.values(BAD).update({(stream, column): count for stream, count in values.counts.items()})
-        self._column_warnings.warn(report, start.held, "of this batch")
 
 
 def _missing_entries(start: Offset, missing: Mapping[str, int]) -> Iterator[Finding]:
@@ -291,70 +326,3 @@ def _missing_entries(start: Offset, missing: Mapping[str, int]) -> Iterator[Find
             above = min((part.after for part in start.ranges(stream)), default=MIN_ID)
             lost = Finding(Kind.ENTRIES_LOST, stream, above=above, position=start[stream], lost=count)
             yield replace(lost, detail="of a batch", is_harmless=True)
-
-
-def _lost_notes(start: Offset, stream: str) -> Finding:
-    """Return what is lost with the notes on a stream: at least one entry, for the key."""
-    return Finding(Kind.NOTES_LOST, stream, above=start[stream], lost=1, is_exact=False)
-
-
-def _unacknowledged(start: Offset, stream: str, run: RunState) -> list[Range]:
-    """Return the batch before the last one, unless this run has acknowledged it."""
-    return [start.unacknowledged[stream]] if stream in start.unacknowledged and run.acknowledged is None else []
-
-
-def _is_earlier(start: Offset, stream: str, entry: StreamId, run: RunState, marks: Marks | None) -> bool:
-    """Whether an entry is acknowledged with the batch that ends here, and is of an earlier one."""
-    if any(part.covers(entry) for part in start.ranges(stream)):
-        return False
-    is_before = any(part.covers(entry) for part in _unacknowledged(start, stream, run))
-    return is_before or (marks is not None and _is_restored(start, stream, marks[stream]) and entry <= start[stream])
-
-
-def _is_all_committed(start: Offset, stream: str, mark: Mark | None) -> bool:
-    """Whether all that is pending up to the position was read, and is not acknowledged any more, or not yet."""
-    at = start.at[stream]
-    has_replay = mark is not None and mark.has_replay
-    return is_behind(mark, at) and not has_replay and stream not in start.left and at.mark.has_pending_list
-
-
-def _is_restored(start: Offset, stream: str, mark: Mark | None) -> bool:
-    """Whether the server has lost acknowledgements: the mark is older than the batch before the ones that may not be
-    acknowledged yet."""
-    missing = sum([start.is_of_this_batch(stream), stream in start.unacknowledged])
-    is_older_yet = mark is not None and start.at[stream].number - mark.number > missing
-    return is_older_yet and _is_all_committed(start, stream, mark)
-
-
-def _marks_to_set(start: Offset, marks: Marks | None) -> dict[str, Mark]:
-    """Return the marks that are behind the checkpoint, as they are to be. A mark that shows a move stays: the query
-    follows it after this, and a kill in between must not hide the move."""
-    if marks is None:
-        return {s: at.mark for s, at in start.at.items() if start.is_of_this_batch(s) or s in start.unacknowledged}
-    return {
-        stream: at.mark
-        for stream, at in start.at.items()
-        if is_behind(marks[stream], at) and not _shows_move(marks[stream], at)
-    }
-
-
-def _shows_move(mark: Mark | None, at: StreamOffset) -> bool:
-    """Whether an operator has moved the group, or a run that has acknowledged this batch."""
-    if mark is None or mark.id == at.position:
-        return False
-    return mark.is_seek or (mark.number, mark.token) == (at.number, at.token)
-
-
-def _is_committed(marks: Marks | None, start: Offset) -> bool:
-    """Whether an earlier trigger has committed this batch, after it took the tasks' notes."""
-    return (
-        marks is not None
-        and bool(start.taken_from)
-        and all(_knows_batch(marks[stream], start, stream) for stream in start.taken_from)
-    )
-
-
-def _knows_batch(mark: Mark | None, start: Offset, stream: str) -> bool:
-    """Whether the mark proves that the stream's last batch is acknowledged, also if the group was moved since."""
-    at = start.at[stream]
-    return mark is not None and (mark.number, mark.token) == (at.number, at.token)

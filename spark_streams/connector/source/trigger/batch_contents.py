@@ -5,16 +5,14 @@ The batch takes entries from these sources, in this order:
 1. a piece of a batch that killed its query: a batch of its own (pending.poison_batch)
 2. old entries: at or below the position, and pending for the query, because it has claimed them, or another client has
    handed them over. Only if the batch before is acknowledged
-3. reserved entries that no offset names yet: reserved ahead by this run (prefetch), or by an interrupted attempt (a
-   crash, a broken connection); in the second case the batch takes no new entries
-4. new entries, and entries that were returned for a retry: they are in streams like any other
+3. reserved entries that no offset names yet: reserved ahead by this run, or by an interrupted attempt; in the second
+   case the batch takes no new entries
+4. new entries
 5. if there is nothing else, a piece that waits
 
-Reserving ahead (prefetch): without it, the server is idle while Spark plans and commits. If a batch is large and more
-entries follow it, the background worker reserves these while the tasks of the batch run. The next trigger then only has
-to look at the groups. Entries that are reserved ahead are pending above the last logged offset, like those that a crash
-leaves behind: the next run begins with them. The query does not reserve ahead in a group that other consumers read
-from, too.
+Reserving ahead (prefetch): if a batch is large and more entries follow it, the background worker reserves these while
+the tasks of the batch run. They are pending above the last logged offset, like those that a crash leaves behind: the
+next run begins with them.
 """
 
 from __future__ import annotations
@@ -34,9 +32,8 @@ from spark_streams.connector.source.partitioning import ALL, PENDING, Part, by_s
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.pending_list import NO_LIMIT, pending_ranges
 from spark_streams.connector.source.quota import BatchQuota, average_sizes
-from spark_streams.connector.source.trigger.admission import Admission
 from spark_streams.connector.source.trigger.roles import GroupRole
-from spark_streams.connector.source.trigger.run_state import QueryState, Reserved, RunState
+from spark_streams.connector.source.trigger.run_state import Admission, QueryState, Reserved, RunState
 from spark_streams.connector.wire.xinfo import StreamState
 
 
@@ -54,20 +51,19 @@ class Prefetch:
 
     def work(self, client: GroupClient) -> Reserved | None:
         """Reserve entries, unless the next trigger must look at the streams first. Raises as `reserve` does."""
-        role, admission = self.role, self.admission
         heads, groups = fetch_state(client, list(self.read), self.heads, if_alone=True)
         states = {stream: state for stream, state in groups.items() if state is not None}
         if len(states) < len(groups) or any(self._is_other(s, heads[s], state) for s, state in states.items()):
             return None
-        backlog = admission.backlog(heads, states)
-        if not _is_large(admission, backlog, self.quota, client.limits):
+        backlog = self.admission.backlog(heads, states)
+        # So large that it begins while tasks read the batch before.
+        if not backlog.is_large(self.quota, client.limits.prefetch_entries):
             return None
-        reserved = role.new_entries(client, admission, heads, states, backlog, self.quota, self.turn)
+        reserved = self.role.take(client, backlog, backlog.wanted(self.quota, self.turn))
         return reserved if reserved.parts else None
 
     def _is_other(self, stream: str, head: StreamState, state: GroupState) -> bool:
-        """Whether the group is not where the batch leaves it (it was moved, or the server has returned to an older
-        state), or the stream may have lost entries that the group has not delivered yet."""
+        """Whether the group is not where the batch leaves it, or the stream may have lost entries above it."""
         is_moved = state.last_delivered != self.positions[stream]
         return is_moved or (lost_above(head, state.last_delivered, self.read[stream]) or 0) != 0
 
@@ -116,32 +112,27 @@ class BatchRequest:
     now: float  # a monotonic clock, in seconds
 
 
+@dataclass(frozen=True)
 class ContentsChooser:
     """Chooses what a batch holds."""
 
-    def __init__(self, options: SourceOptions, poison: PoisonBatch, role: GroupRole) -> None:
-        self._options = options
-        self._poison = poison
-        self.role = role
+    options: SourceOptions
+    poison: PoisonBatch
+    role: GroupRole
 
     def with_sizes(self, client: GroupClient, state: QueryState, request: BatchRequest) -> BatchRequest:
         """Return the request with the sizes of entries, if bytes are limited and there may be entries to read."""
         if request.quota.size is None:
             return request
         has_some = state.above or state.old or state.has_others or state.run.poison.may_hold
-        if not (has_some or state.run.admission.backlog(state.heads, state.groups)):
+        if not (has_some or state.run.admission.backlog(state.heads, state.groups).entries):
             return request
         sizes = average_sizes(client.server, {stream: state.start[stream] for stream in state.groups}, client.limits)
         return replace(request, quota=replace(request.quota, sizes=sizes))
 
-    def begin(self, client: GroupClient, state: QueryState) -> QueryState:
-        """Return the state with the record of failed batches, in the first trigger of a run."""
-        return replace(state, run=replace(state.run, poison=self._poison.begin(client.server, state.start)))
-
     def choose(self, client: GroupClient, state: QueryState, request: BatchRequest) -> BatchContents:
-        """Return the entries that the quota admits; empty if there is nothing to read. Raises DataLossError,
-        ServerError and its subclasses."""
-        return _Choice(client, self.role, self._poison, state, request).contents()
+        """Return the entries that the quota admits. Raises DataLossError, ServerError and its subclasses."""
+        return _Choice(client, self.role, self.poison, state, request).contents()
 
     def plan_prefetch(
         self,
@@ -155,14 +146,16 @@ class ContentsChooser:
         could read it meanwhile. Not if entries were released: the next batch begins with them. Not while pieces wait:
         they take turns with new entries. Not if the limit of the next batch depends on the time of this one
         (targetBatchTime). request: for the next batch; positions: where the batch leaves the groups."""
-        options, admission = self._options, state.run.admission
+        options, admission = self.options, state.run.admission
         if options.claim_idle is not None or options.target_batch_time is not None:
             return None
         if contents.takes_no_more or contents.old or state.has_others or contents.run.poison.holds_pieces:
             return None
-        remaining = Counter(admission.backlog(state.heads, state.groups))
+        backlog = admission.backlog(state.heads, state.groups)
+        remaining = Counter(backlog.entries)
         remaining.subtract(entries_per_stream(contents.fresh))
-        if not (self.role.has_pending_list and _is_large(admission, remaining, request.quota, limits)):
+        is_large = replace(backlog, entries=remaining).is_large(request.quota, limits.prefetch_entries)
+        if not (self.role.has_pending_list and is_large):
             return None
         taken = entries_per_stream(contents.parts)
         read = {stream: state.start.at[stream].read for stream in state.groups}
@@ -175,8 +168,6 @@ class ContentsChooser:
 
 @dataclass(frozen=True)
 class _Choice:
-    """The choice of one batch."""
-
     client: GroupClient
     role: GroupRole
     poison: PoisonBatch
@@ -184,7 +175,6 @@ class _Choice:
     request: BatchRequest
 
     def contents(self) -> BatchContents:
-        """Return the entries that the quota admits."""
         state = self.state
         contents, quota = BatchContents(run=state.run), self.request.quota
         if state.is_acknowledged:
@@ -268,14 +258,14 @@ class _Choice:
     # -- new entries -----------------------------------------------------------------------------------------------
 
     def _new(self, contents: BatchContents, quota: BatchQuota) -> BatchContents:
-        """Reserve new entries. It does not wait for more to come if there is a batch anyway, if there are enough for a
-        full batch, or if pieces wait. While pieces wait, a batch takes only a part of the new entries."""
+        """Reserve new entries. It does not wait for more if there is a batch anyway, or enough for a full one. While
+        pieces wait, a batch takes only a part of the new entries, at once."""
         state, request = self.state, self.request
         admission = state.run.admission
         groups = {**state.groups, **contents.after}
         backlog = admission.backlog(state.heads, groups)
-        waiting, holds_pieces = sum(backlog.values()), contents.run.poison.holds_pieces
-        if not backlog or quota.is_full:
+        waiting, holds_pieces = sum(backlog.entries.values()), contents.run.poison.holds_pieces
+        if not backlog.entries or quota.is_full:
             return contents
         is_full = quota.entries is not None and waiting >= quota.entries  # targetBatchTime may admit few
         if not contents and not holds_pieces and not is_full:
@@ -286,8 +276,8 @@ class _Choice:
         if holds_pieces:
             quota = quota.with_entries(self.poison.share_of(waiting, quota.entries))
         after: dict[str, GroupState] = {}
-        while backlog:
-            reserved = self.role.new_entries(self.client, admission, state.heads, groups, backlog, quota, request.turn)
+        while backlog.entries:
+            reserved = self.role.take(self.client, backlog, backlog.wanted(quota, request.turn))
             after |= reserved.states
             parts = self._listed(contents, reserved)
             if parts:
@@ -296,13 +286,13 @@ class _Choice:
             if not reserved.states:
                 break
             # What these streams had was deleted, or others were faster: streams that had no share are tried.
-            backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
+            left = {stream: entries for stream, entries in backlog.entries.items() if stream not in reserved.states}
+            backlog = replace(backlog, entries=left)
         return replace(contents, after=after)
 
     def _listed(self, contents: BatchContents, reserved: Reserved) -> list[Part]:
-        """Return what was reserved. If other clients could hand entries over or move the group since the trigger
-        looked, return what the pending list has above the position, up to the group's: of a group that was set back,
-        nothing. What it has delivered are old entries of a later batch."""
+        """Return what was reserved. If others could hand entries over or move the group since the trigger looked,
+        return what the pending list has above the position, up to the group's."""
         state = self.state
         after = {
             stream: contents.new[stream].last if stream in contents.new else state.start[stream]
@@ -333,13 +323,4 @@ class _Choice:
 
 
 def _are_all(parts: Sequence[Part], position: StreamId) -> bool:
-    """Whether the group was at the position of a stream, and has delivered to nobody else above it. parts: of the
-    stream."""
     return all(part.by == ALL for part in parts) and parts[0].range.after == position
-
-
-def _is_large(admission: Admission, backlog: Mapping[str, int], quota: BatchQuota, limits: Limits) -> bool:
-    """Whether the group is to deliver so many entries that it begins while tasks read the batch before."""
-    waiting, admitted = sum(backlog.values()), sum(quota.within_stream_limits(backlog).values())
-    taken = admitted if quota.entries is None else min(admitted, quota.entries)
-    return taken >= limits.prefetch_entries and not admission.is_too_little(waiting)

@@ -2,17 +2,14 @@
 
 A normal trigger (`latestOffset`) of a query whose group delivers (roles.py), and the commands that it sends:
 
-1. It waits for the background worker (query.triggering): the XACK of the batch before the last, and the reservation
-   for this batch.
-2. It looks at streams and groups in one round trip (Observer.state_at): for each stream XLEN (XINFO STREAM if the
-   stream is new or has changed), XINFO GROUPS. If all is as this run has left it, no more is asked.
-3. It chooses the entries of the batch (ContentsChooser.choose): first those reserved ahead, then new entries. It
-   reserves new entries with CLIENT REPLY SKIP, XREADGROUP … >, XINFO GROUPS, XINFO CONSUMERS, TIME (reserve.py).
-4. The batch up to `start` is in Spark's commit log. The trigger collects the notes of its tasks: it posts dead letters
-   and acknowledges their entries.
-5. It returns the end of the batch. The background worker does the rest while tasks run. If many entries are left, it
-   reserves the next batch first. Then: XACK of the batch up to `start`, the commit marks, removal of entries that leave
-   their streams.
+1. It waits for the background worker (query.triggering).
+2. It looks at streams and groups in one round trip (observe.py): for each stream XLEN (XINFO STREAM if it is new or has
+   changed), XINFO GROUPS. If all is as this run has left it, no more is asked.
+3. It chooses the entries of the batch (batch_contents.py): first those reserved ahead, then new entries, with CLIENT
+   REPLY SKIP, XREADGROUP … >, XINFO GROUPS, XINFO CONSUMERS, TIME (roles.py).
+4. The batch up to `start` is in Spark's commit log: it posts the dead letters that its tasks have noted.
+5. It returns the end of the batch. While tasks run, the background worker reserves the next batch, if many entries are
+   left. Then: XACK of the batch up to `start`, the commit marks, removal of entries that leave their streams.
 
 If there is nothing to read, the trigger acknowledges the batch itself. If old entries, or entries to claim, may be in
 the next batch, or with maxDeliveries, it does so before it chooses. If the groups are not as this run has left them, or
@@ -64,10 +61,9 @@ knows nothing any more, and acknowledges that batch before it chooses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from spark_streams.base.ids import StreamId
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import next_token
 from spark_streams.connector.source.group.begin import Opened
@@ -78,7 +74,7 @@ from spark_streams.connector.source.partitioning import Part
 from spark_streams.connector.source.pending.claim import Claims
 from spark_streams.connector.source.pending.poison_record import first_stream
 from spark_streams.connector.source.quota import BatchQuota
-from spark_streams.connector.source.trigger.acknowledge import Acknowledging
+from spark_streams.connector.source.trigger.acknowledge import Acknowledging, LoggedBatch
 from spark_streams.connector.source.trigger.batch_contents import BatchContents, BatchRequest, ContentsChooser, Prefetch
 from spark_streams.connector.source.trigger.observe import Observer
 from spark_streams.connector.source.trigger.roles import GroupRole
@@ -96,98 +92,86 @@ class TriggerResult:
     prefetch: Prefetch | None = None  # the reservation of the next batch: the worker's first job
 
 
+@dataclass(frozen=True)
 class Trigger:
-    """Runs the triggers of one query. now: a monotonic clock, in seconds."""
+    """Runs the triggers of one query."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        observer: Observer,
-        contents: ContentsChooser,
-        claims: Claims,
-        acknowledging: Acknowledging,
-        now: Callable[[], float],
-    ) -> None:
-        self._options = options
-        self._observer = observer
-        self._contents = contents
-        self._claims = claims
-        self._acknowledging = acknowledging
-        self._quota = BatchQuota.from_options(options)
-        self._now = now
+    options: SourceOptions
+    observer: Observer
+    contents: ContentsChooser
+    claims: Claims
+    acknowledging: Acknowledging
+    now: Callable[[], float]  # a monotonic clock, in seconds
 
     def next(self, client: GroupClient, opened: Opened, limit: int | None, run: RunState) -> TriggerResult:
         """Return the next batch, of at most `limit` entries. If there is nothing to read, acknowledge the batch that
-        ends at the checkpoint.
-
-        opened: its checkpoint is in Spark's commit log (docs/internals/facts.md, S4); run: what this run knows.
-
-        A corrected position that no offset has yet is written into the end of the batch. If there is nothing to read,
-        a batch without entries carries it: otherwise a strict query would stop again."""
-        state = self._observer.state_at(client, opened, run)
+        ends at the checkpoint. A corrected position that no offset has yet is written into the end of the batch, or of
+        one without entries: otherwise a strict query would stop again."""
+        state = self.observer.state_at(client, opened, run)
         if not state.run.is_known:
-            state = self._contents.begin(client, state)
+            poison = self.contents.poison.begin(client.server, state.start)
+            state = replace(state, run=replace(state.run, poison=poison))
         state = self._acknowledged_if_needed(client, state)
         request = BatchRequest(
-            next_token(opened.checkpoint.token), self._quota.with_entries(limit), run.turn + 1, self._now()
+            next_token(opened.checkpoint.token),
+            BatchQuota.from_options(self.options).with_entries(limit),
+            run.turn + 1,
+            self.now(),
         )
-        request = self._contents.with_sizes(client, state, request)
+        request = self.contents.with_sizes(client, state, request)
         state = self._claimed(client, state, request)
-        contents = self._contents.choose(client, state, request)
+        contents = self.contents.choose(client, state, request)
         if not contents:
             is_new = contents.run.is_corrected or not opened.checkpoint.at.keys() <= state.start.at.keys()
             return self._without_batch(client, state, contents, request.token if is_new else None)
-        end, jobs = self._end(state, contents, request.token), list[Job]()
+        end = end_of_batch(state, contents, request.token, self.options, self.contents.role)
+        jobs: list[Job] = []
         if not state.is_acknowledged:
-            acknowledged, jobs = self._acknowledging.in_background(client, state.start, contents.run)
+            acknowledged, jobs = self.acknowledging.in_background(client, LoggedBatch(state.start, contents.run))
             contents = replace(contents, run=acknowledged)
         run = self._run_after(state, contents, True)
         next_request = replace(request, turn=request.turn + 1)
-        prefetch = self._contents.plan_prefetch(state, contents, next_request, run.positions, client.limits)
+        prefetch = self.contents.plan_prefetch(state, contents, next_request, run.positions, client.limits)
         return TriggerResult(end, run, contents.parts, jobs, prefetch)
 
     def _acknowledged_if_needed(self, client: GroupClient, state: QueryState) -> QueryState:
-        """Acknowledge the batch up to `start` now if old entries may follow it, or if the batch has some. With
-        maxDeliveries, no batch is acknowledged in the background."""
+        """Acknowledge the batch up to `start` now if old entries may follow it or it has some, or with a record."""
         start = state.start
         may_wait = not (start.old or start.record or state.old or self._may_claim(state))
         if may_wait or state.is_acknowledged:
             return state
-        run, entries = self._acknowledging.at_once(client, start, state.run)
+        run, entries = self.acknowledging.at_once(client, LoggedBatch(start, state.run))
         state = replace(state, run=run, is_acknowledged=True)
-        return self._observer.with_new_snapshots(client, state, list(state.groups)) if entries else state
+        return self.observer.with_new_snapshots(client, state, list(state.groups)) if entries else state
 
     def _may_claim(self, state: QueryState) -> bool:
         has_pending = any(other.pending for group in state.groups.values() for other in group.others)
         is_released = any(group.released for group in state.groups.values())
-        return is_released or (self._options.claim_idle is not None and has_pending)
+        return is_released or (self.options.claim_idle is not None and has_pending)
 
     def _claimed(self, client: GroupClient, state: QueryState, request: BatchRequest) -> QueryState:
         """Claim entries of dead consumers, and released ones, and look at their streams again."""
         if not self._may_claim(state):
             return state
-        holders = self._claims.holders(client.server, state.groups)
-        claimed = self._claims.claim(client.server, holders, request.quota) if holders else []
-        return self._observer.with_new_snapshots(client, state, claimed) if claimed else state
+        holders = self.claims.holders(client.server, state.groups)
+        claimed = self.claims.claim(client.server, holders, request.quota) if holders else []
+        return self.observer.with_new_snapshots(client, state, claimed) if claimed else state
 
     def _without_batch(
         self, client: GroupClient, state: QueryState, contents: BatchContents, token: str | None
     ) -> TriggerResult:
-        """Acknowledge `start`, because there is nothing to read. token: of a batch without entries, which keeps a
-        correction or forgets a stream; None: there is nothing to keep."""
+        """Acknowledge `start`. token: of a batch without entries, which keeps a correction; None: of none."""
         run = contents.run
         if state.is_acknowledged:
-            self._acknowledging.sweep_when_idle(client, state.start, run)
+            self.acknowledging.sweep_when_idle(client, state.start, run)
         else:
-            run, _ = self._acknowledging.at_once(client, state.start, run)
+            run, _ = self.acknowledging.at_once(client, LoggedBatch(state.start, run))
         contents = replace(contents, run=run)
         if token is None:
             return TriggerResult(None, self._run_after(state, contents, False))
         # All entries that are reserved above the checkpoint stay reserved.
-        return TriggerResult(self._end(state, contents, token), self._run_after(state, contents, True))
-
-    def _end(self, state: QueryState, contents: BatchContents, token: str) -> Offset:
-        return end_of_batch(state, contents, token, self._options, self._contents.role)
+        end = end_of_batch(state, contents, token, self.options, self.contents.role)
+        return TriggerResult(end, self._run_after(state, contents, True))
 
     def _run_after(self, state: QueryState, contents: BatchContents, is_batch: bool) -> RunState:
         """Return what the run knows after the trigger. is_batch: it has made a batch, also one without entries."""
@@ -196,7 +180,8 @@ class Trigger:
             contents.run,
             is_known=True,
             heads=state.heads,
-            positions={**contents.run.positions, **_positions_after(contents)},
+            # The next trigger finds a group that is at another place.
+            positions={**contents.run.positions, **{part.stream: part.range.last for part in contents.fresh}},
             start=None if is_batch else contents.run.start,
             is_corrected=contents.run.is_corrected and not is_batch,
             prefetched=None,
@@ -206,21 +191,15 @@ class Trigger:
         )
 
 
-def _positions_after(contents: BatchContents) -> dict[str, StreamId]:
-    """Return where the groups are from which entries were reserved. A group at another place was moved by somebody
-    else, or has delivered entries that could not be counted: the next trigger finds that."""
-    return {part.stream: part.range.last for part in contents.fresh}
-
-
 def end_of_batch(
     state: QueryState, contents: BatchContents, token: str, options: SourceOptions, role: GroupRole
 ) -> Offset:
     """Return the offset at the end of a batch, which names all entries of the batch. Pure."""
     start = state.start
-    at = {
-        stream: _with_added(value, state.heads[stream].added) if stream in state.heads else value
-        for stream, value in start.at.items()
-    }
+    at = dict(start.at)
+    for stream, head in state.heads.items():
+        if stream in at and head.added is not None:
+            at[stream] = at[stream]._replace(added=max(head.added, at[stream].added))
     for stream, before in state.groups.items():
         group = contents.after.get(stream, before)
         if stream in contents.new or stream in contents.old:
@@ -236,18 +215,19 @@ def end_of_batch(
         *contents.run.poison.streams,
         *(stream for stream, position in at.items() if position.read is None),
     }
+    record = start.record if start.record in at else first_stream(at)  # the same stream as long as it is read
     return Offset(
         start.group,
         start.consumer,
         at,
         new=contents.new,
         old=contents.old,
-        unacknowledged={} if is_acknowledged else start.delivered,
+        unacknowledged=start.new if start.has_pending_list and not is_acknowledged else {},
         left=frozenset(left & at.keys()),
         token=token,
         has_pending_list=role.has_pending_list,
         notes=bool(contents) and options.mode == "DEADLETTER",
-        record=_record_stream(start, at) if options.max_deliveries is not None or contents.run.poison.streams else "",
+        record=record if options.max_deliveries is not None or contents.run.poison.streams else "",
     )
 
 
@@ -258,18 +238,8 @@ def _known_of(stream: str, state: QueryState, contents: BatchContents) -> int:
     return sum(part.count for part in unacknowledged) + state.old.get(stream, 0) + (0 if new is None else new.count)
 
 
-def _record_stream(start: Offset, at: Mapping[str, StreamOffset]) -> str:
-    """Return the stream beside which the record of failed batches is: the same one as long as it is read."""
-    return start.record if start.record in at else first_stream(at)
-
-
-def _with_added(at: StreamOffset, added: int | None) -> StreamOffset:
-    return at if added is None or added <= at.added else at._replace(added=added)
-
-
 def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: GroupState, token: str) -> StreamOffset:
-    """Return where the query is in a stream after a batch. The number of entries read is exact if the query was alone
-    before and after it reserved them."""
+    """Return where the query is in a stream after a batch. `read` is exact if it was alone before and after."""
     new = contents.new.get(stream)
     position = at.position if new is None else new.last
     read = None if at.read is None or group.others else at.read + (0 if new is None else new.count)

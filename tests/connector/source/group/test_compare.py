@@ -18,7 +18,7 @@ from spark_streams.connector.source.group.compare import (
 from spark_streams.connector.source.group.recovery import GroupUse, Kind
 from spark_streams.connector.source.group.snapshot import GroupState, OtherConsumer, PendingAbove, StreamSnapshot
 from spark_streams.connector.source.offset import StreamOffset
-from spark_streams.connector.source.trigger.roles import snapshot_at_query
+from spark_streams.connector.source.trigger.bookmark import snapshot_at_query
 from spark_streams.connector.wire.xinfo import StreamState
 
 BOB = (OtherConsumer("bob", 0),)

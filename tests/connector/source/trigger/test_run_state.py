@@ -12,7 +12,7 @@ from spark_streams.connector.source.group.snapshot import GroupState
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.source.trigger.batch_contents import BatchContents
-from spark_streams.connector.source.trigger.roles import Delivered
+from spark_streams.connector.source.trigger.roles import GroupRole
 from spark_streams.connector.source.trigger.run_state import QueryState, RunState
 from spark_streams.connector.source.trigger.trigger import Trigger, end_of_batch
 from spark_streams.connector.spark.data_source import ReadMaxRows
@@ -33,7 +33,7 @@ def offset(state: QueryState, contents: BatchContents) -> Offset:
     """The end of batch `t` of a query with a pending list and mode DEADLETTER."""
     given = {"url": "redis://localhost", "streams": "s", "group": "g", "mode": "DEADLETTER", "deadLetterStream": "dead"}
     options = SourceOptions.parse(given)
-    return end_of_batch(state, contents, "t", options, Delivered())
+    return end_of_batch(state, contents, "t", options, GroupRole())
 
 
 def run_state(one: StreamReader) -> RunState:

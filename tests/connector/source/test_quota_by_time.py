@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from spark_streams.connector.source.trigger.admission import FIRST, GROWTH, MINIMUM, BatchPace, TimedBatch
+from spark_streams.connector.source.quota import FIRST, GROWTH, MINIMUM, BatchPace, TimedBatch
 
 TARGET = 10.0
 

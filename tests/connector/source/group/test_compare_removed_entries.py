@@ -12,7 +12,7 @@ import redis
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.counters import LOST
 from spark_streams.connector.errors import DataLossError
-from spark_streams.connector.source.group.account import count_read
+from spark_streams.connector.source.counting import count_read
 from spark_streams.connector.source.group.begin import require_entry_counts
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadMaxRows

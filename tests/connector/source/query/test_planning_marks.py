@@ -7,9 +7,9 @@ import redis
 
 from spark_streams.connector.errors import ServerFullError
 from spark_streams.connector.source.commit_mark import committed_key
-from spark_streams.connector.source.group.group_changes import begin_batches
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.source.query.planning import begin_batches
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
 from tests.full_server import full
