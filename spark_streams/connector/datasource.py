@@ -9,9 +9,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_streams.connector.errors import InvalidOptionError, RStreamError, SchemaError, UnsupportedError
-from spark_streams.connector.options.access_options import check_before_use, require_options
+from spark_streams.connector.options.access_options import SinkOptions, check_before_use, require_options
 from spark_streams.connector.options.option import text_of
-from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions, ReadOptions, SourceOptions
 from spark_streams.connector.options.table import BATCH_SOURCE, SOURCE
 from spark_streams.connector.spark.installation import check_for_sink

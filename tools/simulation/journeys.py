@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.admin.checkpoint import Batch, Checkpoint
-from spark_streams.connector.deadletter import redrive_options
+from spark_streams.connector.deadletter import redrive_plan as redrive_options
 from spark_streams.connector.errors import OffsetError
 from spark_streams.connector.keys import retry_stream, returned_stream
 from spark_streams.connector.options.parsers import MOST_DELAYS

@@ -48,7 +48,7 @@ import numpy as np
 
 from spark_streams.base.ids import MAX_ID, InvalidStreamId, StreamId
 from spark_streams.connector.deadletter.envelope import raw, split_mark, text
-from spark_streams.connector.deadletter.ids_left import watch_destinations
+from spark_streams.connector.deadletter.post import watch_destinations
 from spark_streams.connector.deadletter.redrive_plan import Decision, PagePlan, RedrivePart
 from spark_streams.connector.errors import RedriveTakenError, RStreamError, ServerReplyError, StreamStateError
 from spark_streams.connector.keys import key_beside

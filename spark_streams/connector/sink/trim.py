@@ -25,9 +25,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.base.ids import MAX_ID, StreamId
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.retention import Readers, RetentionState
-from spark_streams.connector.sink.encode.chunks import Chunk
+from spark_streams.connector.sink.chunks import Chunk
 from spark_streams.connector.wire.connection.connection import pack
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_syntax_error, milliseconds

@@ -20,16 +20,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_streams.connector.errors import InvalidOptionError, SchemaError, UnsupportedError
-from spark_streams.connector.micro_batch import MicroBatchName
-from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.encode.chunks import Destination
-from spark_streams.connector.sink.encode.fields import check_writable
-from spark_streams.connector.sink.ledger.balance import Total
-from spark_streams.connector.sink.ledger.batch import Batch
-from spark_streams.connector.sink.ledger.batch_commit import close_batch, void_batch
-from spark_streams.connector.sink.ledger.runs import begin_job, begin_run, connect_once
-from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
-from spark_streams.connector.sink.send.feedback import are_dead_letters
+from spark_streams.connector.keys import MicroBatchName
+from spark_streams.connector.options.access_options import SinkOptions
+from spark_streams.connector.sink.balance import Total
+from spark_streams.connector.sink.batch import Batch
+from spark_streams.connector.sink.batch_commit import begin_job, begin_run, close_batch, connect_once, void_batch
+from spark_streams.connector.sink.chunk_writer import SinkTask, append
+from spark_streams.connector.sink.chunks import Destination
+from spark_streams.connector.sink.feedback import are_dead_letters
+from spark_streams.connector.sink.fields import check_writable
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.spark.data_source import DataSourceStreamArrowWriter
 from spark_streams.connector.spark.running_pyspark import is_of_connect

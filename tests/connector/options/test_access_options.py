@@ -15,11 +15,11 @@ from spark_streams.connector.options.access_options import (
     CONTRADICTIONS,
     NEEDS,
     AccessOptions,
+    SinkOptions,
     check_before_use,
     require_options,
 )
 from spark_streams.connector.options.option import documented
-from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions, SourceOptions
 
 QUERY = "be800551-afc6-46ac-a357-b30305364bfc"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.connector.deadletter import failed_entry
+from spark_streams.connector.deadletter import post as failed_entry
 from spark_streams.connector.wire import blocked_read, connect
 from spark_streams.connector.wire.connection import connection, retry
 from spark_streams.connector.wire.connection.sockets import Lost, TooMuchError

@@ -9,7 +9,7 @@
     any      null is null
 
 A page is read at once if Arrow's reader is certain to return the same, and otherwise row by row. If a row's text is not
-JSON, or a part of it does not fit, the row is null. The sink writes the same form (connector/sink/encode/fields.py).
+JSON, or a part of it does not fit, the row is null. The sink writes the same form (connector/sink/fields.py).
 """
 
 from __future__ import annotations
