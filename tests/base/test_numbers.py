@@ -64,7 +64,6 @@ for _path in (
         "connector/deadletter/listing.py",
         "connector/deadletter/mover.py",
     ),
-    *("connector/deadletter/letter_page.py",),
     *(
         "connector/source/rows/nested_json.py",
         "connector/source/task/fetcher.py",

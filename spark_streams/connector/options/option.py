@@ -24,9 +24,9 @@ class Option:
 
     name: str
     parse: Callable[[str], object]  # converts a text to a value; raises ValueError
-    default: object  # a value, REQUIRED, or a callable
-    shown: str  # the default in docs/reference/options.md
-    doc: str  # its documentation there; empty: only our own code sets it
+    doc: str  # its documentation in docs/reference/options.md; empty: only our own code sets it
+    default: object = None  # a value, REQUIRED, or a callable
+    shown: str = ""  # the default there, if it says more than the value
     only: str = ""  # `stream` or `batch`, if one of the two readers has it
     # names that it had before, which still work and log a warning (`warn_if_deprecated`)
     deprecated: tuple[str, ...] = ()
@@ -35,6 +35,14 @@ class Option:
     def names(self) -> tuple[str, ...]:
         """All names that a user may write."""
         return self.name, *self.deprecated
+
+    @property
+    def default_in_docs(self) -> str:
+        """The default in docs/reference/options.md, as Markdown."""
+        if self.default is REQUIRED:
+            return "required"
+        text = str(self.default).lower() if isinstance(self.default, bool) else self.default
+        return self.shown or (f"`{text}`" if isinstance(text, str | int) else "none")
 
     @property
     def field(self) -> str:
