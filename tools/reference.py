@@ -22,10 +22,17 @@ from spark_streams.connector import counters, errors
 from spark_streams.connector.lag import group_metrics
 from spark_streams.connector.lag.group_metrics import MetricTable
 from spark_streams.connector.options import migration
-from spark_streams.connector.options.access_options import CONTRADICTIONS, NEEDS
 from spark_streams.connector.options.option import Option, documented
-from spark_streams.connector.options.source_table import SOURCE_GROUPS
-from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SINK_GROUPS, SOURCE
+from spark_streams.connector.options.table import (
+    ACCESS,
+    BATCH_SOURCE,
+    CONTRADICTIONS,
+    NEEDS,
+    SINK,
+    SINK_GROUPS,
+    SOURCE,
+    SOURCE_GROUPS,
+)
 from spark_streams.connector.source.group import recovery
 from spark_streams.connector.watch import query_metrics
 from spark_streams.operations.monitor import exported_metrics as exporter_metrics

@@ -279,8 +279,7 @@ class GroupInUseError(TakenError):
 
 
 class GroupSharedError(StreamStateError):
-    """A query with `noAck` or `onNewCheckpoint=restart` must be the only reader of its group, and another consumer
-    reads from this group."""
+    """An option needs the query to be the only reader of its group, and another consumer reads from this group."""
 
     condition = "RSTREAM_GROUP_SHARED"
     remedy = "Set another `group`, or remove the option that the message names."

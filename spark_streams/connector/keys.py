@@ -89,8 +89,8 @@ PROBE = "rstream-probe:"
 
 
 def probe_group(group: str, consumer: str) -> str:
-    """Return `rstream-probe:<group>:<consumer>`: the scratch group of a query with noAck, which exists while a trigger
-    looks for the end of its batch."""
+    """Return `rstream-probe:<group>:<consumer>`: the scratch group of a query without a pending list, which exists
+    while a trigger looks for the end of its batch."""
     return f"{PROBE}{_quoted(group).decode()}:{_quoted(consumer).decode()}"
 
 

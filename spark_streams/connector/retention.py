@@ -24,9 +24,9 @@ the next sweep finds what a crash or an outage has left.
 
 The record has the time and the group's position, and is valid while the group stands there. A query takes its lease
 before it looks for a record (source.group.begin): it finds the record, or EXEC fails. The idle time is that of the
-server. A query begins it anew when it reads from the group and when it starts; with noAck, which reads nothing from the
-group, also when it commits (`GroupChange.touch`). A group without consumers is never forgotten, because the
-server cannot tell when it was last used.
+server. A query begins it anew when it reads from the group and when it starts; without a pending list it reads nothing
+from the group, and begins it when it commits (`GroupChange.touch`). A group without consumers is never forgotten,
+because the server cannot tell when it was last used.
 """
 
 from __future__ import annotations

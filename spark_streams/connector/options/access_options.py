@@ -17,7 +17,15 @@ from typing import Any, ClassVar, Self
 from spark_streams.connector.errors import InvalidOptionError, OptionError, UnknownOptionError, UnsupportedError
 from spark_streams.connector.options.migration import hint_of_other_connector
 from spark_streams.connector.options.option import REQUIRED, Option, documented, linked, named, near, warn_if_deprecated
-from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE
+from spark_streams.connector.options.table import (
+    ACCESS,
+    BATCH_SOURCE,
+    CONTRADICTIONS,
+    NEEDS,
+    ONE_OF_THESE,
+    SINK,
+    SOURCE,
+)
 from spark_streams.connector.shards.names import MAX_NAME, may_be_in_shards
 from spark_streams.connector.wire.address import server_url
 from spark_streams.connector.wire.address.address import (
@@ -31,53 +39,13 @@ from spark_streams.connector.wire.address.address import (
 )
 from spark_streams.connector.wire.address.identity import Identity
 
-# At most one option of each line may be set.
-_ONE_OF_THESE = (
-    ("streams", "streamsPattern"),
-    ("startingOffsets", "startingTimestamp"),
-    ("endingOffsets", "endingTimestamp"),
-    ("maxlen", "minId", "retention"),
-    ("password", "passwordFile", "credentialProvider"),
-)
-# Options that may not be set together, with the reason. None: with any value.
-CONTRADICTIONS: tuple[tuple[tuple[str, object], tuple[str, object], str], ...] = (
-    (("username", None), ("credentialProvider", None), "the provider names the user"),
-    (("streamsPattern", None), ("createStreams", None), "a pattern reads existing streams"),
-    (("streamsPattern", None), ("shards", None), "a pattern finds shards by their own names"),
-    (("createStreams", False), ("shards", None), "missing shards are always created"),
-    (("streamColumn", None), ("shards", None), "shardBy selects the stream of each row"),
-    (("ordered", True), ("minPartitions", None), "an ordered stream is read by one task"),
-    (("ordered", True), ("entriesPerPartition", None), "an ordered stream is read by one task"),
-    (
-        ("archivePath", None),
-        ("mode", "DEADLETTER"),
-        "entries of an archive are not pending, so they have no dead letter",
-    ),
-    (("archivePath", None), ("retryDelay", None), "entries of an archive are not pending, so they cannot be retried"),
-    (("archivePath", None), ("targetBatchTime", None), "batches of an archive have no limit by time"),
-    (("noAck", True), ("claimIdle", None), "a noAck query is the only reader of its group"),
-    (("noAck", True), ("maxDeliveries", None), "without a pending list, deliveries are not counted"),
-    (("noAck", True), ("retryDelay", None), "an entry that is retried must stay pending"),
-    (("transaction", None), ("delivery", "at-least-once"), "transaction means exactly-once"),
-)
-NEEDS = (
-    ("transactionBatch", "transaction", "it names the write within the micro-batch"),
-    ("transactionBatch", "transactionQuery", "batches of all queries have the same numbers"),
-    ("transactionQuery", "transactionBatch", "a query has many micro-batches"),
-    ("shards", "shardBy", "rows with the same value in that column go to the same shard"),
-    ("shardBy", "shards", "it sets the number of shards"),
-    ("streamsExcept", "streamsPattern", "it leaves out streams of the pattern"),
-    ("maxTriggerDelay", "minEntriesPerTrigger", "it limits how long that option waits"),
-    ("maxDeliveries", "deadLetterStream", "entries with too many deliveries move there"),
-)
-
 
 def check_together(explicit_options: Collection[str], values: Mapping[str, object]) -> None:
     """Raise InvalidOptionError if options contradict each other, or if an option lacks another one that it needs.
 
     explicit_options: names of the options that the user has set; values: of every option, by name.
     """
-    for group in _ONE_OF_THESE:
+    for group in ONE_OF_THESE:
         conflicting = [name for name in group if name in explicit_options]
         if len(conflicting) > 1:
             raise InvalidOptionError(f"options {' and '.join(conflicting)} contradict each other: give one of them")

@@ -143,6 +143,11 @@ class SourceOptions(ReadOptions):
     def accepts_loss(self) -> bool:
         return not self.fail_on_data_loss
 
+    @property
+    def has_pending_list(self) -> bool:
+        """Whether entries of a batch are pending until it is committed."""
+        return not self.no_ack
+
     def checked(self) -> Self:
         checked = super().checked()
         checked._check_limits()
