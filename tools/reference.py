@@ -21,7 +21,6 @@ from spark_streams.cli import main as rstream
 from spark_streams.connector import counters, errors
 from spark_streams.connector.lag import group_metrics
 from spark_streams.connector.lag.group_metrics import MetricTable
-from spark_streams.connector.options import migration
 from spark_streams.connector.options.option import Option, documented
 from spark_streams.connector.options.table import (
     ACCESS,
@@ -338,9 +337,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "access-options": lambda: table_of(ACCESS),
     "source-options": source_options,
     "sink-options": sink_options,
-    "kafka-read": lambda: migration.table_of_rows("Kafka", migration.KAFKA_READ),
-    "kafka-write": lambda: migration.table_of_rows("Kafka", migration.KAFKA_WRITE),
-    "spark-redis": lambda: migration.table_of_rows("spark-redis", migration.SPARK_REDIS),
     "remedies": recovery.table,
     "errors": print_errors,
     "shared-options": print_shared_options,
