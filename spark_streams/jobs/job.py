@@ -233,8 +233,6 @@ class CheckedError(Exception):
 class JobError(RStreamError):
     """A job cannot continue."""
 
-    condition = "RSTREAM_JOB"
-
 
 def access_of(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options of a table that name the server and the login."""
