@@ -43,7 +43,7 @@ class RStreamDataSource(DataSource):
 
     def schema(self) -> str | StructType:
         """Return the columns for a reader without a schema: the default, or with `inferSchema` those of a sample."""
-        if self._infers_schema():
+        if (text_of("inferSchema", self.options, BATCH_SOURCE) or "").lower() == "true":
             if text_of("group", self.options, SOURCE) is not None:
                 raise InvalidOptionError(
                     "inferSchema is an option of spark.read: use readStream.schema(…) "
@@ -126,9 +126,6 @@ class RStreamDataSource(DataSource):
         )
         columns.check_declared()
         return columns
-
-    def _infers_schema(self) -> bool:
-        return (text_of("inferSchema", self.options, BATCH_SOURCE) or "").lower() == "true"
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         options = self._sink()

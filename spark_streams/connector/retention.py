@@ -89,8 +89,7 @@ class ReadingGroup:
     @property
     def needed(self) -> StreamId:
         """Lowest ID that is undelivered or unacknowledged."""
-        delivered = self.info.last_delivered
-        above = delivered.next() if delivered < MAX_ID else delivered
+        above = _above(self.info.last_delivered)
         return above if self.oldest is None else min(above, self.oldest)
 
 

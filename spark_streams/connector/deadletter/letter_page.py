@@ -6,7 +6,6 @@ Arrow and numpy: no Python object is created per dead letter.
 from __future__ import annotations
 
 import fnmatch
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -230,8 +229,6 @@ def matches(patterns: Sequence[str], value: str) -> bool:
 
 @dataclass(frozen=True)
 class Extent:
-    """Range of a stream."""
-
     first: StreamId  # included
     last: StreamId  # included
     length: int  # entries of the complete stream
@@ -278,12 +275,6 @@ def request_page(
     return reply
 
 
-def _read_next(
-    stream: str | bytes, first: StreamId, last: StreamId, size: PageSize, server: Server
-) -> tuple[DeadLetterPage, int]:
-    return read_page(server, stream, first, last, size)
-
-
 def dead_letter_pages(
     session: Session,
     stream: str | bytes,
@@ -294,7 +285,7 @@ def dead_letter_pages(
     size = PageSize(limits)
     first: StreamId | None = within.first
     while first is not None and first <= within.last:
-        read = functools.partial(_read_next, stream, first, within.last, size)
+        read = partial(read_page, stream=stream, first=first, last=within.last, size=size)
         page, received = run_with_smaller_pages(session, size, read)
         if not page.count:
             return

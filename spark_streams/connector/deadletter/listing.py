@@ -108,7 +108,6 @@ class KindCounts:
 
     @property
     def letters(self) -> int:
-        """Number of all dead letters."""
         return sum(count.letters for count in self.counts.values())
 
     def __iter__(self) -> Iterator[tuple[Kind, KindCount]]:
@@ -255,7 +254,6 @@ class DeadLetterStream:
     key: bytes  # its name in bytes
 
     def facts(self) -> dict[str, str | int]:
-        """Return the JSON fields."""
         return {"stream": self.stream, "letters": self.letters, "oldest": self.oldest, "newest": self.newest}
 
 
@@ -364,7 +362,6 @@ def each_dead_letter(
 
 
 def as_json(dead_letter: DeadLetter) -> dict[str, object]:
-    """Return the JSON object of one dead letter."""
     return {
         "id": dead_letter.id,
         "envelope": {name: text_as_json(value) for name, value in dead_letter.envelope.items()},

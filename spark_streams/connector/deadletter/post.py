@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from spark_streams.base.ids import MAX_ID, StreamId
+from spark_streams.base.ids import MAX_ID
 from spark_streams.connector.deadletter.envelope import dead_letter_fields
 from spark_streams.connector.errors import (
     IdsExhaustedError,
@@ -241,7 +241,7 @@ def _require_ids(server: Connection, stream: Key, reply: Reply, entries: int) ->
     if is_no_such_key(reply):
         return
     last = stream_in(reply).last
-    if _ordinal(MAX_ID) - _ordinal(last) < entries:
+    if (MAX_ID.ms - last.ms << 64) + MAX_ID.seq - last.seq < entries:
         raise IdsExhaustedError(
             f"stream {_shown(stream)!r} at {server.address} cannot take {entries} more entries: its last ID is {last}. "
             "Stop its readers and writers, and rename it (RENAME): its entries and groups are kept under the new name"
@@ -250,10 +250,6 @@ def _require_ids(server: Connection, stream: Key, reply: Reply, entries: int) ->
 
 def _shown(stream: Key) -> str:
     return stream if isinstance(stream, str) else stream.decode("utf-8", "replace")
-
-
-def _ordinal(entry: StreamId) -> int:
-    return entry.ms << 64 | entry.seq
 
 
 # -- the dead letters --------------------------------------------------------------------------------------------------
@@ -305,7 +301,6 @@ class _Portion:
 
     @property
     def stream(self) -> str:
-        """The stream of the entries."""
         return self.entries[0].stream
 
     @property
@@ -328,7 +323,8 @@ class _Portion:
                 continue
             if outbox is not None:
                 if due:
-                    self._acknowledge(home, due)
+                    done = transact(home, acknowledgement(self.group, due))
+                    assert done is not None  # nothing is watched there
                 self._forget(target, home, outbox, appended | {entry.id for entry in due})
             return len(due)
         raise ServerReplyError(
@@ -381,11 +377,6 @@ class _Portion:
             if isinstance(reply, ReplyError):
                 raise target.error_of(reply, command[:4])
         return True
-
-    def _acknowledge(self, home: Connection, due: Sequence[FailedEntry]) -> None:
-        """Acknowledge entries that have their dead letters."""
-        done = transact(home, acknowledgement(self.group, due))
-        assert done is not None  # nothing is watched there
 
     def _forget(self, target: Connection, home: Connection, outbox: bytes, ids: set[bytes]) -> None:
         """Remove entries that are no longer pending from the outbox: those of this call, and those of a process that

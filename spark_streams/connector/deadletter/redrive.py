@@ -214,8 +214,8 @@ class DeadLetterRedrive:
         return plan
 
     def _count(self, before: RedriveState, run: RedriveRun) -> None:
-        """RedriveReport the numbers in the state, which are right also after a lost connection."""
-        self.report.moved, self.report.parked = run.state.since(before)
+        """Report the numbers in the state, which are right also after a lost connection."""
+        self.report.moved, self.report.parked = run.state.moved - before.moved, run.state.parked - before.parked
 
     def _remaining(self, run: RedriveRun) -> list[int]:
         """Return how many dead letters may still be moved; empty: all."""

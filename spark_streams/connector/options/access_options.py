@@ -217,26 +217,22 @@ def check_before_use(options: Mapping[str, str]) -> None:
     and UnsupportedError for a catalog table that is being created.
     """
     with linked(option for _, table in _SIDES for option in table):
-        _check_each(options)
-
-
-def _check_each(options: Mapping[str, str]) -> None:
-    for name, text in options.items():
-        if is_sparks_own(name):
-            continue
-        if name == "provider" or name.startswith("option."):
-            raise UnsupportedError(f"CREATE TABLE … USING rstream loses its options: {_TABLES}")
-        uses = [(option, side) for side, table in _SIDES for option in named(name, table)]
-        if not uses:
-            raise _no_option_of_any(name)
-        refusals = []
-        for option, side in uses:
-            try:
-                option.parse(text)
-            except ValueError as error:
-                refusals.append(f"{side} option {option.name}={text[:200]!r} {error}")
-        if len(refusals) == len(uses):
-            raise InvalidOptionError(refusals[0])
+        for name, text in options.items():
+            if is_sparks_own(name):
+                continue
+            if name == "provider" or name.startswith("option."):
+                raise UnsupportedError(f"CREATE TABLE … USING rstream loses its options: {_TABLES}")
+            uses = [(option, side) for side, table in _SIDES for option in named(name, table)]
+            if not uses:
+                raise _no_option_of_any(name)
+            refusals = []
+            for option, side in uses:
+                try:
+                    option.parse(text)
+                except ValueError as error:
+                    refusals.append(f"{side} option {option.name}={text[:200]!r} {error}")
+            if len(refusals) == len(uses):
+                raise InvalidOptionError(refusals[0])
 
 
 def require_options(options: Mapping[str, str], required: str) -> None:

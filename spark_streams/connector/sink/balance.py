@@ -216,15 +216,9 @@ class Balance:
         if len(self.contents.carried):
             self._log_kept_rows(len(self.contents.carried))
         if self.head == LedgerHead() or self.batch.expires:  # another driver was faster; or no batch follows
-            return [
-                (
-                    "HSET",
-                    self.keys.head,
-                    "batch",
-                    self.batch.number,
-                ),  # breaks every WATCH, also if the key does not exist
-                ("UNLINK", self.keys.head, *self._part_keys()),
-            ]
+            head = self.keys.head
+            touch: Command = ("HSET", head, "batch", self.batch.number)  # breaks every WATCH, also without the key
+            return [touch, ("UNLINK", head, *self._part_keys())]
         return self._done(Total())  # the head is deleted after the record has forgotten the stream
 
     def _part_keys(self) -> list[bytes]:

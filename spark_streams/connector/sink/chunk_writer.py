@@ -24,7 +24,6 @@ import functools
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import pyarrow as pa
 
@@ -48,7 +47,6 @@ from spark_streams.connector.wire.session import Session
 
 _LEDGER = ("EXEC", "(the sink's ledger)")  # the refused command, in messages
 
-T = TypeVar("T")
 Happened = tuple[Write, Event]
 
 

@@ -80,19 +80,20 @@ class Destination:
         """Raises InvalidOptionError if no option names a stream or a named column is missing, SchemaError if the column
         does not hold strings."""
         if self.stream is None and self.stream_column is None:
-            raise InvalidOptionError(_no_destination(schema))
+            remedy = "Set option stream to a stream, or streamColumn to a column with the stream of each row"
+            if "_stream" in schema.names:
+                remedy = f"Set option stream and drop column '_stream', or set {USES_OF_COLUMN['_stream']}"
+            raise InvalidOptionError(f"neither option stream nor streamColumn is set, so rows have no stream. {remedy}")
         for option, name in (("streamColumn", self.stream_column), ("idColumn", self.id_column)):
             if name is not None:
                 _check_text(option, name, _only_column(option, name, schema))
         if self.shard_by is not None:
-            _check_key(self.shard_by, _only_column("shardBy", self.shard_by, schema))
-
-
-def _no_destination(schema: pa.Schema) -> str:
-    missing = "neither option stream nor streamColumn is set, so rows have no stream. "
-    if "_stream" in schema.names:
-        return f"{missing}Set option stream and drop column '_stream', or set {USES_OF_COLUMN['_stream']}"
-    return f"{missing}Set option stream to a stream, or streamColumn to a column with the stream of each row"
+            kind = _only_column("shardBy", self.shard_by, schema)
+            if self.shard_by == FIELDS and pa.types.is_map(kind):
+                raise SchemaError(
+                    f"column {FIELDS!r}, which option shardBy names, holds several fields. Copy the key into a column "
+                    "of its own"
+                )
 
 
 def _only_column(option: str, name: str, schema: pa.Schema) -> pa.DataType:
@@ -108,13 +109,6 @@ def _only_column(option: str, name: str, schema: pa.Schema) -> pa.DataType:
     if len(indices) > 1:
         raise SchemaError(f"the rows have {len(indices)} columns {name!r}, which option {option} names. Rename one")
     return schema.field(indices[0]).type
-
-
-def _check_key(name: str, kind: pa.DataType) -> None:
-    if name == FIELDS and pa.types.is_map(kind):
-        raise SchemaError(
-            f"column {name!r}, which option shardBy names, holds several fields. Copy the key into a column of its own"
-        )
 
 
 def _check_text(option: str, name: str, kind: pa.DataType) -> None:

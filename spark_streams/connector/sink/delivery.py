@@ -158,7 +158,7 @@ class Delivery(ABC):
 
     def require_all_matched(self, server: Server) -> None:  # noqa: B027 - not abstract on purpose
         """When all rows are received, require that they include all rows that earlier attempts have written. Raises
-        LedgerError."""
+        LedgerError, unless the source reports that entries of the batch were lost."""
 
     def totals(self) -> dict[bytes, Total]:
         """Return by stream the rows received and the sum of their fingerprints; empty without a ledger."""
@@ -167,8 +167,9 @@ class Delivery(ABC):
     # -- a chunk is written -------------------------------------------------------------------------------------
 
     def choose_path(self, write: Write) -> Event:
-        """Return the event that decides the chunk's path: NO_OTHER_WRITER, MUST_COMPARE, NO_LEDGER or
-        NONE_MISSING."""
+        """Return the event that decides the chunk's path: NO_LEDGER, or NO_OTHER_WRITER if no other attempt or run has
+        written rows to its streams, MUST_COMPARE if its rows are to be compared with the ledger first, NONE_MISSING if
+        the batch is complete."""
         return Event.NO_LEDGER
 
     @abstractmethod
@@ -212,12 +213,10 @@ class AtLeastOnce(Delivery):
         self._connections: dict[bytes, Connection | None] = {}  # by stream: that have executed its chunks
 
     def request(self, write: Write, extra: Sequence[bytes]) -> Request:
-        """Return the rows' XADDs."""
         fresh = write.rest.to_send
         return Request(b"", fresh.requests.slice(0, len(fresh)), extra, len(fresh) + len(extra))
 
     def read_replies(self, write: Write, replies: bytes) -> ReplyResult:
-        """Return the result of the replies to `request`."""
         if not may_hold_errors(replies):
             return ReplyResult(Event.EXECUTED)
         sent, temporary_refusal = write.rest.to_send, None
@@ -284,16 +283,13 @@ class ExactlyOnce(Delivery):
     # -- rows are received --------------------------------------------------------------------------------------
 
     def has_unread_ledger(self, chunk: Chunk) -> bool:
-        """Whether the chunk has rows for a stream whose ledger this task has not read yet."""
         return not all(view.opened for view in self._views.views_of(chunk.stream_names))
 
     def read_ledgers(self, chunk: Chunk, server: Server) -> None:
-        """Read the ledgers of the chunk's streams. Raises LedgerError, ServerError."""
         open_views(server, self._views, self._views.views_of(chunk.stream_names))
         self._server = self._server or server
 
     def accept(self, chunk: Chunk) -> Iterable[Write]:
-        """Count the rows, and return the writes of the chunk."""
         shares = self._views.shares(chunk)
         for share in shares:
             share.view.count(share.hashes)
@@ -313,8 +309,6 @@ class ExactlyOnce(Delivery):
         ]
 
     def require_all_matched(self, server: Server) -> None:
-        """When all rows are received, require that they include all rows that earlier attempts have written. Raises
-        LedgerError, unless the source reports that entries of the batch were lost."""
         batch = self._views.batch
         for view in self._views.all():
             if view.done or not view.unmatched.size:
@@ -324,28 +318,23 @@ class ExactlyOnce(Delivery):
             view.unmatched = Multiset()
 
     def totals(self) -> dict[bytes, Total]:
-        """Return by stream the rows received and the sum of their fingerprints."""
         return {view.stream: Total(view.rows, view.total) for view in self._views.all()}
 
     # -- a chunk is written -------------------------------------------------------------------------------------
 
     def choose_path(self, write: Write) -> Event:
-        """Return NO_OTHER_WRITER if no other attempt or run has written rows to the chunk's streams, MUST_COMPARE if
-        the rows are to be compared with the ledger first, NONE_MISSING if the batch is complete."""
         if all(share.view.done for share in write.shares):
             return Event.NONE_MISSING
         is_free = write.chunk.ids is None and all(share.view.is_untouched for share in write.shares)
         return Event.NO_OTHER_WRITER if is_free else Event.MUST_COMPARE
 
     def request(self, write: Write, extra: Sequence[bytes]) -> Request:
-        """Return the checks, the rows' XADDs, further commands, and the commands that write the mark."""
         to_send = write.rest.to_send
         checks = b"".join([pack(*command) for command in _checks(write)])
         extra = [*extra, *[pack(*command) for command in self._ledger_commands(write)]]
         return Request(checks, to_send.requests.slice(0, len(to_send)), extra, len(to_send) + len(extra))
 
     def expected(self, write: Write) -> bytes:
-        """Return the replies to the checks if the ledger has not changed."""
         return _OK + b"".join([share.view.expected() for share in write.shares])
 
     def _ledger_commands(self, write: Write) -> list[Command]:
@@ -367,7 +356,6 @@ class ExactlyOnce(Delivery):
         return commands
 
     def read_replies(self, write: Write, replies: bytes) -> ReplyResult:
-        """Return what the replies to MULTI … EXEC say."""
         if _went_well(write.count, replies):
             return ReplyResult(Event.EXECUTED)
         outcome = Outcome.read(parse_replies(replies))
@@ -379,7 +367,6 @@ class ExactlyOnce(Delivery):
         return ReplyResult(Event.ROWS_REFUSED if refused else Event.EXECUTED, refused=refused)
 
     def on_executed(self, write: Write) -> None:
-        """Add the chunk's mark to the views."""
         for view, _, claims in _rows_of_mark(write.rest):
             view.add_own_mark(write.mark_name, claims)
         for view, hashes in write.rest.matched:

@@ -129,7 +129,6 @@ class Multiset:
 
     @classmethod
     def from_hashes(cls, hashes: Hashes) -> Self:
-        """Return a multiset of these fingerprints."""
         multiset = cls()
         multiset.add(hashes)
         return multiset
@@ -139,7 +138,6 @@ class Multiset:
         return np.repeat(self._keys, self._counts)
 
     def add(self, hashes: Hashes) -> None:
-        """Add these fingerprints."""
         keys, counts = np.unique(np.concatenate([self._keys, hashes]), return_inverse=True)
         self._counts = np.bincount(
             counts, np.concatenate([self._counts, np.ones(len(hashes), np.int64)]), len(keys)

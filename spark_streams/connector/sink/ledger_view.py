@@ -109,7 +109,6 @@ class LedgerView:
         self.head, self.head_reply = LedgerHead.read(reply), reply
 
     def count(self, hashes: Hashes) -> None:
-        """Count received rows."""
         self.rows += len(hashes)
         with np.errstate(over="ignore"):
             self.total = (self.total + int(hashes.sum(dtype=np.uint64))) % 2**64
@@ -182,7 +181,6 @@ class LedgerViews:
         self._views: dict[bytes, LedgerView] = {}
 
     def all(self) -> list[LedgerView]:
-        """Every view of this task."""
         return list(self._views.values())
 
     def views_of(self, streams: Iterable[bytes]) -> list[LedgerView]:

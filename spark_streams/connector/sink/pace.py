@@ -47,7 +47,6 @@ class Pace:
         time.sleep(pause / 1_000_000)
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
         self._session.close()
 
     def _take_turn(self, server: Server, cost: int) -> int | None:

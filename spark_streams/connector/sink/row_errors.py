@@ -47,7 +47,11 @@ def error_of_row(server: Server, chunk: Chunk, place: int, refusal: ReplyError) 
                 f"(Redis before 7.0). Write <milliseconds>-<sequence> into column {chunk.ids.column!r}, or leave it "
                 "null"
             )
-        return _id_refused(server, stream, row, own_id, chunk.ids.column)
+        return EntryIdError(
+            f"row {row} of this task has the ID {own_id!r}, which is not above the last ID of stream "
+            f"{stream.decode('utf-8', 'replace')!r} at {server.address}. IDs must rise in the order of the rows. Sort "
+            f"the rows by ID in one partition, or leave column {chunk.ids.column!r} null"
+        )
     return server.error_of(refusal, ("XADD", stream, f"(row {row} of this task)"))
 
 
@@ -58,14 +62,6 @@ def id_refused(server: Server, chunk: Chunk, place: int) -> RStreamError:
     has_own_id = chunk.ids is not None and chunk.ids.values[place].is_valid
     is_full = not has_own_id or state.last == MAX_ID
     return error_of_row(server, chunk, place, ReplyError(IDS_EXHAUSTED if is_full else ID_TOO_LOW))
-
-
-def _id_refused(server: Server, stream: bytes, row: int, explicit: str, column: str | None) -> EntryIdError:
-    return EntryIdError(
-        f"row {row} of this task has the ID {explicit!r}, which is not above the last ID of stream "
-        f"{stream.decode('utf-8', 'replace')!r} at {server.address}. IDs must rise in the order of the rows. Sort the "
-        f"rows by ID in one partition, or leave column {column!r} null"
-    )
 
 
 def first_unwritten(server: Server, chunk: Chunk) -> int | None:
@@ -186,9 +182,10 @@ class ServerLimits:
 
     def _too_large(self, chunk: Chunk, cause: str) -> RowTooLargeError:
         field, size = largest_value(chunk)
+        stream = chunk.streams[chunk.codes[0]].decode("utf-8", "replace")
         return RowTooLargeError(
             f"row {int(chunk.rows[0])} of this task has {_bytes(chunk)} bytes, with a value of {size} bytes in field "
-            f"{field[:80].decode('utf-8', 'replace')!r}, for stream {_stream(chunk)!r}, but the server at "
+            f"{field[:80].decode('utf-8', 'replace')!r}, for stream {stream!r}, but the server at "
             f"{self._address} {cause}. Raise this limit, write less, or send such rows elsewhere with "
             "route_dead_letters"
         )
@@ -204,8 +201,3 @@ def largest_value(row: Chunk) -> tuple[bytes, int]:
 def _bytes(chunk: Chunk) -> int:
     offsets = chunk.requests.offsets
     return int(offsets[-1] - offsets[0])
-
-
-def _stream(chunk: Chunk) -> str:
-    name: bytes = chunk.streams[int(chunk.codes[0])]
-    return name.decode("utf-8", "replace")

@@ -120,7 +120,6 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         return batch
 
     def batch_of(self, name: MicroBatchName, transaction: str | None = None) -> Batch:
-        """Return the batch that this execution writes."""
         return Batch.of_query(name, self._run or "", transaction)
 
     def write_part_of(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
@@ -178,11 +177,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._rows.write_part_of(self._rows.batch_of(name), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Close the batch in the ledger when all tasks have succeeded."""
         self._rows.commit(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: entries cannot be removed. The next run of the batch finds them in the ledger."""
+        """Do nothing, as BatchWriter."""
 
 
 # By session and checkpoint. In one run of a query, its function has one session, in a process of the server.
@@ -221,17 +219,11 @@ def _query_of_driver(spark: SparkSession, name: str, number: int) -> str:
     """Return the query's ID from Spark. Raises InvalidOptionError if Spark runs another batch, or none."""
     spark_batch = micro_batch_of_driver(spark)
     if spark_batch is None or spark_batch.number != number:
-        raise _other_batch(name, number, spark_batch)
+        where = "no micro-batch"
+        if spark_batch is not None:
+            where = f"micro-batch {spark_batch.number} of query {spark_batch.query}"
+        raise InvalidOptionError(
+            f"spark_streams.transaction({name!r}, …) names micro-batch {number}, but is called in {where}. Call it in "
+            "the function of foreachBatch, with the arguments of that function"
+        )
     return spark_batch.query
-
-
-def _other_batch(name: str, number: int, spark_batch: MicroBatchName | None) -> InvalidOptionError:
-    where = (
-        "in no micro-batch"
-        if spark_batch is None
-        else f"in micro-batch {spark_batch.number} of query {spark_batch.query}"
-    )
-    return InvalidOptionError(
-        f"spark_streams.transaction({name!r}, …) names micro-batch {number}, but is called {where}. Call it in the "
-        "function of foreachBatch, with the arguments of that function"
-    )
