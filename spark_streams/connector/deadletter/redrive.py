@@ -84,7 +84,6 @@ class RedriveReport:
     counts: KindCounts = field(default_factory=KindCounts)  # by (action, destination, stage, reason)
 
     def facts(self) -> dict[str, object]:
-        """Return the JSON fields."""
         rate = round((self.moved + self.parked) / self.seconds) if self.seconds else 0
         names = ("action", "to", "stage", "reason")
         kinds = [{**dict(zip(names, kind, strict=True)), **asdict(count)} for kind, count in self.counts]

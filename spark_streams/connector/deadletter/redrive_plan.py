@@ -193,7 +193,6 @@ class PagePlan:
 
     @functools.cached_property
     def ids(self) -> Sequence[bytes]:
-        """The IDs of `rows`."""
         ids: list[bytes] = self.page.ids.take(pa.array(self.rows)).to_pylist()
         return ids
 

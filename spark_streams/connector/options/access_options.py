@@ -15,8 +15,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from spark_streams.connector.errors import InvalidOptionError, OptionError, UnknownOptionError, UnsupportedError
-from spark_streams.connector.options.migration import hint_of_other_connector
-from spark_streams.connector.options.option import REQUIRED, Option, documented, linked, named, near, warn_if_deprecated
+from spark_streams.connector.options.option import (
+    REQUIRED,
+    Option,
+    documented,
+    hint_of_other_connector,
+    linked,
+    named,
+    near,
+    warn_if_deprecated,
+)
 from spark_streams.connector.options.table import (
     ACCESS,
     BATCH_SOURCE,
@@ -116,7 +124,6 @@ class AccessOptions:
 
     @property
     def address(self) -> Address:
-        """Address of the server."""
         return self.url
 
     def with_patience(self, patience: Patience) -> Self:

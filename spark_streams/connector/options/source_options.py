@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -232,11 +233,12 @@ def _divided(maximum: int | None, count: int) -> int | None:
 
 def _offsets_of(times: PerStream[int | None], otherwise: str) -> PerStream[str]:
     """Convert times to positions, the last ID before each millisecond. otherwise: for streams without a time."""
-
-    def before(milliseconds: int | None) -> str:
-        if milliseconds is None:
-            return otherwise
-        first = StreamId(milliseconds, 0)
-        return str(first.previous() if first > MIN_ID else MIN_ID)
-
+    before = functools.partial(_last_before, otherwise=otherwise)
     return times.map(before, before(times.otherwise))
+
+
+def _last_before(milliseconds: int | None, otherwise: str) -> str:
+    if milliseconds is None:
+        return otherwise
+    first = StreamId(milliseconds, 0)
+    return str(first.previous() if first > MIN_ID else MIN_ID)

@@ -50,7 +50,6 @@ class Shard:
 
 @lru_cache(maxsize=64)
 def shards_of(stream: str, count: int) -> tuple[str, ...]:
-    """Return the names of all shards, in their order."""
     return tuple(Shard(stream, number, count).name for number in range(count))
 
 

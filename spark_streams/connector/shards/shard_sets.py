@@ -81,7 +81,6 @@ class ShardSet:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the shards."""
         return shards_of(self.stream, self.count)
 
 

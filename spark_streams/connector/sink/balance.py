@@ -107,7 +107,6 @@ class Balance:
 
     @property
     def head(self) -> LedgerHead:
-        """The head of the stream's ledger."""
         return self.contents.head
 
     @property
@@ -212,7 +211,6 @@ class Balance:
             raise refusals.lost_done(batch, self._shown, self.named, head.last_done, self.keys.head)
 
     def _forget(self) -> list[Command]:
-        """Return the commands that forget the stream."""
         if len(self.contents.carried):
             self._log_kept_rows(len(self.contents.carried))
         if self.head == LedgerHead() or self.batch.expires:  # another driver was faster; or no batch follows

@@ -70,7 +70,6 @@ _log = logging.getLogger("spark_streams.sink")
 
 
 def run_name(number: int) -> str:
-    """Return the name of a run with this number."""
     return f"r{number:020d}-{secrets.token_hex(4)}"
 
 

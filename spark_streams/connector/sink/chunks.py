@@ -52,7 +52,6 @@ class Destination:
 
     @classmethod
     def from_options(cls, options: SinkOptions) -> Self:
-        """Return the destination that a sink's options name."""
         return cls(options.stream, options.stream_column, options.id_column, options.shards, options.shard_by)
 
     @property

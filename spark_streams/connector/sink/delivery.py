@@ -129,7 +129,6 @@ class Write:
         self.begin()
 
     def begin(self) -> None:
-        """Reset: all rows are to be sent."""
         self.rest, self.result, self.watched = UnwrittenRows(self.chunk, self.shares), None, None
 
 

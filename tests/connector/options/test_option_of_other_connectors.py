@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_streams.connector.errors import UnknownOptionError
-from spark_streams.connector.options import migration
 from spark_streams.connector.options.access_options import check_before_use
+from spark_streams.connector.options.option import KAFKA, SPARK_REDIS, hint_of_other_connector
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.options.table import BATCH_SOURCE, SINK, SOURCE
 
@@ -39,14 +39,14 @@ def test_the_error_names_the_option_that_replaces_it(name: str, hint: str) -> No
 
 def test_what_is_named_instead_is_an_option() -> None:
     known = {option.name for option in (*SOURCE, *BATCH_SOURCE, *SINK)}
-    for ours in (*migration.KAFKA.values(), *migration.SPARK_REDIS.values()):
+    for ours in (*KAFKA.values(), *SPARK_REDIS.values()):
         assert set(ours.split(" or ")) <= {*known, ""}
 
 
 @pytest.mark.parametrize("head", ["Kafka", "spark-redis"])
 def test_the_page_has_the_same_options_in_the_same_order(head: str) -> None:
     """Columns, and options that have the same name here, are on the page only."""
-    hinted = migration.KAFKA if head == "Kafka" else migration.SPARK_REDIS
+    hinted = KAFKA if head == "Kafka" else SPARK_REDIS
     tables = re.findall(rf"^\| {head} \|.*\n\|-.*\n((?:\|.*\n)+)", PAGE.read_text("utf-8"), re.MULTILINE)
     rows = [row.split(" | ") for table in tables for row in table.splitlines() if not row.startswith("| column")]
     listed = {
@@ -60,4 +60,4 @@ def test_the_page_has_the_same_options_in_the_same_order(head: str) -> None:
 
 def test_no_option_of_this_format_is_called_one_of_another() -> None:
     for option in (*SOURCE, *BATCH_SOURCE, *SINK):
-        assert migration.hint_of_other_connector(option.name) is None
+        assert hint_of_other_connector(option.name) is None
