@@ -133,8 +133,7 @@ class Write:
 
 
 class Delivery(ABC):
-    """Exactly once (exactly_once.py) or at least once (AtLeastOnce). Methods that are not abstract are for
-    delivery without a ledger.
+    """ExactlyOnce or AtLeastOnce. Methods that are not abstract are for delivery without a ledger.
 
     A method that takes a server uses it while no reply is outstanding, and may be run again after a lost connection.
     """

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_streams.connector.deadletter import post as failed_entry
+from spark_streams.connector.deadletter import post
 from spark_streams.connector.wire import blocked_read, connect
 from spark_streams.connector.wire.connection import connection, retry
 from spark_streams.connector.wire.connection.sockets import Lost, TooMuchError
@@ -103,7 +103,7 @@ def on_core(core: Core) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(secrets, "token_hex", core.token_hex)
         patch.setattr(retry, "random", core.chance)
-        patch.setattr(failed_entry, "datetime", _calendar(core))
+        patch.setattr(post, "datetime", _calendar(core))
         patch.setattr(connection, "open_connection", lambda url, *_given, **_more: _Opened(core.at(url).connect()))
         patch.setattr(connection, "Duplex", lambda line, lost: LineDuplex(line.core, line, lost))
         # Several simulated processes share this one: none ends the connections of another (wire.connect).
