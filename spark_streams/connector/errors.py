@@ -36,8 +36,9 @@ class RStreamError(Exception):
     remedy: ClassVar[str] = "Read the message: it names the cause and the next step."
 
     def __init_subclass__(cls) -> None:
-        words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Error"))
-        cls.condition = "_".join(["RSTREAM", *words]).upper()
+        if "condition" not in vars(cls):
+            words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Error"))
+            cls.condition = "_".join(["RSTREAM", *words]).upper()
 
     def __init__(self, message: str) -> None:
         self.message = printable(" ".join(message.split()))
