@@ -8,13 +8,13 @@ import pytest
 
 from spark_streams.connector.sink.chunk_states import (
     AFTER_ALL_REPLIES,
+    TABLE,
     Action,
     Event,
     ImpossibleEventError,
     State,
     advance,
 )
-from spark_streams.connector.sink.chunk_writer import TABLE
 
 # state, event, next state, action: all that may happen. Anything else is a defect of the loop.
 POSSIBLE = """
