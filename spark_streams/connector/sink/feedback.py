@@ -12,12 +12,11 @@ producer decides about the fields of entries, and not about the columns of a que
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.connector.deadletter.envelope import ORIGIN, PREFIX
+from spark_streams.connector.deadletter.envelope import PREFIX
 from spark_streams.connector.deadletter.input_streams import Inputs, exclude_option
 from spark_streams.connector.deadletter.post import fetch_recorded, origin_command
 from spark_streams.connector.errors import InvalidOptionError
@@ -26,16 +25,8 @@ from spark_streams.connector.sink.chunks import Chunk, Destination
 from spark_streams.connector.source.stream_names import PatternRead, pattern_reads
 from spark_streams.connector.wire.connection.server import Server
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
 _Origin = tuple[str, str, str]  # the stream of dead letters, and the stream and the group that they come from
-_STREAM, _GROUP = f"{PREFIX}stream", f"{PREFIX}group"
-
-
-def are_dead_letters(schema: StructType) -> bool:
-    """Whether rows of these columns are dead letters of `route_dead_letters`."""
-    return _GROUP in schema.names and any(field.name == _STREAM and ORIGIN in field.metadata for field in schema)
+STREAM, GROUP = f"{PREFIX}stream", f"{PREFIX}group"  # columns
 
 
 class Feedback:
@@ -60,7 +51,7 @@ class Feedback:
         column = self._to.stream_column
         to = pa.nulls(len(batch), pa.string()) if column is None else batch.column(column).cast(pa.string())
         to = to if self._to.stream is None else pc.fill_null(to, self._to.stream)
-        names = {"to": to, "stream": batch.column(_STREAM), "group": batch.column(_GROUP)}
+        names = {"to": to, "stream": batch.column(STREAM), "group": batch.column(GROUP)}
         kinds = pa.table(names).group_by([*names]).aggregate([]).to_pylist()
         # The name of a stream in which entries wait for a retry tells their origin.
         return {

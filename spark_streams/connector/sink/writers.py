@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from spark_streams.connector.deadletter.envelope import ORIGIN
 from spark_streams.connector.errors import InvalidOptionError, SchemaError, UnsupportedError
 from spark_streams.connector.keys import MicroBatchName
 from spark_streams.connector.options.access_options import SinkOptions
@@ -27,7 +28,7 @@ from spark_streams.connector.sink.batch import Batch
 from spark_streams.connector.sink.batch_commit import begin_job, begin_run, close_batch, connect_once, void_batch
 from spark_streams.connector.sink.chunk_writer import SinkTask, append
 from spark_streams.connector.sink.chunks import Destination
-from spark_streams.connector.sink.feedback import are_dead_letters
+from spark_streams.connector.sink.feedback import GROUP, STREAM
 from spark_streams.connector.sink.fields import check_writable
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.spark.data_source import DataSourceStreamArrowWriter
@@ -81,7 +82,8 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         to.check_columns(columns)
         check_writable(columns, apart=to.columns)
         self._options = options
-        self._letters = are_dead_letters(schema)
+        # Of `route_dead_letters`.
+        self._letters = GROUP in schema.names and any(one.name == STREAM and ORIGIN in one.metadata for one in schema)
         self._pace = secrets.token_hex(8)
         self._once = options.delivery == "exactly-once"
         self._run = self._job = None
