@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from spark_streams.connector.errors import LedgerError, ReplicationError, RetriesExhaustedError
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.wire.address import Patience
 from tests.connector.sink.writing import batch_of, close, frame, options, write
 from tests.lagging import Lagging, ask

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.connector.micro_batch import MicroBatchName
+from spark_streams.connector.keys import MicroBatchName
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import position_in

@@ -21,11 +21,17 @@ from spark_streams.cli import main as rstream
 from spark_streams.connector import counters, errors
 from spark_streams.connector.lag import group_metrics
 from spark_streams.connector.lag.group_metrics import MetricTable
-from spark_streams.connector.options import migration
-from spark_streams.connector.options.access_options import CONTRADICTIONS, NEEDS
-from spark_streams.connector.options.option import REQUIRED, Option, documented
-from spark_streams.connector.options.source_table import SOURCE_GROUPS
-from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SINK_GROUPS, SOURCE
+from spark_streams.connector.options.option import Option, documented
+from spark_streams.connector.options.table import (
+    ACCESS,
+    BATCH_SOURCE,
+    CONTRADICTIONS,
+    NEEDS,
+    SINK,
+    SINK_GROUPS,
+    SOURCE,
+    SOURCE_GROUPS,
+)
 from spark_streams.connector.source.group import recovery
 from spark_streams.connector.watch import query_metrics
 from spark_streams.operations.monitor import exported_metrics as exporter_metrics
@@ -88,9 +94,8 @@ def table_of(options: Iterable[Option], readers: bool = False, elsewhere: Iterab
     rows = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for option in documented(options):
         anchor = f"sink-{option.name}" if option.name in taken else option.name
-        default = "required" if option.default is REQUIRED else option.shown or "none"
         reader = [option.only or "both"] if readers else []
-        cells = [f'<a id="{anchor}"></a>`{option.name}`', *reader, type_of(option), default, option.doc]
+        cells = [f'<a id="{anchor}"></a>`{option.name}`', *reader, type_of(option), option.default_in_docs, option.doc]
         rows.append(f"| {' | '.join(cells)} |")
     return _listing(rows, " options")
 
@@ -332,9 +337,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "access-options": lambda: table_of(ACCESS),
     "source-options": source_options,
     "sink-options": sink_options,
-    "kafka-read": lambda: migration.table_of_rows("Kafka", migration.KAFKA_READ),
-    "kafka-write": lambda: migration.table_of_rows("Kafka", migration.KAFKA_WRITE),
-    "spark-redis": lambda: migration.table_of_rows("spark-redis", migration.SPARK_REDIS),
     "remedies": recovery.table,
     "errors": print_errors,
     "shared-options": print_shared_options,

@@ -9,9 +9,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_streams.connector.errors import InvalidOptionError, RStreamError, SchemaError, UnsupportedError
-from spark_streams.connector.options.access_options import check_before_use, require_options
+from spark_streams.connector.options.access_options import SinkOptions, check_before_use, require_options
 from spark_streams.connector.options.option import text_of
-from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions, ReadOptions, SourceOptions
 from spark_streams.connector.options.table import BATCH_SOURCE, SOURCE
 from spark_streams.connector.spark.installation import check_for_sink
@@ -44,7 +43,7 @@ class RStreamDataSource(DataSource):
 
     def schema(self) -> str | StructType:
         """Return the columns for a reader without a schema: the default, or with `inferSchema` those of a sample."""
-        if self._infers_schema():
+        if (text_of("inferSchema", self.options, BATCH_SOURCE) or "").lower() == "true":
             if text_of("group", self.options, SOURCE) is not None:
                 raise InvalidOptionError(
                     "inferSchema is an option of spark.read: use readStream.schema(…) "
@@ -127,9 +126,6 @@ class RStreamDataSource(DataSource):
         )
         columns.check_declared()
         return columns
-
-    def _infers_schema(self) -> bool:
-        return (text_of("inferSchema", self.options, BATCH_SOURCE) or "").lower() == "true"
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         options = self._sink()

@@ -30,7 +30,7 @@ from redis.client import NEVER_DECODE
 
 from spark_streams.base.ids import MAX_ID
 from spark_streams.connector.deadletter.envelope import raw, text
-from spark_streams.connector.deadletter.failed_entry import Command, FailedEntry, acknowledgement, now, origin_command
+from spark_streams.connector.deadletter.post import Command, FailedEntry, acknowledgement, now, origin_command
 from spark_streams.connector.errors import IdsExhaustedError, InvalidOptionError, ServerReplyError, UnsupportedError
 from spark_streams.connector.keys import slot_of
 

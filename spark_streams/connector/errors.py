@@ -1,52 +1,21 @@
 """All errors that spark-streams raises.
 
-    RStreamError                        the root; catch this class
-    ├── OptionError                     an option or a configuration file cannot be used
-    │   ├── UnknownOptionError          no such option; the message names the nearest one
-    │   ├── InvalidOptionError          the value does not fit the option
-    │   ├── NotAllowedError             a variable RSTREAM_ALLOW_… of the driver's environment does not list the value
-    │   └── ConfigError                 a job's config file, or a --set, cannot be used
-    ├── ServerError                     an error of the server or of the connection
-    │   ├── ServerUnreachableError      no server answers at the address
-    │   ├── ServerReplyError            the server answered with an error
-    │   │   ├── ServerFullError         the server's memory is full (OOM)
-    │   │   ├── LoginError              the server requires a password, or refuses the user and password
-    │   │   └── NotPermittedError       the user lacks the right to a command or a key
-    │   ├── RetriesExhaustedError       a temporary state (OOM, LOADING, a lost connection) did not end in time
-    │   ├── ReplicationError            fewer replicas than waitReplicas acknowledged a write
-    │   ├── WrongKeyTypeError           the key holds a value that is not a stream
-    │   └── IdsExhaustedError           the stream has used its last possible entry ID, or has too few left
-    ├── StreamStateError                the streams are not as the query left them
-    │   ├── StreamMissingError          a named stream does not exist; the message names the nearest one
-    │   ├── DataLossError               entries that the query should have read are missing
-    │   ├── GroupMissingError           the consumer group was deleted while a query used it
-    │   ├── GroupForgottenError         entries of an unused group were removed (groups prune --hold)
-    │   ├── TakenError                  another running process holds what this process needs exclusively
-    │   │   ├── ConsumerTakenError      another running query uses this group and consumer
-    │   │   ├── RedriveTakenError       another process moves or deletes the dead letters
-    │   │   └── GroupInUseError         a running query or another client uses the group or consumer to change
-    │   ├── GroupSharedError            the query needs its own group, and another consumer reads from the group
-    │   ├── GroupExistsError            a new checkpoint with archivePath, and the group has passed entries
-    │   ├── ShardsError                 a stream has other shards than expected, or none, or its shard record is lost
-    │   ├── CopyTargetError             the target of a copy has entries that the copy did not write
-    │   ├── CopyMismatchError           the target of a copy does not hold the same entries as its source
-    │   ├── LedgerError                 the ledger is lost, or does not match the rows of this attempt
-    │   └── OffsetError                 an offset in the checkpoint cannot be read
-    ├── RegistryError                   a schema registry cannot be used
-    ├── ArchiveError                    the table at archivePath cannot be read
-    ├── CopyFileError                   a file of entries cannot be read or written
-    ├── TransformError                  a function that changes entries or dead letters was not found or failed
-    ├── SchemaError                     a declared column cannot be filled, or a row cannot be written
-    │   ├── EntryIdError                a row's ID is not an entry ID, or is not above the last one of its stream
-    │   ├── RowTooLargeError            a row is larger than the server accepts
-    │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
-    ├── QueryError                      a query ended with an error of Spark or of its own code
-    ├── VersionError                    an executor has another version of spark-streams than the driver
-    └── UnsupportedError                the feature is not available here; the message names an alternative
+    RStreamError
+    ├── OptionError           UnknownOptionError, InvalidOptionError, NotAllowedError, ConfigError
+    ├── ServerError           ServerUnreachableError, RetriesExhaustedError, ReplicationError, WrongKeyTypeError,
+    │   │                     IdsExhaustedError
+    │   └── ServerReplyError  ServerFullError, LoginError, NotPermittedError
+    ├── StreamStateError      StreamMissingError, DataLossError, GroupMissingError, GroupForgottenError,
+    │   │                     GroupSharedError, GroupExistsError, ShardsError, CopyTargetError, CopyMismatchError,
+    │   │                     LedgerError, OffsetError
+    │   └── TakenError        ConsumerTakenError, RedriveTakenError, GroupInUseError
+    ├── SchemaError           EntryIdError, RowTooLargeError, DecodeError, EncodeError
+    └── RegistryError, TableError, ArchiveError, CopyFileError, TransformError, QueryError, VersionError,
+        UnsupportedError
 
-Each message is one line: `[CONDITION] what failed: cause; remedy`. The condition is stable and can be matched.
-Passwords never appear in a message. docs/reference/errors.md is printed from the classes (`python -m tools.reference`):
-condition, docstring (the cause) and `remedy`.
+Each message is one line: `[CONDITION] what failed: cause; remedy`. The condition is stable and can be matched: it is
+the name of the class (LedgerError: RSTREAM_LEDGER). Passwords never appear in a message. docs/reference/errors.md is
+printed from the classes (`python -m tools.reference`): condition, docstring (the cause) and `remedy`.
 """
 
 from __future__ import annotations
@@ -63,8 +32,13 @@ class RStreamError(Exception):
     message: one line with the failure, the cause and the remedy.
     """
 
-    condition: ClassVar[str] = "RSTREAM_ERROR"
+    condition: ClassVar[str] = "RSTREAM_ERROR"  # of a class below: RSTREAM_ and the words of its name
     remedy: ClassVar[str] = "Read the message: it names the cause and the next step."
+
+    def __init_subclass__(cls) -> None:
+        if "condition" not in vars(cls):
+            words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Error"))
+            cls.condition = "_".join(["RSTREAM", *words]).upper()
 
     def __init__(self, message: str) -> None:
         self.message = printable(" ".join(message.split()))
@@ -77,42 +51,36 @@ class RStreamError(Exception):
 class OptionError(RStreamError):
     """An option or a configuration file cannot be used."""
 
-    condition = "RSTREAM_OPTION"
     remedy = "Correct the option that the message names."
 
 
 class UnknownOptionError(OptionError):
     """No option has this name."""
 
-    condition = "RSTREAM_UNKNOWN_OPTION"
     remedy = "Use the name that the message proposes, or remove the option."
 
 
 class InvalidOptionError(OptionError):
     """The value does not fit the option, is missing, or contradicts another option."""
 
-    condition = "RSTREAM_INVALID_OPTION"
     remedy = "Correct the value. The message names the valid values."
 
 
 class NotAllowedError(OptionError):
     """A variable `RSTREAM_ALLOW_…` in the driver's environment does not list the value of an option."""
 
-    condition = "RSTREAM_NOT_ALLOWED"
     remedy = "Ask the administrator of the driver to add the value to the variable that the message names."
 
 
 class ConfigError(OptionError):
     """The configuration file of a job, or a `--set`, cannot be used."""
 
-    condition = "RSTREAM_CONFIG"
     remedy = "Correct the key that the message names. `rstream init JOB` writes a valid configuration."
 
 
 class ServerError(RStreamError):
     """The server cannot be reached, or refuses a request."""
 
-    condition = "RSTREAM_SERVER"
     remedy = "Run `rstream doctor --url URL`: it names what is wrong with the server."
 
 
@@ -122,7 +90,6 @@ class ServerUnreachableError(ServerError):
     passes: whether the state may be temporary. An error in the address itself is not.
     """
 
-    condition = "RSTREAM_SERVER_UNREACHABLE"
     remedy = (
         "Check host, port and network, and that the server runs. Start the query again: it continues from its "
         "checkpoint."
@@ -140,7 +107,6 @@ class ServerReplyError(ServerError):
     states; empty if unknown.
     """
 
-    condition = "RSTREAM_SERVER_REPLY"
     remedy = "Remove the cause that the server names, then start the query again."
 
     def __init__(self, message: str, code: str = "") -> None:
@@ -151,7 +117,6 @@ class ServerReplyError(ServerError):
 class ServerFullError(ServerReplyError):
     """The server has used all memory that `maxmemory` allows, and accepts no command that may need more (`OOM`)."""
 
-    condition = "RSTREAM_SERVER_FULL"
     remedy = (
         "Free memory (`rstream trim --acked` removes only what all groups have acknowledged), or raise `maxmemory`. "
         "`rstream doctor` shows both."
@@ -161,7 +126,6 @@ class ServerFullError(ServerReplyError):
 class LoginError(ServerReplyError):
     """The server requires a password, or refuses the user name and password."""
 
-    condition = "RSTREAM_LOGIN"
     remedy = "Correct the login in `url`, or in `username` with `password`, `passwordFile` or `credentialProvider`."
 
 
@@ -171,7 +135,6 @@ class NotPermittedError(ServerReplyError):
     right: the word of ACL SETUSER that gives it (`+xadd`, `~orders`).
     """
 
-    condition = "RSTREAM_NOT_PERMITTED"
     remedy = (
         "Give the user the right that the message names, with `ACL SETUSER`. `rstream doctor` lists all missing rights."
     )
@@ -184,49 +147,42 @@ class NotPermittedError(ServerReplyError):
 class RetriesExhaustedError(ServerError):
     """A temporary state of the server (`OOM`, `LOADING`, a lost connection) did not end within the time limit."""
 
-    condition = "RSTREAM_RETRIES_EXHAUSTED"
     remedy = "Remove the cause, for example free memory, then start the query again."
 
 
 class ReplicationError(ServerError):
     """Fewer replicas than `waitReplicas` acknowledged a write."""
 
-    condition = "RSTREAM_REPLICATION"
     remedy = "Repair the replication, or lower `waitReplicas`. Rows that were written are not written again."
 
 
 class WrongKeyTypeError(ServerError):
     """The key holds a value that is not a stream."""
 
-    condition = "RSTREAM_WRONG_KEY_TYPE"
     remedy = "Use another stream name. If no program uses the key, you can rename it (`RENAME`)."
 
 
 class IdsExhaustedError(ServerError):
     """The stream has used its last possible entry ID (2^64−1-2^64−1), or has too few left."""
 
-    condition = "RSTREAM_IDS_EXHAUSTED"
     remedy = "Stop its readers and writers, and rename it (`RENAME`): entries and groups are kept under the new name."
 
 
 class StreamStateError(RStreamError):
     """The streams on the server are not as the query left them."""
 
-    condition = "RSTREAM_STREAM_STATE"
     remedy = "Read the message: it names the stream, the difference and the choices."
 
 
 class StreamMissingError(StreamStateError):
     """A named stream does not exist, or a pattern matches none."""
 
-    condition = "RSTREAM_STREAM_MISSING"
     remedy = "Correct the name (the message proposes the nearest one). A query creates it with `createStreams=true`."
 
 
 class DataLossError(StreamStateError):
     """Entries that the query should have read are missing from the stream."""
 
-    condition = "RSTREAM_DATA_LOSS"
     remedy = (
         "Find out what deleted or trimmed them. Then set `failOnDataLoss=false` for one start: the query continues "
         "and counts them."
@@ -236,28 +192,24 @@ class DataLossError(StreamStateError):
 class GroupMissingError(StreamStateError):
     """The consumer group was deleted while a query used it."""
 
-    condition = "RSTREAM_GROUP_MISSING"
     remedy = "Create the group at the ID that the message names, or set `failOnDataLoss=false` for one start."
 
 
 class GroupForgottenError(StreamStateError):
     """Entries that the group had not read may be removed, because `rstream groups prune --hold --yes` found it idle."""
 
-    condition = "RSTREAM_GROUP_FORGOTTEN"
     remedy = "To accept the loss and read what is left, set `failOnDataLoss=false` for one start."
 
 
 class TakenError(StreamStateError):
     """Another running process holds what this process needs exclusively."""
 
-    condition = "RSTREAM_TAKEN"
     remedy = "Stop the other process, which the message names, or wait until it has ended."
 
 
 class ConsumerTakenError(TakenError):
     """Another running query uses the same group and consumer, or this query reads one `load()` twice."""
 
-    condition = "RSTREAM_CONSUMER_TAKEN"
     remedy = (
         "Stop the other query, or set another `consumer` to share its entries, or another `group` to read all entries. "
         "For a self-join, call `load()` for each side, each with its own `group`."
@@ -267,29 +219,24 @@ class ConsumerTakenError(TakenError):
 class RedriveTakenError(TakenError):
     """Another process moves or deletes the dead letters of this stream."""
 
-    condition = "RSTREAM_REDRIVE_TAKEN"
     remedy = "Wait until it has ended, then repeat the command."
 
 
 class GroupInUseError(TakenError):
     """A running query, or another client, uses the group or consumer that a command would change."""
 
-    condition = "RSTREAM_GROUP_IN_USE"
     remedy = "Stop the query first, then repeat the command."
 
 
 class GroupSharedError(StreamStateError):
-    """A query with `noAck` or `onNewCheckpoint=restart` must be the only reader of its group, and another consumer
-    reads from this group."""
+    """An option needs the query to be the only reader of its group, and another consumer reads from this group."""
 
-    condition = "RSTREAM_GROUP_SHARED"
     remedy = "Set another `group`, or remove the option that the message names."
 
 
 class GroupExistsError(StreamStateError):
     """A query with `archivePath` has no checkpoint, and its group has passed entries that the stream still has."""
 
-    condition = "RSTREAM_GROUP_EXISTS"
     remedy = "Start the query with its checkpoint. To begin without it, set `onNewCheckpoint` as the message says."
 
 
@@ -298,28 +245,24 @@ class ShardsError(StreamStateError):
     lost.
     """
 
-    condition = "RSTREAM_SHARDS"
     remedy = "Set `shards` and `shardBy` to the values in the message. `rstream shards` lists the shards on the server."
 
 
 class CopyTargetError(StreamStateError):
     """The target of `rstream copy` or `rstream import` has entries that the copy did not write, or has lost some."""
 
-    condition = "RSTREAM_COPY_TARGET"
     remedy = "Name another target stream, or delete the target. If the message says so, run the command again."
 
 
 class CopyMismatchError(StreamStateError):
     """After `rstream copy` or `rstream import`, count or checksum of the target's entries differ from the source's."""
 
-    condition = "RSTREAM_COPY_MISMATCH"
     remedy = "Stop programs that write to the target, trim it or delete its entries. Then copy to a new stream."
 
 
 class LedgerError(StreamStateError):
     """The sink's ledger is lost, belongs to another run, or does not match the rows of this attempt."""
 
-    condition = "RSTREAM_LEDGER"
     remedy = (
         "Follow the message. Usual causes: a query whose rows differ on each run (`rand()`, the current time), or "
         "deleted keys `rstream:sink:…`."
@@ -329,98 +272,84 @@ class LedgerError(StreamStateError):
 class OffsetError(StreamStateError):
     """This version cannot read an offset in the checkpoint."""
 
-    condition = "RSTREAM_OFFSET"
     remedy = "Install the version of spark-streams that the message names."
 
 
 class SchemaError(RStreamError):
     """A declared column cannot be filled, or a row cannot be written."""
 
-    condition = "RSTREAM_SCHEMA"
     remedy = "Correct the schema, or cast the column that the message names."
 
 
 class EntryIdError(SchemaError):
     """The ID of a row is not an entry ID, or is not above the last ID of its stream."""
 
-    condition = "RSTREAM_ENTRY_ID"
     remedy = "Write rows in ascending order of their IDs, or remove `idColumn`: the server then generates IDs."
 
 
 class RowTooLargeError(SchemaError):
     """A row, or a value in it, is larger than the server accepts."""
 
-    condition = "RSTREAM_ROW_TOO_LARGE"
     remedy = "Make the row smaller, or raise the server's `proto-max-bulk-len`."
 
 
 class DecodeError(SchemaError):
     """A value does not fit the type of its column, and `mode` is `FAILFAST`."""
 
-    condition = "RSTREAM_DECODE"
     remedy = "Correct the declared type, or choose another `mode`."
 
 
 class EncodeError(SchemaError):
     """A value does not fit the schema that `encode` writes it by."""
 
-    condition = "RSTREAM_ENCODE"
     remedy = "Correct or cast the field that the message names, or set `reason` to route such rows to dead letters."
 
 
 class RegistryError(RStreamError):
     """A schema registry did not answer for a minute, refused the login, lacks a subject, or gave a wrong answer."""
 
-    condition = "RSTREAM_REGISTRY"
     remedy = "Check `registry`, `login` and `subject`, and that the registry runs. Then start the query again."
 
 
 class TableError(RStreamError):
     """A table that a job writes to has another layout, other columns or types than its rows, or cannot be loaded."""
 
-    condition = "RSTREAM_TABLE"
     remedy = "Follow the message: it names the column or the catalog, and the statement or the setting to change."
 
 
 class ArchiveError(RStreamError):
     """The table at `archivePath` cannot be read, or the job `archive` did not write it."""
 
-    condition = "RSTREAM_ARCHIVE"
     remedy = "Read the message: it names the path or the file, and the next step."
 
 
 class CopyFileError(RStreamError):
     """A file of `rstream export` or `rstream import` cannot be read or written, or a line of it is not an entry."""
 
-    condition = "RSTREAM_COPY_FILE"
     remedy = "Correct the file at the line or row that the message names, then run the command again."
 
 
 class TransformError(RStreamError):
     """A function that changes entries or repairs dead letters was not found, failed, or returned no valid fields."""
 
-    condition = "RSTREAM_TRANSFORM"
     remedy = "Correct the function, then run the command again. The dead letters, or the copied stream, are unchanged."
 
 
 class QueryError(RStreamError):
     """A query ended with an error of Spark or of the program (`spark_streams.run`)."""
 
-    condition = "RSTREAM_QUERY"
     remedy = "Correct the cause, which the message quotes. `$RSTREAM_TRACEBACK=1` shows the whole traceback."
 
 
 class VersionError(RStreamError):
     """An executor runs another version of spark-streams than the driver."""
 
-    condition = "RSTREAM_VERSION"
     remedy = "Install the same version on the driver and on all executors."
 
 
 class UnsupportedError(RStreamError):
     """The feature exists, but is not available in this environment."""
 
-    condition = "RSTREAM_UNSUPPORTED"
     remedy = "Use the alternative that the message names."
 
 

@@ -1,4 +1,4 @@
-"""Names of all keys that the product creates on a server; docs/reference/keys.md lists them. Pure.
+"""Names of micro-batches, and of all keys that the product creates on a server (docs/reference/keys.md). Pure.
 
 Keys beside a stream are in the stream's slot, so one transaction can change both (Redis Cluster).
 """
@@ -89,8 +89,8 @@ PROBE = "rstream-probe:"
 
 
 def probe_group(group: str, consumer: str) -> str:
-    """Return `rstream-probe:<group>:<consumer>`: the scratch group of a query with noAck, which exists while a trigger
-    looks for the end of its batch."""
+    """Return `rstream-probe:<group>:<consumer>`: the scratch group of a query without a pending list, which exists
+    while a trigger looks for the end of its batch."""
     return f"{PROBE}{_quoted(group).decode()}:{_quoted(consumer).decode()}"
 
 
@@ -241,3 +241,27 @@ def _tags() -> Mapping[int, int]:
 def crc16(data: bytes) -> int:
     """Return the CRC16-CCITT (XMODEM), from which a key's slot is computed."""
     return binascii.crc_hqx(data, 0)
+
+
+# -- micro-batches, for the sink and in the tables that jobs write -----------------------------------------------------
+
+# In the summary of an Iceberg snapshot: the `application`, and the number of the batch.
+ICEBERG_QUERY, ICEBERG_BATCH = "spark-streams.query", "spark-streams.batch"
+
+
+class MicroBatchName(NamedTuple):
+    """query: ID of the query; number: of the batch; query_run: Spark's ID of the run, which has one batch a number."""
+
+    query: str
+    number: int
+    query_run: str = ""
+
+
+def partition_name(query: str, number: int) -> str:
+    """Return the name of a batch as the partition `batch` of a table of files has it."""
+    return f"b{query[:8]}-{number}"
+
+
+def application(query: str, output: str) -> str:
+    """Return the name of an output of a query in the transactions of a table."""
+    return f"{query}:{output}"

@@ -24,9 +24,9 @@ the next sweep finds what a crash or an outage has left.
 
 The record has the time and the group's position, and is valid while the group stands there. A query takes its lease
 before it looks for a record (source.group.begin): it finds the record, or EXEC fails. The idle time is that of the
-server. A query begins it anew when it reads from the group and when it starts; with noAck, which reads nothing from the
-group, also when it commits (`GroupChange.touch`). A group without consumers is never forgotten, because the
-server cannot tell when it was last used.
+server. A query begins it anew when it reads from the group and when it starts; without a pending list it reads nothing
+from the group, and begins it when it commits (`GroupChange.touch`). A group without consumers is never forgotten,
+because the server cannot tell when it was last used.
 """
 
 from __future__ import annotations
@@ -88,8 +88,7 @@ class ReadingGroup:
     @property
     def needed(self) -> StreamId:
         """Lowest ID that is undelivered or unacknowledged."""
-        delivered = self.info.last_delivered
-        above = delivered.next() if delivered < MAX_ID else delivered
+        above = _above(self.info.last_delivered)
         return above if self.oldest is None else min(above, self.oldest)
 
 
@@ -187,14 +186,15 @@ class Readers:
         new_groups = sorted(present_groups - set(known_groups))
         oldest |= _read_answers(new_groups, server.execute_all(_questions(new_groups), *_DELETED))
         self._groups = (self._groups - set(known_groups)) | present_groups
-        pending = _lowest_of([(group[0], entry) for group, entry in oldest.items()])
+        pending: dict[bytes, StreamId] = {}
+        for (stream, _), entry in oldest.items():
+            pending[stream] = min(entry, pending.get(stream, entry))
         return {stream: RetentionState(infos, pending.get(stream)) for stream, infos in groups.items()}
 
 
 def fetch_readers(server: Server, streams: Sequence[bytes]) -> dict[GroupName, ReadingGroup]:
     """Return the groups of these streams, each with its lowest pending entry. Raises ServerReplyError."""
-    replies = server.execute_all([("XINFO", "GROUPS", stream) for stream in streams], *_DELETED)
-    groups = _read_groups(streams, replies)
+    groups = _read_groups(streams, server.execute_all([("XINFO", "GROUPS", stream) for stream in streams], *_DELETED))
     infos = {(stream, info.name): info for stream, of_stream in groups.items() for info in of_stream}
     oldest = _read_answers(list(infos), server.execute_all(_questions(list(infos)), *_DELETED))
     return {group: ReadingGroup(info, oldest.get(group)) for group, info in infos.items()}
@@ -220,14 +220,6 @@ def _read_answers(groups: Sequence[GroupName], replies: Sequence[Reply]) -> dict
         for group, reply in zip(groups, replies, strict=True)
         if not isinstance(reply, ReplyError) and reply[0]
     }
-
-
-def _lowest_of(ids: Sequence[tuple[bytes, StreamId]]) -> dict[bytes, StreamId]:
-    """Return the lowest ID of each stream."""
-    lowest: dict[bytes, StreamId] = {}
-    for stream, entry_id in ids:
-        lowest[stream] = min(entry_id, lowest.get(stream, entry_id))
-    return lowest
 
 
 def _above(entry: StreamId) -> StreamId:

@@ -22,9 +22,8 @@ from spark_streams.base.printable import json_text, printable
 from spark_streams.base.times import duration
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import ConfigError, RStreamError
-from spark_streams.connector.options.access_options import server_of
+from spark_streams.connector.options.access_options import SinkOptions, server_of
 from spark_streams.connector.options.option import named
-from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.table import ACCESS, IDENTITY
 from spark_streams.connector.running.ending import Stop, is_under_submit
 from spark_streams.connector.spark.installation import JAVA_REMEDY, has_java
@@ -233,8 +232,6 @@ class CheckedError(Exception):
 
 class JobError(RStreamError):
     """A job cannot continue."""
-
-    condition = "RSTREAM_JOB"
 
 
 def access_of(options: Mapping[str, str]) -> dict[str, str]:

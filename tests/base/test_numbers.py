@@ -39,7 +39,7 @@ ALLOWED = {
     "operations/groups/position.py": OPTIONS,
     "connector/source/offset.py": OWN,
     "connector/spark/worker.py": OWN,
-    "connector/sink/encode/row_errors.py": OWN,
+    "connector/sink/row_errors.py": OWN,
     "operations/transfer/parquet.py": "what the kernel says of this process",
     "connector/source/pending_list.py": SERVER,
     "connector/sink/trim.py": SERVER,
@@ -54,17 +54,16 @@ ALLOWED = {
     "connector/source/rows/text_forms.py": "at most six digits, by a pattern",
     "operations/journey/batches.py": OWN,
     "connector/lag/margin.py": "a number that was computed here",
+    "connector/deadletter/post.py": "a number that was computed here",
     "operations/verify/running_query.py": "what the kernel says of processes",
     "operations/verify/history.py": "IDs of entries that the server has given, or that StreamId has parsed before",
 }
 for _path in (
     *(
         "connector/source/task/read_partition.py",
-        "connector/shards/of_keys.py",
-        "connector/deadletter/counts.py",
+        "connector/deadletter/listing.py",
         "connector/deadletter/mover.py",
     ),
-    *("connector/deadletter/page_reader.py",),
     *(
         "connector/source/rows/nested_json.py",
         "connector/source/task/fetcher.py",
@@ -83,10 +82,10 @@ for _path in (
     ),
     *("connector/wire/entry_page.py", "connector/wire/walk.py"),
     *(
-        "connector/sink/encode/chunks.py",
-        "connector/sink/encode/fingerprint.py",
-        "connector/sink/ledger/ledger_view.py",
-        "connector/sink/send/exactly_once.py",
+        "connector/sink/chunks.py",
+        "connector/sink/fingerprint.py",
+        "connector/sink/ledger_view.py",
+        "connector/sink/delivery.py",
     ),
     *(
         "connector/sink/trim.py",
@@ -95,7 +94,7 @@ for _path in (
         "connector/source/archive/files.py",
         "operations/transfer/parquet.py",
     ),
-    *("connector/sink/encode/row_errors.py", "connector/source/pending/claim.py"),
+    *("connector/sink/row_errors.py", "connector/source/pending/claim.py"),
 ):
     ALLOWED[_path] = ARRAYS
 

@@ -10,7 +10,7 @@ import numpy as np
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.deadletter.envelope import RedriveMark, ReturnedEntry, dead_letter_fields, open_envelope
 from spark_streams.connector.deadletter.mover import RedriveState
-from spark_streams.connector.sink.ledger.ledger import LedgerHead, MarkKey, QueryRecord, pack_mark, read_mark
+from spark_streams.connector.sink.ledger import LedgerHead, MarkKey, QueryRecord, pack_mark, read_mark
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.pending.poison_record import Piece, PoisonState
 

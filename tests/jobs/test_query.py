@@ -12,7 +12,7 @@ import redis
 from rich.console import Console
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.parts.query import Query, RunProgress, check_feedback_loop, check_target_time, trigger_of

@@ -29,7 +29,7 @@ from kubeflow_spark_api import models
 
 from spark_streams.base.times import duration
 from spark_streams.connector.errors import RStreamError
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.watch.progress import limit_of
 from spark_streams.jobs.command import program

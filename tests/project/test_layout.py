@@ -47,10 +47,9 @@ CONNECTOR = {
     "operator_commands": set(),
     "keys": set(),
     "counters": set(),
-    "micro_batch": set(),
     "errors": set(),
     "cdc": {"errors"},
-    "spark": {"counters", "errors", "micro_batch"},
+    "spark": {"counters", "errors", "keys"},
     "wire": {"errors", "keys"},
     "shards": {"errors", "keys", "operator_commands", "wire"},
     "options": {"errors", "shards", "wire"},
@@ -59,18 +58,18 @@ CONNECTOR = {
     "schemas": {"errors", "spark", "wire"},
     "lag": {"counters", "deadletter", "errors", "keys", "retention", "wire"},
     "source": {
-        *("counters", "deadletter", "errors", "keys", "micro_batch", "operator_commands", "options", "retention"),
+        *("counters", "deadletter", "errors", "keys", "operator_commands", "options", "retention"),
         *("shards", "spark", "wire"),
     },
     "sink": {
-        *("deadletter", "errors", "keys", "micro_batch", "options", "retention", "shards", "source", "spark", "wire"),
+        *("deadletter", "errors", "keys", "options", "retention", "shards", "source", "spark", "wire"),
     },
     "watch": {"counters", "deadletter", "errors", "keys", "lag", "options", "shards", "source", "spark", "wire"},
     # They read and write streams by format("rstream"): source and sink are not among these.
     "running": {"errors", "options", "spark", "watch"},
     # What `operations` takes of all of them.
     "admin": {
-        *("deadletter", "errors", "keys", "lag", "micro_batch", "options", "retention", "running", "schemas", "shards"),
+        *("deadletter", "errors", "keys", "lag", "options", "retention", "running", "schemas", "shards"),
         *("sink", "source", "wire"),
     },
     "datasource": {"errors", "options", "sink", "source", "spark", "wire"},

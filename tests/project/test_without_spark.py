@@ -68,7 +68,7 @@ def test_rows_are_read_and_written_as_arrow_without_spark() -> None:
         PACKAGES,
         "import spark_streams.base.ids, spark_streams.connector.options.source_options, "
         "spark_streams.connector.wire.session, spark_streams.connector.wire.entry_page, "
-        "spark_streams.connector.source.rows.columns, spark_streams.connector.sink.send.chunk_writer, "
+        "spark_streams.connector.source.rows.columns, spark_streams.connector.sink.chunk_writer, "
         "spark_streams.connector.deadletter.redrive",
     )
     assert ended.returncode == 0, ended.stderr

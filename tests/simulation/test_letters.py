@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from spark_streams.connector.deadletter import post
-from spark_streams.connector.deadletter.failed_entry import Command, FailedEntry
 from spark_streams.connector.deadletter.mover import Mover
+from spark_streams.connector.deadletter.post import Command, FailedEntry
 from spark_streams.connector.deadletter.redrive import RedriveLease
 from spark_streams.connector.deadletter.redrive_plan import PagePlan
 from spark_streams.connector.wire.connection import Connection

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import pytest
 
-from spark_streams.connector.deadletter.dead_letter_limits import DeadLetterLimits
+from spark_streams.connector.deadletter.post import DeadLetterLimits
 from spark_streams.connector.source.limits import LIMITS, Limits
 from tools.simulation import mixes
 from tools.simulation.mixes import MIXES, SHARES, is_drawn, with_limits

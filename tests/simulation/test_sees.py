@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from spark_streams.base.ids import MAX_ID, MIN_ID
-from spark_streams.connector.sink.ledger.balance import Balance
-from spark_streams.connector.sink.ledger.ledger_view import LedgerJoin, LedgerView
+from spark_streams.connector.sink.balance import Balance
+from spark_streams.connector.sink.ledger_view import LedgerJoin, LedgerView
 from spark_streams.connector.source.group import compare
 from spark_streams.connector.source.group.recovery import DataLoss, Finding
 from spark_streams.connector.source.group_client import GroupClient

@@ -18,11 +18,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import Row as SparkRow
 from redis.connection import Connection as PackingConnection
 
-from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.encode.fields import text_columns
-from spark_streams.connector.sink.ledger.batch import Batch
-from spark_streams.connector.sink.ledger.runs import begin_run
-from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
+from spark_streams.connector.options.access_options import SinkOptions
+from spark_streams.connector.sink.batch import Batch
+from spark_streams.connector.sink.batch_commit import begin_run
+from spark_streams.connector.sink.chunk_writer import SinkTask, append
+from spark_streams.connector.sink.fields import text_columns
 from spark_streams.connector.wire.xadd_bytes import encode_xadd
 from tools.bench.engine import benchmark
 from tools.bench.row import Row

@@ -27,9 +27,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_streams
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.shards.names import shards_of
-from spark_streams.connector.sink.send.chunk_writer import append
+from spark_streams.connector.sink.chunk_writer import append
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.verify.running_query import PATIENCE

@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.admin.checkpoint import Batch, Checkpoint
-from spark_streams.connector.deadletter import redrive_options
+from spark_streams.connector.deadletter import redrive_plan
 from spark_streams.connector.errors import OffsetError
 from spark_streams.connector.keys import retry_stream, returned_stream
 from spark_streams.connector.options.parsers import MOST_DELAYS
@@ -32,7 +32,7 @@ from tools.simulation.threads import PATIENCE
 from tools.simulation.world import CONSUMER, GROUP, World
 
 _LIMIT = 100_000
-PARKED = f"{DEAD}{redrive_options.PARKED}"
+PARKED = f"{DEAD}{redrive_plan.PARKED}"
 _WITH_ITS_STREAM = {"vanished", "flushed"}
 _SET_BACK = {"server set back", "checkpoint set back", "checkpoint put back", "commits lost"}
 # Events after which the rows of a batch do not say what was in it.

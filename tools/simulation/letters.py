@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK
+from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
-from spark_streams.connector.deadletter.redrive_options import PARKED, RedriveOptions
+from spark_streams.connector.deadletter.redrive_plan import PARKED, RedriveOptions
 from spark_streams.connector.errors import (
     DecodeError,
     RedriveTakenError,

@@ -121,7 +121,7 @@ def _options(chance: random.Random, streams: int) -> dict[str, str]:
 
 Mix = Callable[[random.Random, Plan], Plan]
 
-# Values of the limits of source/limits.py and, behind a dot, deadletter/page_reader.py: small ones, and our own.
+# Values of the limits of source/limits.py and, behind a dot, deadletter/post.py: small ones, and our own.
 # Seconds are no sizes: the model expects that each trigger looks at all.
 LIMITS: Mapping[str, tuple[int, ...]] = {
     "smallest_task": (1, 3, 20, 10_000),

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import redis
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.deadletter.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive_plan import RedriveOptions
 from spark_streams.connector.deadletter.transform import FieldChanges
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.operations.verify.history import id_key

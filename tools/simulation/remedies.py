@@ -161,7 +161,7 @@ class Operator:
         self._world.chance.choice(remedies)()
 
     def _remedy_ledger(self, text: str) -> None:
-        """Apply a remedy of the sink's errors (connector/sink/ledger/refusals.py)."""
+        """Apply a remedy of the sink's errors (connector/sink/refusals.py)."""
         world = self._world
         remedies = []
         if lossy := re.search(r"HSET (\S+) '(lossy (\d+):any)' 1 on the sink's server", text):

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.sink.writers import StreamWriter
 from spark_streams.operations.verify.history import Row
 from tools.simulation.model import Model

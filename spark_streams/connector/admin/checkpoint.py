@@ -18,9 +18,8 @@ from pathlib import Path
 from spark_streams.base.ids import StreamId
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.errors import InvalidOptionError, OffsetError
-from spark_streams.connector.keys import batch_kind_key, record_key
-from spark_streams.connector.micro_batch import ICEBERG_BATCH, ICEBERG_QUERY, partition_name
-from spark_streams.connector.sink.ledger.ledger import QueryRecord
+from spark_streams.connector.keys import ICEBERG_BATCH, ICEBERG_QUERY, batch_kind_key, partition_name, record_key
+from spark_streams.connector.sink.ledger import QueryRecord
 from spark_streams.connector.source.archive.files import KEYS, ArchiveTable, retrying
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.connection import ReplyError, Server

@@ -7,41 +7,44 @@ from functools import partial
 from urllib.parse import unquote
 
 from spark_streams.base.ids import MAX_ID, StreamId
-from spark_streams.connector.deadletter.counts import REASONS, KindCounts, ReasonCounts
-from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.deadletter.envelope import attempts_in, text
 from spark_streams.connector.deadletter.letter_page import (
     KIND,
     Criteria,
     DeadLetterPage,
-    explain_no_match,
+    Extent,
+    dead_letter_pages,
+    extent,
+    following,
     parse_criteria,
+    read_page,
+    request_page,
+    run_with_smaller_pages,
 )
 from spark_streams.connector.deadletter.listing import (
+    REASONS,
+    KindCounts,
+    ReasonCounts,
     as_json,
     as_line,
     count_by_kind,
     dead_letter_streams,
     each_dead_letter,
+    explain_no_match,
     fetch_streams,
     fields_as_json,
     text_as_json,
 )
 from spark_streams.connector.deadletter.mover import RedriveState, redrive_key
-from spark_streams.connector.deadletter.page_reader import (
+from spark_streams.connector.deadletter.post import (
+    DEAD_LETTER_LIMITS,
     FIRST_STREAMS,
-    Extent,
+    DeadLetterLimits,
     PageSize,
-    dead_letter_pages,
-    extent,
-    following,
     pages_of,
-    read_page,
-    request_page,
-    run_with_smaller_pages,
 )
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, RedriveReport, purge
-from spark_streams.connector.deadletter.redrive_options import PARKED, Origin, RedriveOptions
+from spark_streams.connector.deadletter.redrive_plan import PARKED, Origin, RedriveOptions
 from spark_streams.connector.deadletter.transform import (
     DeadLetter,
     FieldChanges,

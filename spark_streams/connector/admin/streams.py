@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from spark_streams.connector.deadletter.failed_entry import fetch_recorded
+from spark_streams.connector.deadletter.post import fetch_recorded
+from spark_streams.connector.lag.margin import MarginWindow, NodeMemory, node_memories
+from spark_streams.connector.lag.survey import Survey
 from spark_streams.connector.options.access_options import server_of
 from spark_streams.connector.options.parsers import null_values
 from spark_streams.connector.options.table import IDENTITY
 from spark_streams.connector.schemas.decode_process import FieldDecoders
 from spark_streams.connector.shards.names import Shard, may_be_in_shards
-from spark_streams.connector.shards.settling import (
+from spark_streams.connector.shards.shard_sets import (
+    ShardSet,
+    ShardsSnapshot,
     delete_shards,
     ensure_shards,
     fetch_shard_sets,
-    require_plain,
-    retry_streams_of,
-)
-from spark_streams.connector.shards.shards_snapshot import (
-    ShardSet,
-    ShardsSnapshot,
     fetch_shards_snapshots,
     require_complete,
+    require_plain,
+    retry_streams_of,
 )
 from spark_streams.connector.wire.address import Address, check_server
 from spark_streams.connector.wire.named_errors import missing_right, url_of_cluster

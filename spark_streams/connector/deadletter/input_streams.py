@@ -13,11 +13,16 @@ from collections.abc import Iterable, Sequence
 
 from spark_streams.base.pattern import escape, is_pattern
 from spark_streams.base.printable import json_text
-from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.deadletter.envelope import is_dead_letter
-from spark_streams.connector.deadletter.failed_entry import fetch_recorded
-from spark_streams.connector.deadletter.page_reader import FIRST_STREAMS, PageSize, pages_of
-from spark_streams.connector.deadletter.redrive_options import PARKED
+from spark_streams.connector.deadletter.post import (
+    DEAD_LETTER_LIMITS,
+    FIRST_STREAMS,
+    DeadLetterLimits,
+    PageSize,
+    fetch_recorded,
+    pages_of,
+)
+from spark_streams.connector.deadletter.redrive_plan import PARKED
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.replies import is_wrong_type
 

@@ -1,14 +1,13 @@
 """Page of a dead-letter stream as columns: the envelopes, and the original fields; and criteria for dead letters.
 
-Pure: Arrow and numpy. No Python object is created per dead letter.
+Arrow and numpy: no Python object is created per dead letter.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -21,11 +20,16 @@ from spark_streams.base.given_text import parse_assignment
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.base.pattern import NamesAndPatterns
 from spark_streams.base.times import duration
-from spark_streams.connector.deadletter.counts import KindCounts
 from spark_streams.connector.deadletter.envelope import FIELDS, NAMES, PREFIX, raw, text
-from spark_streams.connector.errors import InvalidOptionError
-from spark_streams.connector.wire.entry_page import EntryPage
+from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS, DeadLetterLimits, PageSize
+from spark_streams.connector.errors import InvalidOptionError, StreamMissingError
+from spark_streams.connector.wire.connection import ReplyError, ReplyTooLargeError, Server, pack
+from spark_streams.connector.wire.entry_page import EntryPage, decode_entries
 from spark_streams.connector.wire.lines import Index, Mask
+from spark_streams.connector.wire.replies import is_no_such_key, milliseconds
+from spark_streams.connector.wire.scan import hint_of_names, names_and_patterns
+from spark_streams.connector.wire.session import Session
+from spark_streams.connector.wire.xinfo import read_stream_state
 
 KIND = ("stream", "stage", "reason", "error")
 _PLACES = {name: place for place, name in enumerate(NAMES)}
@@ -117,8 +121,6 @@ def by_value(column: pa.Array, function: Callable[[str], int]) -> npt.NDArray[np
 
 
 T = TypeVar("T")
-
-_LISTED = 10  # values in a message
 
 
 @dataclass(frozen=True)
@@ -221,27 +223,89 @@ def matches(patterns: Sequence[str], value: str) -> bool:
     return any(value == pattern or fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
 
 
-def explain_no_match(stream: str, criteria: Criteria, counts: KindCounts) -> str:
-    """Return a sentence that says why no dead letter matches. counts: all dead letters of the stream, by KIND."""
-    if not counts.letters:
-        return f"{stream} holds no dead letters. To list streams with dead letters: rstream dead list"
-    patterns_of = {
-        "stream": criteria.streams, "stage": criteria.stages, "reason": criteria.reasons, "error": criteria.errors
-    }  # fmt: skip
-    for name, patterns in patterns_of.items():
-        values: Counter[str] = Counter()
-        for kind, count in counts:
-            values[kind[KIND.index(name)]] += count.letters
-        if patterns and not any(matches_value(name, patterns, value) for value in values):
-            shown = " or ".join(map(repr, patterns))
-            return f"no dead letter of {stream} has {name} {shown}. It has: {_listed(values)}"
-    return (
-        f"none of the {counts.letters:,} dead letters of {stream} matches all criteria. To count them by kind: rstream "
-        f"dead list {stream}"
-    )
+# -- read page by page, within a fixed range; memory does not depend on the number of dead letters ---------------------
 
 
-def _listed(values: Counter[str]) -> str:
-    named = [f"{value or '(none)'} ({count:,})" for value, count in values.most_common(_LISTED)]
-    more = len(values) - len(named)
-    return ", ".join(named) + (f" and {more:,} more" if more else "")
+@dataclass(frozen=True)
+class Extent:
+    first: StreamId  # included
+    last: StreamId  # included
+    length: int  # entries of the complete stream
+    criteria: Criteria  # of dead letters; each stream is decided to be a name or a pattern
+
+
+def extent(server: Server, stream: str | bytes, criteria: Criteria) -> Extent:
+    """Return the range of the criteria, up to the stream's present last ID: later entries are not in it.
+
+    Raises StreamMissingError, WrongKeyTypeError, ServerError.
+    """
+    clock, info = server.execute_all([("TIME",), ("XINFO", "STREAM", stream)], is_no_such_key)
+    state = read_stream_state(server, stream, info)
+    if not state.exists:
+        name = stream if isinstance(stream, str) else stream.decode("utf-8", "backslashreplace")
+        hint = hint_of_names(server, [name], "rstream dead list")
+        raise StreamMissingError(f"no stream {name!r} at {server.address}; {hint}")
+    first, last = criteria.range(milliseconds(clock))
+    settled = replace(criteria, named=names_and_patterns(server, criteria.streams)) if criteria.streams else criteria
+    return Extent(first, min(last, state.last), state.length, settled)
+
+
+def read_page(
+    server: Server, stream: str | bytes, first: StreamId, last: StreamId, size: PageSize, limit: int | None = None
+) -> tuple[DeadLetterPage, int]:
+    """Return (the page from `first` on, bytes of the reply). limit: dead letters that can be used. Raises
+    ReplyTooLargeError, ServerError."""
+    reply = request_page(server, stream, first, last, size.next(limit), size.limits.max_bytes)
+    return DeadLetterPage(decode_entries(reply)), len(reply)
+
+
+def request_page(
+    server: Server, stream: str | bytes, first: StreamId, last: StreamId, count: int, max_bytes: int
+) -> memoryview:
+    """Return the reply to XRANGE. max_bytes: of the reply, unless it is a single entry. Raises ReplyTooLargeError,
+    ServerError."""
+    command = ("XRANGE", stream, bytes(first), bytes(last), "COUNT", count)
+    node = server.connection_for(stream)
+    node.request(pack(*command))
+    reply = node.receive(None if count == 1 else max_bytes)
+    if bytes(reply[:1]) == b"-":
+        error = ReplyError(bytes(reply[1:500]).decode("utf-8", "replace").strip())
+        raise node.error_of(error, command)
+    return reply
+
+
+def dead_letter_pages(
+    session: Session,
+    stream: str | bytes,
+    within: Extent,
+    limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
+) -> Iterator[tuple[DeadLetterPage, Index]]:
+    """Yield all pages with the rows of matching dead letters, also pages without any. Raises ServerError."""
+    size = PageSize(limits)
+    first: StreamId | None = within.first
+    while first is not None and first <= within.last:
+        read = partial(read_page, stream=stream, first=first, last=within.last, size=size)
+        page, received = run_with_smaller_pages(session, size, read)
+        if not page.count:
+            return
+        rows: Index = np.flatnonzero(within.criteria.mask(page) & page.are_dead_letters())
+        yield page, rows
+        size.learn(page.count, received, len(rows))
+        first = following(page.ids[page.count - 1].as_py())
+
+
+def following(entry: bytes) -> StreamId | None:
+    """Return the next ID; None if there is none."""
+    parsed = StreamId.parse(entry)
+    return None if parsed == MAX_ID else parsed.next()
+
+
+def run_with_smaller_pages(session: Session, size: PageSize, step: Callable[[Server], T]) -> T:
+    """Run a step that reads a page of this size. If the page was too large, run it again with a smaller one. Raises
+    ServerError."""
+    while True:
+        try:
+            return session.run(step)
+        except ReplyTooLargeError:
+            session.close()
+            size.too_large()

@@ -48,7 +48,7 @@ import numpy as np
 
 from spark_streams.base.ids import MAX_ID, InvalidStreamId, StreamId
 from spark_streams.connector.deadletter.envelope import raw, split_mark, text
-from spark_streams.connector.deadletter.ids_left import watch_destinations
+from spark_streams.connector.deadletter.post import watch_destinations
 from spark_streams.connector.deadletter.redrive_plan import Decision, PagePlan, RedrivePart
 from spark_streams.connector.errors import RedriveTakenError, RStreamError, ServerReplyError, StreamStateError
 from spark_streams.connector.keys import key_beside
@@ -100,14 +100,6 @@ class RedriveState:
         """Return the state after the transaction with this number, which moves and parks this many."""
         return replace(self, serial=serial, moved=self.moved + moved, parked=self.parked + parked)
 
-    def since(self, before: RedriveState) -> tuple[int, int]:
-        """Return how many dead letters were moved, and parked, since an earlier state."""
-        return self.moved - before.moved, self.parked - before.parked
-
-    def taken_over(self) -> RedriveState:
-        """Return the same run, continued by another process."""
-        return replace(self, run=secrets.token_hex(8))
-
     def store(self, stream: str) -> tuple[Argument, ...]:
         """Return the command that writes the state. It expires unless a page is being moved."""
         expiry = () if self.to else ("PX", KEPT_MS)
@@ -132,7 +124,7 @@ def begin_or_continue(server: Server, stream: str, fresh: RedriveState) -> tuple
                 "that version until it ends"
             )
         goes_on = stored is not None and stored.orders == fresh.orders and stored.run != fresh.run
-        state = stored.taken_over() if stored is not None and goes_on else fresh
+        state = replace(stored, run=secrets.token_hex(8)) if stored is not None and goes_on else fresh
         state = replace(state, to=tuple(sorted(stored.to)) if stored is not None else ())
         if transact(home, [state.store(stream)]) is not None:
             return state, goes_on
@@ -345,7 +337,9 @@ class Mover:
         results = None
         for is_watched in [*[True] * WATCHED_TRIES, False]:
             watch_destinations(node, run.stream, [*keys, *streams] if is_watched else keys, streams, most)
-            position = dict.fromkeys(streams, WATCHED) if is_watched else _last_ids(node, streams)
+            position = dict.fromkeys(streams, WATCHED)
+            if not is_watched:
+                position = {to: bytes(state.last) for to, state in stream_states(node, streams).items()}
             run.watch()  # behind the WATCH of `redriven`
             notes: list[Sequence[Argument]] = []
             for key, (to, ids) in zip(keys, of_stream.items(), strict=True):
@@ -375,11 +369,6 @@ class Mover:
         run.state = state
 
 
-def _last_ids(node: Connection, streams: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Return the last ID of each stream. Raises ServerReplyError."""
-    return {to: bytes(state.last) for to, state in stream_states(node, streams).items()}
-
-
 class Rehearsal(Mover):
     """A dry run: it counts what would be moved, and sends nothing."""
 
@@ -387,5 +376,4 @@ class Rehearsal(Mover):
         """Do nothing: a dry run leaves no state."""
 
     def move(self, plan: PagePlan) -> None:
-        """Count the page."""
         self._run.state = self._run.state.after(0, plan.count(Decision.MOVE), plan.count(Decision.PARK))

@@ -1,4 +1,4 @@
-"""Redrive of dead letters, page by page: read, plan, move (page_reader.py, redrive_plan.py, mover.py). And purge: read,
+"""Redrive of dead letters, page by page: read, plan, move (letter_page.py, redrive_plan.py, mover.py). And purge: read,
 delete.
 
 `rstream:lease:{stream}:redrive` is the lease of the process that works on the dead letters of a stream.
@@ -15,20 +15,25 @@ from dataclasses import asdict, dataclass, field, replace
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.deadletter import transform
-from spark_streams.connector.deadletter.counts import KindCounts
-from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS, DeadLetterLimits
-from spark_streams.connector.deadletter.letter_page import Criteria
-from spark_streams.connector.deadletter.mover import Mover, RedriveRun, RedriveState, Rehearsal, begin_or_continue
-from spark_streams.connector.deadletter.page_reader import (
-    PageSize,
+from spark_streams.connector.deadletter.letter_page import (
+    Criteria,
     dead_letter_pages,
     extent,
     following,
     read_page,
     run_with_smaller_pages,
 )
-from spark_streams.connector.deadletter.redrive_options import Destinations, RedriveOptions
-from spark_streams.connector.deadletter.redrive_plan import Decision, PagePlan, origins, plan_page
+from spark_streams.connector.deadletter.listing import KindCounts
+from spark_streams.connector.deadletter.mover import Mover, RedriveRun, RedriveState, Rehearsal, begin_or_continue
+from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS, DeadLetterLimits, PageSize
+from spark_streams.connector.deadletter.redrive_plan import (
+    Decision,
+    Destinations,
+    PagePlan,
+    RedriveOptions,
+    origins,
+    plan_page,
+)
 from spark_streams.connector.deadletter.transform import FieldPreview
 from spark_streams.connector.deadletter.waiting_entries import refuse_returned_entries, refuse_to_redrive
 from spark_streams.connector.errors import RedriveTakenError
@@ -79,7 +84,6 @@ class RedriveReport:
     counts: KindCounts = field(default_factory=KindCounts)  # by (action, destination, stage, reason)
 
     def facts(self) -> dict[str, object]:
-        """Return the JSON fields."""
         rate = round((self.moved + self.parked) / self.seconds) if self.seconds else 0
         names = ("action", "to", "stage", "reason")
         kinds = [{**dict(zip(names, kind, strict=True)), **asdict(count)} for kind, count in self.counts]
@@ -209,8 +213,8 @@ class DeadLetterRedrive:
         return plan
 
     def _count(self, before: RedriveState, run: RedriveRun) -> None:
-        """RedriveReport the numbers in the state, which are right also after a lost connection."""
-        self.report.moved, self.report.parked = run.state.since(before)
+        """Report the numbers in the state, which are right also after a lost connection."""
+        self.report.moved, self.report.parked = run.state.moved - before.moved, run.state.parked - before.parked
 
     def _remaining(self, run: RedriveRun) -> list[int]:
         """Return how many dead letters may still be moved; empty: all."""

@@ -114,7 +114,7 @@ def route_dead_letters(
     dead_rows = df.where(dead).withColumns({**given, **of_batch})
     dead_rows = dead_rows.withColumn("_past", F.expr(f"coalesce(_mark, {_past()})"))
     letters = dead_rows.selectExpr(*([TO] if retries else []), _ORIGINAL_FIELDS, *_envelope(df, retries))
-    origin = F.col(f"`{PREFIX}stream`").alias(f"{PREFIX}stream", metadata={ORIGIN: True})  # for sink.send.feedback
+    origin = F.col(f"`{PREFIX}stream`").alias(f"{PREFIX}stream", metadata={ORIGIN: True})  # for sink.feedback
     letters = letters.withColumn(f"{PREFIX}stream", origin)
     return Routed(df.where(~dead), letters)
 

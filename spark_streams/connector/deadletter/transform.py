@@ -159,7 +159,6 @@ class FieldPreview:
         self._rows: dict[str, list[dict[str, str | None]]] = {}
 
     def __call__(self, letter: DeadLetter) -> object:
-        """Return what the function returns."""
         fields = self._transform(letter)
         if fields is not None and (letter.id in self._rows or len(self._rows) < _MOST_LETTERS):
             before = {raw(name): raw(value) for name, value in letter.pairs}

@@ -1,18 +1,27 @@
-"""Entries that wait for a retry, for commands and metrics; and checks before commands change them."""
+"""Entries that wait for a retry: show them to commands and metrics, and return them to their group.
+
+    → WATCH waiting returned   XINFO STREAM returned   XRANGE waiting - due
+    → MULTI   XGROUP CREATE returned   XADD returned …   XDEL waiting …   EXEC     nil if one of them has changed
+
+Both streams are in the slot of the stream that the entries come from. So each entry is in exactly one of them, if a
+process dies or if several queries of the group move entries at the same time. The fields do not change. IDs in
+`waiting` are the server's time, so entries that are due come first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spark_streams.base.ids import StreamId
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.printable import name_text
-from spark_streams.connector.errors import StreamStateError, UnsupportedError
+from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS, DeadLetterLimits, PageSize, watch_and_check_ids
+from spark_streams.connector.errors import ServerReplyError, StreamStateError, UnsupportedError
 from spark_streams.connector.keys import RetryStream, delays_key, read_retry_stream, retry_stream, returned_stream
 from spark_streams.connector.options.parsers import MOST_DELAYS
-from spark_streams.connector.wire.connection import Reply, Server
-from spark_streams.connector.wire.replies import is_wrong_type, milliseconds
+from spark_streams.connector.wire.connection import Argument, Connection, Reply, ReplyError, Server
+from spark_streams.connector.wire.replies import find_errors, is_busy_group, is_wrong_type, milliseconds, transact_each
 
 
 @dataclass(frozen=True)
@@ -96,3 +105,72 @@ def refuse_to_redrive(stream: str) -> None:
             f"entries that wait for a retry in stream {stream!r} cannot be redriven. Wait until a query of the group "
             "retries them (a shorter retryDelay helps), or until they are dead letters, and redrive these"
         )
+
+
+# -- return them -------------------------------------------------------------------------------------------------------
+
+_TRIES = 100  # of a page, while other clients append to these streams
+_FIRST_PAGE = 20  # entries; their size decides about the next page
+
+
+def return_due_entries(
+    server: Server,
+    waiting: str,
+    returned: str,
+    group: str,
+    due: StreamId,
+    limit: int | None = None,
+    limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
+) -> int:
+    """Return entries up to `due` to the group, the oldest first, and create the group on the stream of returned
+    entries. Return their number: about `limit` at most, or all.
+
+    May be run again after a lost connection. Raises WrongKeyTypeError, IdsExhaustedError, ServerReplyError.
+    """
+    node, size, moved, tries = server.connection_for(waiting), PageSize(limits, _FIRST_PAGE), 0, 0
+    while limit is None or moved < limit:
+        count = size.next()
+        ask = ("XRANGE", waiting, "-", bytes(due), "COUNT", count)
+        [page] = watch_and_check_ids(node, [waiting, returned], [returned], count, ask)
+        if not page:
+            node.execute("UNWATCH")
+            break
+        if _move(node, waiting, returned, group, page):
+            moved, tries = moved + len(page), 0
+            size.learn(len(page), sum(sum(map(len, fields)) for _, fields in page), len(page))
+            continue
+        tries += 1
+        if tries == _TRIES:
+            raise ServerReplyError(
+                f"stream {waiting!r} at {server.address} changes too often: its entries could not be returned"
+            )
+    return moved
+
+
+def _move(node: Connection, waiting: str, returned: str, group: str, page: Sequence[tuple[bytes, list[bytes]]]) -> bool:
+    """Move a page. Return False if another client was faster. Raises ServerReplyError if the server refuses entries:
+    then they are put back, and wait again."""
+    create: tuple[Argument, ...] = ("XGROUP", "CREATE", returned, group, "0-0", "MKSTREAM", "ENTRIESREAD", "0")
+    added: list[tuple[Argument, ...]] = [("XADD", returned, "*", *fields) for _, fields in page]
+    remove: tuple[Argument, ...] = ("XDEL", waiting, *[entry for entry, _ in page])
+    replies = transact_each(node, [create, *added, remove])
+    if replies is None:
+        return False
+    node.answer(create, replies[0], is_busy_group)  # the next attempt shows why, or the stream was created all the same
+    refused = find_errors(replies[1:-1])
+    if refused:
+        _put_back(node, waiting, [page[place][1] for place, _ in refused], replies[-1], refused[0][1])
+    node.answer(remove, replies[-1])
+    return True
+
+
+def _put_back(
+    node: Connection, waiting: str, refused: Sequence[Sequence[bytes]], deleted: Reply, why: ReplyError
+) -> None:
+    """Put back entries whose refusal could not be foreseen (for example, rights that were revoked in that moment)."""
+    if not isinstance(deleted, ReplyError):
+        node.execute_all([("XADD", waiting, "*", *fields) for fields in refused])
+    raise ServerReplyError(
+        f"{len(refused)} entries of stream {waiting!r} could not be returned, and wait there as before: "
+        f"{node.error_of(why, ('XADD', waiting)).message}"
+    )

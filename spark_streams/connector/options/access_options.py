@@ -1,4 +1,4 @@
-"""Checks of options, and those of every connection: the server, the login and the time limit.
+"""Checks of options; the options of every connection (the server, the login, the time limit) and those of the sink.
 
 Names are case-insensitive, as in Spark. Unknown options are errors, because ignoring a misspelled option may lose data.
 
@@ -15,9 +15,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from spark_streams.connector.errors import InvalidOptionError, OptionError, UnknownOptionError, UnsupportedError
-from spark_streams.connector.options.migration import hint_of_other_connector
-from spark_streams.connector.options.option import REQUIRED, Option, documented, linked, named, near, warn_if_deprecated
-from spark_streams.connector.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE
+from spark_streams.connector.options.option import (
+    REQUIRED,
+    Option,
+    documented,
+    hint_of_other_connector,
+    linked,
+    named,
+    near,
+    warn_if_deprecated,
+)
+from spark_streams.connector.options.table import (
+    ACCESS,
+    BATCH_SOURCE,
+    CONTRADICTIONS,
+    NEEDS,
+    ONE_OF_THESE,
+    SINK,
+    SOURCE,
+)
 from spark_streams.connector.shards.names import MAX_NAME, may_be_in_shards
 from spark_streams.connector.wire import server_url
 from spark_streams.connector.wire.address import (
@@ -31,53 +47,13 @@ from spark_streams.connector.wire.address import (
     default_url,
 )
 
-# At most one option of each line may be set.
-_ONE_OF_THESE = (
-    ("streams", "streamsPattern"),
-    ("startingOffsets", "startingTimestamp"),
-    ("endingOffsets", "endingTimestamp"),
-    ("maxlen", "minId", "retention"),
-    ("password", "passwordFile", "credentialProvider"),
-)
-# Options that may not be set together, with the reason. None: with any value.
-CONTRADICTIONS: tuple[tuple[tuple[str, object], tuple[str, object], str], ...] = (
-    (("username", None), ("credentialProvider", None), "the provider names the user"),
-    (("streamsPattern", None), ("createStreams", None), "a pattern reads existing streams"),
-    (("streamsPattern", None), ("shards", None), "a pattern finds shards by their own names"),
-    (("createStreams", False), ("shards", None), "missing shards are always created"),
-    (("streamColumn", None), ("shards", None), "shardBy selects the stream of each row"),
-    (("ordered", True), ("minPartitions", None), "an ordered stream is read by one task"),
-    (("ordered", True), ("entriesPerPartition", None), "an ordered stream is read by one task"),
-    (
-        ("archivePath", None),
-        ("mode", "DEADLETTER"),
-        "entries of an archive are not pending, so they have no dead letter",
-    ),
-    (("archivePath", None), ("retryDelay", None), "entries of an archive are not pending, so they cannot be retried"),
-    (("archivePath", None), ("targetBatchTime", None), "batches of an archive have no limit by time"),
-    (("noAck", True), ("claimIdle", None), "a noAck query is the only reader of its group"),
-    (("noAck", True), ("maxDeliveries", None), "without a pending list, deliveries are not counted"),
-    (("noAck", True), ("retryDelay", None), "an entry that is retried must stay pending"),
-    (("transaction", None), ("delivery", "at-least-once"), "transaction means exactly-once"),
-)
-NEEDS = (
-    ("transactionBatch", "transaction", "it names the write within the micro-batch"),
-    ("transactionBatch", "transactionQuery", "batches of all queries have the same numbers"),
-    ("transactionQuery", "transactionBatch", "a query has many micro-batches"),
-    ("shards", "shardBy", "rows with the same value in that column go to the same shard"),
-    ("shardBy", "shards", "it sets the number of shards"),
-    ("streamsExcept", "streamsPattern", "it leaves out streams of the pattern"),
-    ("maxTriggerDelay", "minEntriesPerTrigger", "it limits how long that option waits"),
-    ("maxDeliveries", "deadLetterStream", "entries with too many deliveries move there"),
-)
-
 
 def check_together(explicit_options: Collection[str], values: Mapping[str, object]) -> None:
     """Raise InvalidOptionError if options contradict each other, or if an option lacks another one that it needs.
 
     explicit_options: names of the options that the user has set; values: of every option, by name.
     """
-    for group in _ONE_OF_THESE:
+    for group in ONE_OF_THESE:
         conflicting = [name for name in group if name in explicit_options]
         if len(conflicting) > 1:
             raise InvalidOptionError(f"options {' and '.join(conflicting)} contradict each other: give one of them")
@@ -148,7 +124,6 @@ class AccessOptions:
 
     @property
     def address(self) -> Address:
-        """Address of the server."""
         return self.url
 
     def with_patience(self, patience: Patience) -> Self:
@@ -249,26 +224,22 @@ def check_before_use(options: Mapping[str, str]) -> None:
     and UnsupportedError for a catalog table that is being created.
     """
     with linked(option for _, table in _SIDES for option in table):
-        _check_each(options)
-
-
-def _check_each(options: Mapping[str, str]) -> None:
-    for name, text in options.items():
-        if is_sparks_own(name):
-            continue
-        if name == "provider" or name.startswith("option."):
-            raise UnsupportedError(f"CREATE TABLE … USING rstream loses its options: {_TABLES}")
-        uses = [(option, side) for side, table in _SIDES for option in named(name, table)]
-        if not uses:
-            raise _no_option_of_any(name)
-        refusals = []
-        for option, side in uses:
-            try:
-                option.parse(text)
-            except ValueError as error:
-                refusals.append(f"{side} option {option.name}={text[:200]!r} {error}")
-        if len(refusals) == len(uses):
-            raise InvalidOptionError(refusals[0])
+        for name, text in options.items():
+            if is_sparks_own(name):
+                continue
+            if name == "provider" or name.startswith("option."):
+                raise UnsupportedError(f"CREATE TABLE … USING rstream loses its options: {_TABLES}")
+            uses = [(option, side) for side, table in _SIDES for option in named(name, table)]
+            if not uses:
+                raise _no_option_of_any(name)
+            refusals = []
+            for option, side in uses:
+                try:
+                    option.parse(text)
+                except ValueError as error:
+                    refusals.append(f"{side} option {option.name}={text[:200]!r} {error}")
+            if len(refusals) == len(uses):
+                raise InvalidOptionError(refusals[0])
 
 
 def require_options(options: Mapping[str, str], required: str) -> None:
@@ -293,3 +264,53 @@ def _no_option_of_any(name: str) -> UnknownOptionError:
     names = ", ".join(dict.fromkeys(option.name for option in documented(options)))
     hint = f"did you mean {other_name!r}?" if other_name else f"valid options: {names}"
     return UnknownOptionError(f"format rstream has no option {name!r}; {hint}")
+
+
+# -- the sink ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions(AccessOptions):
+    """Options of `df.writeStream` and `df.write`. Durations are in milliseconds."""
+
+    TABLE: ClassVar[tuple[Option, ...]] = SINK
+    SIDE: ClassVar[str] = "sink"
+
+    stream: str | None
+    stream_column: str | None
+    shards: int | None
+    shard_by: str | None
+    id_column: str | None
+    delivery: str
+    transaction: str | None
+    transaction_batch: int | None
+    transaction_query: str | None
+    chunk_size: int
+    rows_per_second: int | None
+    maxlen: int | None
+    min_id: str | None
+    retention: int | None
+    retention_bytes: int | None
+    trim: str | None
+    nulls: str
+    wait_replicas: int | None
+
+    def checked(self) -> Self:
+        if self.stream_column is not None and self.stream_column == self.id_column:
+            raise InvalidOptionError(
+                f"options streamColumn and idColumn contradict each other: column {self.id_column!r} cannot hold the "
+                "name of a stream and an entry's id"
+            )
+        if self.shards is not None:
+            self._check_shards()
+        return self
+
+    def _check_shards(self) -> None:
+        if self.stream is None:
+            raise InvalidOptionError("option shards needs option stream: it names the shards")
+        check_names_of_shards("stream", (self.stream,))
+        if self.shard_by == self.id_column:
+            raise InvalidOptionError(
+                f"options shardBy and idColumn contradict each other: column {self.shard_by!r} cannot hold a key, "
+                "which is a field, and an entry's id"
+            )

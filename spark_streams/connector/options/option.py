@@ -1,4 +1,4 @@
-"""One option: name, default, parser and documentation; and the look-up of names.
+"""One option: name, default, parser and documentation; the look-up of names, and hints about those of other connectors.
 
 Names are compared without case, also by a deprecated name.
 """
@@ -6,6 +6,7 @@ Names are compared without case, also by a deprecated name.
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import functools
 import logging
 import re
@@ -20,13 +21,11 @@ REQUIRED = object()
 
 @dataclass(frozen=True)
 class Option:
-    """An option."""
-
     name: str
     parse: Callable[[str], object]  # converts a text to a value; raises ValueError
-    default: object  # a value, REQUIRED, or a callable
-    shown: str  # the default in docs/reference/options.md
-    doc: str  # its documentation there; empty: only our own code sets it
+    doc: str  # its documentation in docs/reference/options.md; empty: only our own code sets it
+    default: object = None  # a value, REQUIRED, or a callable
+    shown: str = ""  # the default there, if it says more than the value
     only: str = ""  # `stream` or `batch`, if one of the two readers has it
     # names that it had before, which still work and log a warning (`warn_if_deprecated`)
     deprecated: tuple[str, ...] = ()
@@ -35,6 +34,14 @@ class Option:
     def names(self) -> tuple[str, ...]:
         """All names that a user may write."""
         return self.name, *self.deprecated
+
+    @property
+    def default_in_docs(self) -> str:
+        """The default in docs/reference/options.md, as Markdown."""
+        if self.default is REQUIRED:
+            return "required"
+        text = str(self.default).lower() if isinstance(self.default, bool) else self.default
+        return self.shown or (f"`{text}`" if isinstance(text, str | int) else "none")
 
     @property
     def field(self) -> str:
@@ -97,3 +104,56 @@ def _warn(warning: str) -> None:
 
 def _lower(names: Iterable[str]) -> list[str]:
     return [name.lower() for name in names]
+
+
+# -- options of Spark's Kafka connector and of spark-redis -------------------------------------------------------------
+
+# What replaces an option; empty: it is not needed. `*` stands for any text; the first line that matches counts.
+# docs/guide/migrate.md has the same as tables with notes, in this order; a test compares both.
+KAFKA: Mapping[str, str] = {
+    "kafka.bootstrap.servers": "url",
+    "subscribe": "streams",
+    "kafka.group.id": "group",
+    "groupIdPrefix": "group",
+    "subscribePattern": "streamsPattern",
+    "assign": "streams",
+    "startingOffsetsByTimestamp": "startingTimestamp",
+    "startingOffsetsByTimestampStrategy": "startingTimestamp",
+    "endingOffsetsByTimestamp": "endingTimestamp",
+    "maxOffsetsPerTrigger": "maxEntriesPerTrigger or maxBytesPerTrigger",
+    "minOffsetsPerTrigger": "minEntriesPerTrigger",
+    "maxRecordsPerPartition": "entriesPerPartition",
+    "includeHeaders": "",
+    "kafkaConsumer.pollTimeoutMs": "",
+    "fetchOffset.numRetries": "",
+    "fetchOffset.retryIntervalMs": "",
+    "kafka.security.protocol": "url",
+    "kafka.sasl.*": "url",
+    "kafka.ssl.*": "url",
+    "topic": "stream",
+    "kafka.partitioner.class": "shards or shardBy",
+    "kafka.acks": "waitReplicas",
+    "kafka.enable.idempotence": "delivery",
+    "kafka.transactional.id": "delivery",
+    "kafka.*": "url",  # other settings of Kafka's clients; no line of the tables
+}
+SPARK_REDIS: Mapping[str, str] = {
+    **dict.fromkeys(("spark.redis.*", "host", "port", "auth", "db", "ssl"), "url"),
+    "stream.keys": "streams",
+    "stream.group.name": "group",
+    "stream.consumer.prefix": "consumer",
+    "stream.offsets": "startingOffsets",
+    "stream.parallelism": "entriesPerPartition or minPartitions",
+    **dict.fromkeys(("stream.read.batch.size", "stream.read.block"), ""),
+    **dict.fromkeys(("table", "keys.pattern", "key.column", "model", "infer.schema"), ""),
+}
+
+
+def hint_of_other_connector(name: str) -> str | None:
+    """Return a sentence on what replaces an option of another connector; None if it is of none."""
+    for connector, options in (("Spark's Kafka connector", KAFKA), ("spark-redis", SPARK_REDIS)):
+        for pattern, ours in options.items():
+            if fnmatch.fnmatchcase(name.lower(), pattern.lower()):
+                instead = f"use {ours}" if ours else "it is not needed here"
+                return f"it is an option of {connector}: {instead} (rstream help migrate)"
+    return None

@@ -165,28 +165,24 @@ def one_of(*values: str) -> Callable[[str], str]:
 
 def null_values(value: str) -> tuple[bytes, ...]:
     """Parse `NA,null,-`, or a JSON list if a text contains a comma. The empty text is one of them if it is listed."""
-    texts = value.split(",")
-    if value.startswith("["):
-        try:
-            texts = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"is not a JSON list of texts ({error})") from None
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError("must be a JSON list of texts")
+    texts = _json_list(value, "texts") if value.startswith("[") else value.split(",")
     return tuple(text.encode("utf-8", "surrogateescape") for text in texts)
+
+
+def _json_list(value: str, of: str) -> list[str]:
+    try:
+        texts: list[str] = json.loads(value)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is not a JSON list of {of} ({error})") from None
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"must be a JSON list of {of}")
+    return texts
 
 
 def streams(value: str) -> tuple[str, ...]:
     """Parse `orders, returns`, or a JSON list if a name contains a comma."""
-    if value.lstrip().startswith("["):
-        try:
-            names = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"is not a JSON list of stream names ({error})") from None
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError("must be a JSON list of stream names")
-    else:
-        names = [name.strip() for name in value.split(",")]
+    is_json = value.lstrip().startswith("[")
+    names = _json_list(value, "stream names") if is_json else [name.strip() for name in value.split(",")]
     if not names or not all(names):
         raise ValueError("must name at least one stream, and no empty one")
     if len(set(names)) < len(names):
@@ -223,9 +219,7 @@ def entry_id(value: str) -> str:
 
 def glob(value: str) -> str:
     """Parse a Redis pattern (`*`, `?`, `[a-z]`, `\\` before a literal character)."""
-    if not value:
-        raise ValueError("must not be empty")
-    if not is_pattern(value):
+    if not is_pattern(text(value)):
         raise ValueError("is not a pattern: it has no *, ? or [; name single streams in option streams")
     return value
 

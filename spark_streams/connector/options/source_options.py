@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -160,7 +161,7 @@ class SourceOptions(ReadOptions):
         if self.shards is not None:
             check_names_of_shards("streams", self.streams or ())
         if self.archive_path is not None:
-            check_archive(self.archive_path)
+            allowed.check_file("archivePath", self.archive_path)
             starts = checked.starting_offsets
             if {starts.otherwise, *starts.named.values()} == {"$"}:
                 raise InvalidOptionError(
@@ -178,16 +179,12 @@ class SourceOptions(ReadOptions):
     def _check_limits(self) -> None:
         max_entries, min_entries = self.max_entries_per_trigger, self.min_entries_per_trigger
         if min_entries is not None:
-            limits = (
-                [max_entries.otherwise]
-                if not max_entries.named
-                else [max_entries.value_for(stream) for stream in self.streams or ()]
-            )
-            limits_set = [limit for limit in limits if limit is not None]
-            if limits_set and len(limits_set) == len(limits) and min_entries > sum(limits_set):
-                raise InvalidOptionError(
-                    f"minEntriesPerTrigger={min_entries} is more than maxEntriesPerTrigger={sum(limits_set)}"
-                )
+            limits = [max_entries.otherwise]
+            if max_entries.named:
+                limits = [max_entries.value_for(stream) for stream in self.streams or ()]
+            most = sum(limit for limit in limits if limit is not None)
+            if limits and None not in limits and min_entries > most:
+                raise InvalidOptionError(f"minEntriesPerTrigger={min_entries} is more than maxEntriesPerTrigger={most}")
 
     def _check_dead_letters(self) -> None:
         to = self.dead_letter_stream
@@ -216,7 +213,7 @@ class BatchSourceOptions(ReadOptions):
     def checked(self) -> Self:
         checked = super().checked()
         if checked.archive_path is not None:
-            check_archive(checked.archive_path)
+            allowed.check_file("archivePath", checked.archive_path)
             if checked.ordered:
                 raise InvalidOptionError(
                     "options ordered and archivePath contradict each other in spark.read: the files of an archive are "
@@ -230,22 +227,18 @@ class BatchSourceOptions(ReadOptions):
         return replace(super().in_shards(shards), ending_offsets=self.ending_offsets.for_shards(shards))
 
 
-def check_archive(path: str) -> None:
-    """Raise NotAllowedError if the operator's allow list does not have the path. path: as `location` returns it."""
-    allowed.check_file("archivePath", path)
-
-
 def _divided(maximum: int | None, count: int) -> int | None:
     return None if maximum is None else -(-maximum // count)
 
 
 def _offsets_of(times: PerStream[int | None], otherwise: str) -> PerStream[str]:
     """Convert times to positions, the last ID before each millisecond. otherwise: for streams without a time."""
-
-    def before(milliseconds: int | None) -> str:
-        if milliseconds is None:
-            return otherwise
-        first = StreamId(milliseconds, 0)
-        return str(first.previous() if first > MIN_ID else MIN_ID)
-
+    before = functools.partial(_last_before, otherwise=otherwise)
     return times.map(before, before(times.otherwise))
+
+
+def _last_before(milliseconds: int | None, otherwise: str) -> str:
+    if milliseconds is None:
+        return otherwise
+    first = StreamId(milliseconds, 0)
+    return str(first.previous() if first > MIN_ID else MIN_ID)

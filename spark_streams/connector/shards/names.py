@@ -45,13 +45,11 @@ class Shard:
         if number is None or count is None or number >= count:
             return None
         shard = cls(match[1], number, count)
-        is_shard = shard.name == name
-        return shard if is_shard else None
+        return shard if shard.name == name else None
 
 
 @lru_cache(maxsize=64)
 def shards_of(stream: str, count: int) -> tuple[str, ...]:
-    """Return the names of all shards, in their order."""
     return tuple(Shard(stream, number, count).name for number in range(count))
 
 

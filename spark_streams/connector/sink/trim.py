@@ -25,9 +25,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.base.ids import MAX_ID, StreamId
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.retention import Readers, RetentionState
-from spark_streams.connector.sink.encode.chunks import Chunk
+from spark_streams.connector.sink.chunks import Chunk
 from spark_streams.connector.wire.connection import Server, pack
 from spark_streams.connector.wire.replies import is_syntax_error, milliseconds
 from spark_streams.connector.wire.session import Session
@@ -36,45 +36,30 @@ ASK_EVERY = 32  # chunks
 
 
 @dataclass(frozen=True)
-class RetentionLimits:
-    """Limits of what stays in a stream. None: no limit."""
+class Trimming:
+    """How streams are trimmed. None: no limit."""
 
+    acked: bool  # only what every group has acknowledged
     maxlen: int | None = None  # entries
     min_id: str | None = None  # the lowest ID
     retention: int | None = None  # milliseconds
     max_bytes: int | None = None  # of memory
 
-
-@dataclass(frozen=True)
-class Trimming:
-    """How streams are trimmed. acked: only what every group has acknowledged."""
-
-    acked: bool
-    limits: RetentionLimits
-
-    @classmethod
-    def from_options(cls, options: SinkOptions) -> Trimming:
-        """Return the trimming that a sink's options ask for."""
-        limits = RetentionLimits(options.maxlen, options.min_id, options.retention, options.retention_bytes)
-        return cls(options.trim == "acked", limits)
-
-    def commands(self, stream: bytes, now: int, max_entries: int | None) -> list[bytes]:
-        """Return the packed XTRIMs that are sent with a chunk. now: Unix ms of the server; max_entries: number of
-        entries that fit into max_bytes, None: not known."""
-        if self.acked:
-            return []
-        return [pack(*self.words(stream, *threshold)) for threshold in self.thresholds(now, max_entries)]
+    def commands(self, stream: bytes, now: int, max_entries: int | None) -> list[list[str | bytes]]:
+        """Return the XTRIMs that are sent with a chunk. now, max_entries: as for `thresholds`."""
+        return [] if self.acked else [self.words(stream, *one) for one in self.thresholds(now, max_entries)]
 
     def thresholds(self, now: int, max_entries: int | None = None) -> list[tuple[str, str]]:
-        """Return all thresholds that apply: (MAXLEN or MINID, its argument). now, max_entries: as for `commands`."""
+        """Return all thresholds that apply: (MAXLEN or MINID, its argument). now: Unix ms of the server; max_entries:
+        number of entries that fit into max_bytes, None: not known."""
         thresholds = []
-        lengths = [length for length in (self.limits.maxlen, max_entries) if length is not None]
+        lengths = [length for length in (self.maxlen, max_entries) if length is not None]
         if lengths:
             thresholds.append(("MAXLEN", str(min(lengths))))
-        if self.limits.min_id is not None:
-            thresholds.append(("MINID", self.limits.min_id))
-        if self.limits.retention is not None:
-            thresholds.append(("MINID", f"{max(now - self.limits.retention, 0)}-0"))
+        if self.min_id is not None:
+            thresholds.append(("MINID", self.min_id))
+        if self.retention is not None:
+            thresholds.append(("MINID", f"{max(now - self.retention, 0)}-0"))
         return thresholds
 
     def words(self, stream: bytes, kind: str, threshold: str, limit: int | None = None) -> list[str | bytes]:
@@ -88,7 +73,9 @@ class Trimmer:
 
     def __init__(self, session: Session, options: SinkOptions) -> None:
         self._session = session
-        self._trimming = Trimming.from_options(options)
+        self._trimming = Trimming(
+            options.trim == "acked", options.maxlen, options.min_id, options.retention, options.retention_bytes
+        )
         # A connection of its own: replies may be outstanding on the task's. A chunk was sent, so the address is right.
         self._trim_session = Session(session.address, is_known=True)
         self._acked: AckedTrimmer | None = None
@@ -98,11 +85,7 @@ class Trimmer:
     def commands(self, chunk: Chunk) -> list[bytes]:
         """Return the packed XTRIMs that are sent with a chunk."""
         now = self._now()  # also for trim_after: at the first call no reply is outstanding
-        return [
-            trim
-            for stream in chunk.stream_names
-            for trim in self._trimming.commands(stream, now, self._max_entries(stream))
-        ]
+        return [pack(*words) for words in self._commands(chunk.stream_names, now)]
 
     def trim_after(self, chunk: Chunk) -> None:
         """Trim after the replies to a chunk: for trim=acked, and if the size of entries was not known before."""
@@ -115,15 +98,15 @@ class Trimmer:
     def _trim(self, server: Server, due: Sequence[bytes], acked: Sequence[bytes], now: int) -> None:
         if due and self._sizes is not None:
             self._sizes.ask(server, due)
-            commands = [
-                self._trimming.words(stream, *threshold)
-                for stream in ([] if acked else due)
-                for threshold in self._trimming.thresholds(now, self._max_entries(stream))
-            ]
-            server.execute_all(commands)
+            server.execute_all(self._commands(due, now))
         if acked:
             max_entries = {stream: self._max_entries(stream) for stream in acked}
             self._acked_on(server).trim(acked, now, max_entries)
+
+    def _commands(self, streams: Sequence[bytes], now: int) -> list[list[str | bytes]]:
+        return [
+            words for stream in streams for words in self._trimming.commands(stream, now, self._max_entries(stream))
+        ]
 
     def _max_entries(self, stream: bytes) -> int | None:
         return None if self._sizes is None else self._sizes.max_entries(stream)
@@ -139,7 +122,7 @@ class Trimmer:
         return self._acked
 
     def _now(self) -> int:
-        if self._trimming.limits.retention is None:
+        if self._trimming.retention is None:
             return 0
         if self._clock_offset is None:
             self._clock_offset = self._session.run(clock) - _monotonic_ms()
@@ -173,7 +156,7 @@ class AckedTrimmer:
     def _thresholds(self, now: int, max_entries: int | None) -> list[tuple[str, str]]:
         """Return the thresholds. Without one, all acknowledged entries are removed; if one is not known yet, none."""
         thresholds = self._trimming.thresholds(now, max_entries)
-        return thresholds if thresholds or self._trimming.limits.max_bytes is not None else [("MINID", str(MAX_ID))]
+        return thresholds if thresholds or self._trimming.max_bytes is not None else [("MINID", str(MAX_ID))]
 
     def _trim(self, stream: bytes, state: RetentionState, kind: str, threshold: str) -> int:
         if self._knows_acked:

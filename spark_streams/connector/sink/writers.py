@@ -19,17 +19,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from spark_streams.connector.deadletter.envelope import ORIGIN
 from spark_streams.connector.errors import InvalidOptionError, SchemaError, UnsupportedError
-from spark_streams.connector.micro_batch import MicroBatchName
-from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.encode.chunks import Destination
-from spark_streams.connector.sink.encode.fields import check_writable
-from spark_streams.connector.sink.ledger.balance import Total
-from spark_streams.connector.sink.ledger.batch import Batch
-from spark_streams.connector.sink.ledger.batch_commit import close_batch, void_batch
-from spark_streams.connector.sink.ledger.runs import begin_job, begin_run, connect_once
-from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
-from spark_streams.connector.sink.send.feedback import are_dead_letters
+from spark_streams.connector.keys import MicroBatchName
+from spark_streams.connector.options.access_options import SinkOptions
+from spark_streams.connector.sink.balance import Total
+from spark_streams.connector.sink.batch import Batch
+from spark_streams.connector.sink.batch_commit import begin_job, begin_run, close_batch, connect_once, void_batch
+from spark_streams.connector.sink.chunk_writer import SinkTask, append
+from spark_streams.connector.sink.chunks import Destination
+from spark_streams.connector.sink.feedback import GROUP, STREAM
+from spark_streams.connector.sink.fields import check_writable
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.spark.data_source import DataSourceStreamArrowWriter
 from spark_streams.connector.spark.running_pyspark import is_of_connect
@@ -82,7 +82,8 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         to.check_columns(columns)
         check_writable(columns, apart=to.columns)
         self._options = options
-        self._letters = are_dead_letters(schema)
+        # Of `route_dead_letters`.
+        self._letters = GROUP in schema.names and any(one.name == STREAM and ORIGIN in one.metadata for one in schema)
         self._pace = secrets.token_hex(8)
         self._once = options.delivery == "exactly-once"
         self._run = self._job = None
@@ -121,7 +122,6 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         return batch
 
     def batch_of(self, name: MicroBatchName, transaction: str | None = None) -> Batch:
-        """Return the batch that this execution writes."""
         return Batch.of_query(name, self._run or "", transaction)
 
     def write_part_of(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
@@ -179,11 +179,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return self._rows.write_part_of(self._rows.batch_of(name), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Close the batch in the ledger when all tasks have succeeded."""
         self._rows.commit(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: entries cannot be removed. The next run of the batch finds them in the ledger."""
+        """Do nothing, as BatchWriter."""
 
 
 # By session and checkpoint. In one run of a query, its function has one session, in a process of the server.
@@ -222,17 +221,11 @@ def _query_of_driver(spark: SparkSession, name: str, number: int) -> str:
     """Return the query's ID from Spark. Raises InvalidOptionError if Spark runs another batch, or none."""
     spark_batch = micro_batch_of_driver(spark)
     if spark_batch is None or spark_batch.number != number:
-        raise _other_batch(name, number, spark_batch)
+        where = "no micro-batch"
+        if spark_batch is not None:
+            where = f"micro-batch {spark_batch.number} of query {spark_batch.query}"
+        raise InvalidOptionError(
+            f"spark_streams.transaction({name!r}, …) names micro-batch {number}, but is called in {where}. Call it in "
+            "the function of foreachBatch, with the arguments of that function"
+        )
     return spark_batch.query
-
-
-def _other_batch(name: str, number: int, spark_batch: MicroBatchName | None) -> InvalidOptionError:
-    where = (
-        "in no micro-batch"
-        if spark_batch is None
-        else f"in micro-batch {spark_batch.number} of query {spark_batch.query}"
-    )
-    return InvalidOptionError(
-        f"spark_streams.transaction({name!r}, …) names micro-batch {number}, but is called {where}. Call it in the "
-        "function of foreachBatch, with the arguments of that function"
-    )

@@ -19,8 +19,8 @@ from typing import TypeVar
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, InvalidStreamId, StreamId
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.deadletter.envelope import is_dead_letter
-from spark_streams.connector.deadletter.failed_entry import fetch_recorded
 from spark_streams.connector.deadletter.input_streams import warn_of_dead_letters
+from spark_streams.connector.deadletter.post import fetch_recorded
 from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.shards.names import Shard

@@ -1,6 +1,6 @@
 """The streams that a query's options name: the names of shards in place of those of sharded streams, once, when a query
 or a read begins; and what a pattern reads, as the tasks of the source report it to the query's sink
-(sink.send.feedback).
+(sink.feedback).
 
 The report is a field of `keys.batch_kind_key`. Each task of the source writes it before its first row, so the sink of
 the query reads it before it writes a row of these.
@@ -16,11 +16,10 @@ from typing import TypeVar
 from spark_streams.base.pattern import NamesAndPatterns, matches
 from spark_streams.connector.deadletter.input_streams import own_dead_letter_streams
 from spark_streams.connector.errors import ShardsError
-from spark_streams.connector.keys import batch_kind_key, is_product_key
-from spark_streams.connector.micro_batch import MicroBatchName
+from spark_streams.connector.keys import MicroBatchName, batch_kind_key, is_product_key
 from spark_streams.connector.options.source_options import ReadOptions, SourceOptions
 from spark_streams.connector.shards.names import Shard
-from spark_streams.connector.shards.settling import (
+from spark_streams.connector.shards.shard_sets import (
     ensure_shards,
     fetch_shard_sets,
     require_still_plain,

@@ -20,8 +20,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.base.printable import printable
 from spark_streams.connector.errors import RStreamError, ServerUnreachableError, UnsupportedError
-from spark_streams.connector.keys import LOSSY, NARROWED, batch_kind_field, batch_kind_key, number_of_kind_field
-from spark_streams.connector.micro_batch import MicroBatchName
+from spark_streams.connector.keys import (
+    LOSSY,
+    NARROWED,
+    MicroBatchName,
+    batch_kind_field,
+    batch_kind_key,
+    number_of_kind_field,
+)
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import NO_PENDING_LIST
 from spark_streams.connector.source.group_client import Membership

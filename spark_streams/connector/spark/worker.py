@@ -25,7 +25,7 @@ from pyspark import cloudpickle
 from spark_streams.base.untyped import JavaObject
 from spark_streams.base.version import __version__
 from spark_streams.connector.errors import VersionError
-from spark_streams.connector.micro_batch import MicroBatchName
+from spark_streams.connector.keys import MicroBatchName
 from spark_streams.connector.spark.running_pyspark import running_module
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
-from spark_streams.connector.micro_batch import application
+from spark_streams.connector.keys import application
 from spark_streams.connector.watch.failure import one_line
 from spark_streams.jobs.output.ownership import query_id
 

@@ -28,7 +28,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.errors import TableError
-from spark_streams.connector.micro_batch import ICEBERG_BATCH, ICEBERG_QUERY
+from spark_streams.connector.keys import ICEBERG_BATCH, ICEBERG_QUERY
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.watch.failure import one_line
 from spark_streams.jobs.output.one_task import (

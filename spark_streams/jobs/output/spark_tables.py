@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import TableError
-from spark_streams.connector.micro_batch import partition_name
+from spark_streams.connector.keys import partition_name
 from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.jobs.job import session_settings
 from spark_streams.jobs.output.one_task import application_of

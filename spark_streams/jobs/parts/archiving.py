@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from spark_streams.connector.errors import ConfigError, RStreamError, StreamStateError
 from spark_streams.connector.keys import key_beside
-from spark_streams.connector.sink.trim import AckedTrimmer, RetentionLimits, Trimming, clock
+from spark_streams.connector.sink.trim import AckedTrimmer, Trimming, clock
 from spark_streams.connector.source.archive import HEX
 from spark_streams.connector.source.stream_names import resolve_shards
 from spark_streams.connector.watch.lineage.datasets import Dataset
@@ -234,11 +234,11 @@ class Trim(WrittenPart):
         self._trimmed = 0
 
     def plan(self) -> Facts:
-        if self._trimming is None:
+        trimming = self._trimming
+        if trimming is None:
             return {"trim": "nothing"}
-        limits = self._trimming.limits
-        kept_entries = f", beyond MAXLEN {limits.maxlen:,}" if limits.maxlen else ""
-        kept_entries = f", beyond {self._keep_for} old" if limits.retention else kept_entries
+        kept_entries = f", beyond MAXLEN {trimming.maxlen:,}" if trimming.maxlen else ""
+        kept_entries = f", beyond {self._keep_for} old" if trimming.retention else kept_entries
         return {"trim": f"entries that every group has acknowledged{kept_entries}"}
 
     def open(self, streams: Sequence[str]) -> None:
@@ -297,8 +297,7 @@ def _why_nothing_of(server: Server, stream: bytes, trimming: Trimming) -> str:
             return f"group {name!r} has not read {unread} entries"
     if not length:
         return ""
-    limits = trimming.limits
-    if limits.maxlen is not None or limits.retention is not None:
+    if trimming.maxlen is not None or trimming.retention is not None:
         return f"[trim] keeps its {length:,} entries (keep_entries, keep_for)"
     return f"its {length:,} entries were acknowledged after the stream was trimmed"
 
@@ -315,5 +314,4 @@ def _trimming(job: Job) -> Trimming | None:
     if job.get("trim.keep_entries", 1) < 1:
         raise ConfigError("trim.keep_entries must be at least 1; leave it out to trim every archived entry")
     age = job.duration("trim.keep_for") if "keep_for" in trim_keys else None
-    limits = RetentionLimits(maxlen=job.get("trim.keep_entries"), retention=age)
-    return Trimming(acked=True, limits=limits)
+    return Trimming(acked=True, maxlen=job.get("trim.keep_entries"), retention=age)

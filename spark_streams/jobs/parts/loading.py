@@ -22,10 +22,10 @@ from pyspark.sql import functions as F
 from spark_streams.base.times import from_milliseconds
 from spark_streams.connector.errors import ConfigError, InvalidOptionError, RStreamError
 from spark_streams.connector.lag.survey import view_streams
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.running.ending import cut
-from spark_streams.connector.sink.encode.fields import USES_OF_COLUMN, check_writable
-from spark_streams.connector.sink.ledger.batch_commit import rows_written
+from spark_streams.connector.sink.batch_commit import rows_written
+from spark_streams.connector.sink.fields import USES_OF_COLUMN, check_writable
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Server

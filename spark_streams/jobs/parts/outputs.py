@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_streams.connector.errors import ConfigError, OptionError
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.connector.watch.failure import first_line
 from spark_streams.connector.watch.lineage.datasets import Dataset

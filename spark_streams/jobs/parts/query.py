@@ -21,7 +21,7 @@ from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.deadletter.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.lag.survey import StreamView, view_streams
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.running.ending import end_between_batches
 from spark_streams.connector.running.progress_bar import Bar

@@ -7,7 +7,7 @@ from rich.text import Text
 from spark_streams.base.printable import printable
 from spark_streams.connector.deadletter import redrive, transform
 from spark_streams.connector.deadletter.letter_page import parse_criteria
-from spark_streams.connector.deadletter.redrive_options import MAX_REDRIVES, RedriveOptions
+from spark_streams.connector.deadletter.redrive_plan import MAX_REDRIVES, RedriveOptions
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.running.progress_bar import showing_progress

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
 
 from spark_streams.connector.deadletter.routing import TO, route_dead_letters
 from spark_streams.connector.errors import ConfigError, DecodeError, TableError
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.parsers import delays
-from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.source.rows.columns import UNFIT
 from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.connector.spark.worker import time_of_batch

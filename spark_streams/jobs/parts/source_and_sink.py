@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.option import text_of
-from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.options.table import SOURCE
-from spark_streams.connector.sink.encode.chunks import Destination
+from spark_streams.connector.sink.chunks import Destination
 from spark_streams.connector.watch.lineage.datasets import Dataset, sink_dataset
 from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart
 from spark_streams.jobs.settings.job_config import FREE

@@ -18,7 +18,7 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, open_envelope
 from spark_streams.connector.deadletter.letter_page import Criteria
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, purge
-from spark_streams.connector.deadletter.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive_plan import RedriveOptions
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.keys import origin_field
 from spark_streams.connector.source.group_client import Membership

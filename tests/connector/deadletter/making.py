@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import redis
 
-from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS
 from spark_streams.connector.deadletter.envelope import MARK, dead_letter_fields, open_envelope
+from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, RedriveReport
-from spark_streams.connector.deadletter.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive_plan import RedriveOptions
 from spark_streams.connector.keys import origin_field, origins_key
 from spark_streams.connector.wire.address import Address
 from tools.servers.server import Server

@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from spark_streams.connector.deadletter import input_streams
-from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS
 from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, dead_letter_fields
 from spark_streams.connector.deadletter.input_streams import Inputs, divide
+from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.source.batch_reader import BatchReader, infer_schema
 from spark_streams.connector.source.rows.columns import Columns

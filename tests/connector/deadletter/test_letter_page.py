@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.connector.deadletter.counts import KindCounts
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK, NAMES, dead_letter_fields, open_envelope, raw
 from spark_streams.connector.deadletter.letter_page import DeadLetterPage
+from spark_streams.connector.deadletter.listing import KindCounts
 from spark_streams.connector.wire.connection import pack
 from spark_streams.connector.wire.entry_page import decode_entries
 

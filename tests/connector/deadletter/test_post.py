@@ -13,9 +13,7 @@ import redis
 
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.deadletter import post as posting
-from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS
-from spark_streams.connector.deadletter.failed_entry import FailedEntry
-from spark_streams.connector.deadletter.post import post
+from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS, FailedEntry, post
 from spark_streams.connector.errors import IdsExhaustedError, RowTooLargeError, ServerReplyError
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.pending import claim

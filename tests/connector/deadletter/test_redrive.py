@@ -15,12 +15,11 @@ import redis
 
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, dead_letter_fields
-from spark_streams.connector.deadletter.failed_entry import FailedEntry
 from spark_streams.connector.deadletter.letter_page import Criteria
 from spark_streams.connector.deadletter.mover import WATCHED_TRIES, redrive_key
-from spark_streams.connector.deadletter.post import post
+from spark_streams.connector.deadletter.post import FailedEntry, post
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, RedriveLease, RedriveReport
-from spark_streams.connector.deadletter.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive_plan import RedriveOptions
 from spark_streams.connector.errors import (
     IdsExhaustedError,
     InvalidOptionError,

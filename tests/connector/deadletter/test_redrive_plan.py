@@ -8,8 +8,7 @@ import pytest
 
 from spark_streams.connector.deadletter.envelope import dead_letter_fields
 from spark_streams.connector.deadletter.letter_page import Criteria, DeadLetterPage
-from spark_streams.connector.deadletter.redrive_options import RedriveOptions
-from spark_streams.connector.deadletter.redrive_plan import Decision, origins, plan_page
+from spark_streams.connector.deadletter.redrive_plan import Decision, RedriveOptions, origins, plan_page
 from spark_streams.connector.deadletter.transform import DeadLetter
 from spark_streams.connector.wire.entry_page import decode_entries
 

@@ -11,7 +11,7 @@ import pytest
 from spark_streams.connector.deadletter.envelope import MARK, dead_letter_fields
 from spark_streams.connector.deadletter.letter_page import parse_criteria
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
-from spark_streams.connector.deadletter.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive_plan import RedriveOptions
 from spark_streams.connector.deadletter.transform import DeadLetter, FieldChanges
 from spark_streams.connector.errors import InvalidOptionError, TransformError
 from spark_streams.connector.wire.address import Address

@@ -9,7 +9,7 @@ import redis
 
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.deadletter.envelope import dead_letter_fields
-from spark_streams.connector.deadletter.return_entries import return_due_entries
+from spark_streams.connector.deadletter.waiting_entries import return_due_entries
 from spark_streams.connector.errors import IdsExhaustedError, ServerReplyError
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.source.group.begin import require_entry_counts

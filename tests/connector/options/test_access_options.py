@@ -11,16 +11,10 @@ from collections.abc import Mapping
 import pytest
 
 from spark_streams.connector.errors import InvalidOptionError, RStreamError, UnknownOptionError, UnsupportedError
-from spark_streams.connector.options.access_options import (
-    CONTRADICTIONS,
-    NEEDS,
-    AccessOptions,
-    check_before_use,
-    require_options,
-)
+from spark_streams.connector.options.access_options import AccessOptions, SinkOptions, check_before_use, require_options
 from spark_streams.connector.options.option import documented
-from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions, SourceOptions
+from spark_streams.connector.options.table import CONTRADICTIONS, NEEDS
 
 QUERY = "be800551-afc6-46ac-a357-b30305364bfc"
 URL = {"url": "redis://h"}

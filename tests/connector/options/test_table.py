@@ -7,10 +7,9 @@ from typing import get_args, get_origin, get_type_hints
 
 import pytest
 
-from spark_streams.connector.options.access_options import AccessOptions
+from spark_streams.connector.options.access_options import AccessOptions, SinkOptions
 from spark_streams.connector.options.option import Option, documented
 from spark_streams.connector.options.parsers import PerStream
-from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions, SourceOptions
 from tools.reference import table_of
 

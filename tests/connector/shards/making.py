@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.shards.names import shards_of
-from spark_streams.connector.sink.encode.chunks import Destination
+from spark_streams.connector.sink.chunks import Destination
 from spark_streams.connector.wire.connect import connect
 from tests.connector.shards.rule import shard_of
 from tests.connector.sink.writing import options

@@ -15,8 +15,8 @@ from spark_streams.connector.errors import ShardsError, StreamMissingError
 from spark_streams.connector.keys import shards_key
 from spark_streams.connector.options.access_options import server_of
 from spark_streams.connector.shards.names import shards_of
-from spark_streams.connector.shards.settling import fetch_shard_sets, require_plain
-from spark_streams.connector.sink.encode.chunks import Destination
+from spark_streams.connector.shards.shard_sets import fetch_shard_sets, require_plain
+from spark_streams.connector.sink.chunks import Destination
 from spark_streams.connector.wire.connect import connect
 from tests.connector.shards.test_source import read, written
 from tests.connector.sink.writing import options

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_streams.connector.keys import slot_of
 from spark_streams.connector.shards.names import MAX_SHARDS, Shard, may_be_in_shards, shards_of
-from spark_streams.connector.shards.of_keys import crc32, shards_of_keys
+from spark_streams.connector.sink.chunks import crc32, shards_of_keys
 from tests.connector.shards import rule
 
 

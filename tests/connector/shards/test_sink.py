@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.connector.errors import InvalidOptionError, SchemaError
-from spark_streams.connector.sink.encode.chunks import Destination
-from spark_streams.connector.sink.send.chunk_writer import append
+from spark_streams.connector.sink.chunk_writer import append
+from spark_streams.connector.sink.chunks import Destination
 from spark_streams.connector.wire.connection import Connection
 from tests.connector.shards.making import Row, by_key, frame, sequence, sharded, shards_there
 from tests.connector.shards.rule import shard_of

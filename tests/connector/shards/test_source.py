@@ -10,10 +10,10 @@ import redis
 
 from spark_streams.connector.errors import InvalidOptionError, ShardsError, StreamMissingError
 from spark_streams.connector.keys import shards_key
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.shards.names import shards_of
-from spark_streams.connector.sink.encode.chunks import Destination
+from spark_streams.connector.sink.chunks import Destination
 from spark_streams.connector.source.batch_plan import Narrowing, plan_tasks
 from spark_streams.connector.wire.connect import connect
 from tests.connector.shards.making import by_key, frame, sequence, sharded, shards_there

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_streams.connector.datasource import RStreamDataSource
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.sink.writers import BatchWriter, StreamWriter, WrittenRows
 
 _BATCHES = 2  # that are handed on before it happens

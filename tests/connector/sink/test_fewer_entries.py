@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import LedgerError
-from spark_streams.connector.micro_batch import MicroBatchName
+from spark_streams.connector.keys import MicroBatchName
 from spark_streams.connector.source.offset import Range
 from tests.connector.sink.writing import (
     KilledError,

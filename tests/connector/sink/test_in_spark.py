@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.connector.sink.send.chunk_writer import append
+from spark_streams.connector.sink.chunk_writer import append
 from tests.connector.sink.spark_job import KILLED, ROWS
 from tests.connector.sink.writing import frame, ledger_keys, numbers, options
 from tools.servers.server import KINDS, Server, skip_without_redis

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from spark_streams.connector.errors import LedgerError
-from spark_streams.connector.micro_batch import MicroBatchName
-from spark_streams.connector.sink.ledger.batch import Batch
-from spark_streams.connector.sink.ledger.batch_commit import void_batch
+from spark_streams.connector.keys import MicroBatchName
+from spark_streams.connector.sink.batch import Batch
+from spark_streams.connector.sink.batch_commit import void_batch
 from spark_streams.connector.sink.writers import BatchWriter
 from tests.connector.sink.keeping import Copy
 from tests.connector.sink.writing import (

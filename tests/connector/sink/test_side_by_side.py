@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 import redis
 
-from spark_streams.connector.sink.ledger import ledger_view
-from spark_streams.connector.sink.ledger.batch import Batch
-from spark_streams.connector.sink.ledger.ledger import JOB_SECONDS
-from spark_streams.connector.sink.ledger.runs import begin_job
+from spark_streams.connector.sink import ledger_view
+from spark_streams.connector.sink.batch import Batch
+from spark_streams.connector.sink.batch_commit import begin_job
+from spark_streams.connector.sink.ledger import JOB_SECONDS
 from spark_streams.connector.wire.connection import Connection
 from tests.connector.sink.writing import batch_of, close, frame, numbers, options, write
 from tools.sending import before_sending

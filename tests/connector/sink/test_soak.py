@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.connector.errors import LedgerError
-from spark_streams.connector.sink.ledger.batch import Batch
-from spark_streams.connector.sink.ledger.runs import begin_run
-from spark_streams.connector.sink.send.chunk_writer import TaskResult
+from spark_streams.connector.sink.batch import Batch
+from spark_streams.connector.sink.batch_commit import begin_run
+from spark_streams.connector.sink.chunk_writer import TaskResult
 from spark_streams.connector.wire.address import Address
 from tests.connector.sink.keeping import Copy
 from tests.connector.sink.paused_task import PausedTask, watched

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.connector.sink.send.chunk_writer import append
+from spark_streams.connector.sink.chunk_writer import append
 from spark_streams.connector.sink.trim import ASK_EVERY
 from tests.connector.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.proxy import Proxy

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 import pytest
 
-from spark_streams.connector.options.sink_options import SinkOptions
-from spark_streams.connector.sink.ledger.balance import Total
-from spark_streams.connector.sink.ledger.batch import Batch
-from spark_streams.connector.sink.ledger.batch_commit import STREAMS_PER_TRANSACTION, close_batch
-from spark_streams.connector.sink.ledger.runs import run_name
-from spark_streams.connector.sink.send.chunk_writer import SinkTask, TaskResult, append
+from spark_streams.connector.options.access_options import SinkOptions
+from spark_streams.connector.sink.balance import Total
+from spark_streams.connector.sink.batch import Batch
+from spark_streams.connector.sink.batch_commit import STREAMS_PER_TRANSACTION, close_batch, run_name
+from spark_streams.connector.sink.chunk_writer import SinkTask, TaskResult, append
 from spark_streams.connector.wire.address import Patience
 from spark_streams.connector.wire.connection import Connection, pack
 from tools.sending import KilledError, before_sending

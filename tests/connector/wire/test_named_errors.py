@@ -21,7 +21,7 @@ from spark_streams.connector.errors import (
     find_in_text,
 )
 from spark_streams.connector.keys import shards_key
-from spark_streams.connector.shards.shards_snapshot import RULE
+from spark_streams.connector.shards.shard_sets import RULE
 from spark_streams.connector.wire.address import Address, Patience
 from spark_streams.connector.wire.connection import Connection, ReplyError
 from spark_streams.connector.wire.connection import Server as AnyServer

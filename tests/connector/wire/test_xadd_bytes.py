@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.connector.errors import SchemaError
-from spark_streams.connector.sink.encode.fields import check_writable, text_columns
+from spark_streams.connector.sink.fields import check_writable, text_columns
 from spark_streams.connector.wire.connection import pack
 from spark_streams.connector.wire.xadd_bytes import encode_xadd
 

@@ -130,9 +130,9 @@ def test_the_sink_writes_through_tls(secured: tuple[Served, int, str], keys: Pat
     """Requests of megabytes are written while replies are read, on one TLS connection."""
     import pyarrow as pa
 
-    from spark_streams.connector.options.sink_options import SinkOptions
-    from spark_streams.connector.sink.ledger.runs import begin_job
-    from spark_streams.connector.sink.send.chunk_writer import SinkTask, append
+    from spark_streams.connector.options.access_options import SinkOptions
+    from spark_streams.connector.sink.batch_commit import begin_job
+    from spark_streams.connector.sink.chunk_writer import SinkTask, append
 
     _, port, certificate = secured
     url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={keys / 'ca.pem'}"

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
-from spark_streams.connector.deadletter.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive_plan import RedriveOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions
 from spark_streams.connector.source.batch_reader import BatchReader, infer_schema
 from spark_streams.connector.source.rows.columns import Columns

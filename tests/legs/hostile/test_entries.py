@@ -24,8 +24,7 @@ from spark_streams.connector.deadletter.envelope import (
 )
 from spark_streams.connector.deadletter.letter_page import DeadLetterPage
 from spark_streams.connector.deadletter.listing import as_line
-from spark_streams.connector.deadletter.redrive_options import RedriveOptions
-from spark_streams.connector.deadletter.redrive_plan import Decision, origins, plan_page
+from spark_streams.connector.deadletter.redrive_plan import Decision, RedriveOptions, origins, plan_page
 from spark_streams.connector.deadletter.transform import dead_letters_of
 from spark_streams.connector.keys import origin_of, read_retry_stream, returned_stream, slot_of
 from spark_streams.connector.shards.names import Shard

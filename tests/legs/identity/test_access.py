@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.connector.errors import InvalidOptionError, LoginError, RStreamError, ServerUnreachableError
-from spark_streams.connector.options.access_options import AccessOptions, server_of
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import AccessOptions, SinkOptions, server_of
 from spark_streams.connector.options.source_options import BatchSourceOptions, SourceOptions
 from spark_streams.connector.wire.connect import connect
 from spark_streams.jobs.job import inherit_access

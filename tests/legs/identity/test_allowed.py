@@ -14,8 +14,7 @@ import spark_streams
 from spark_streams.cli import main
 from spark_streams.connector.deadletter import transform
 from spark_streams.connector.errors import NotAllowedError, OptionError
-from spark_streams.connector.options.access_options import AccessOptions
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import AccessOptions, SinkOptions
 from spark_streams.connector.options.source_options import BatchSourceOptions, SourceOptions
 
 PACKAGE = Path(spark_streams.__file__).parent

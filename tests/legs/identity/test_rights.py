@@ -15,12 +15,10 @@ from spark_streams import dead_letters
 from spark_streams.cli import main
 from spark_streams.connector.admin import groups as group_snapshot
 from spark_streams.connector.errors import NotPermittedError
-from spark_streams.connector.keys import origins_key, retry_stream
-from spark_streams.connector.micro_batch import MicroBatchName
-from spark_streams.connector.sink.ledger.batch import Batch
-from spark_streams.connector.sink.ledger.batch_commit import rows_written, void_batch
-from spark_streams.connector.sink.ledger.runs import begin_job, begin_run
-from spark_streams.connector.sink.send.chunk_writer import append
+from spark_streams.connector.keys import MicroBatchName, origins_key, retry_stream
+from spark_streams.connector.sink.batch import Batch
+from spark_streams.connector.sink.batch_commit import begin_job, begin_run, rows_written, void_batch
+from spark_streams.connector.sink.chunk_writer import append
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.stream_names import PatternRead
 from spark_streams.connector.wire.connect import connect

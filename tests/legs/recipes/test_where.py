@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_streams.connector.micro_batch import application
+from spark_streams.connector.keys import application
 from tests.legs.recipes.tables import KINDS, Deltalake, Kind, Pyiceberg
 from tests.operations.journey.test_batches import write
 from tests.operations.journey.test_script import test_the_lives_of_ten_entries

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.connector.shards.names import shards_of
-from spark_streams.connector.shards.settling import ensure_shards
+from spark_streams.connector.shards.shard_sets import ensure_shards
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from tests.connector.deadletter.making import fill

@@ -15,9 +15,8 @@ import redis.asyncio
 
 from spark_streams import dead_letters
 from spark_streams.base.ids import MAX_ID
-from spark_streams.connector.deadletter.failed_entry import FailedEntry
 from spark_streams.connector.deadletter.mover import WATCHED_TRIES, redrive_key, redriven_key
-from spark_streams.connector.deadletter.post import post
+from spark_streams.connector.deadletter.post import FailedEntry, post
 from spark_streams.connector.errors import ServerReplyError, StreamStateError, UnsupportedError, WrongKeyTypeError
 from spark_streams.connector.keys import retry_stream, returned_stream, slot_of
 from spark_streams.connector.source.group_client import Membership

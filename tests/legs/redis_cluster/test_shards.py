@@ -11,7 +11,7 @@ import pytest
 from spark_streams.connector.errors import ShardsError
 from spark_streams.connector.keys import shards_key, slot_of
 from spark_streams.connector.shards.names import shards_of
-from spark_streams.connector.sink.encode.chunks import Destination
+from spark_streams.connector.sink.chunks import Destination
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.session import Session
 from tests.connector.shards.making import Row, by_key, frame, sequence, sharded

@@ -12,7 +12,7 @@ import redis
 from spark_streams.connector.deadletter.envelope import dead_letter_fields
 from spark_streams.connector.errors import OptionError
 from spark_streams.connector.shards.names import MAX_NAME, possible_names
-from spark_streams.connector.shards.shards_snapshot import _PORTION, _portions
+from spark_streams.connector.shards.shard_sets import _PORTION, _portions
 from spark_streams.operations.console.actions import ACTIONS
 from spark_streams.operations.console.changes import require_short
 from spark_streams.operations.console.dead_letter_pages import FILTERS, RANGES

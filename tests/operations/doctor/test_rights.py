@@ -8,11 +8,10 @@ import pytest
 import redis
 
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
-from spark_streams.connector.deadletter.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive_plan import RedriveOptions
 from spark_streams.connector.lag.survey import survey, view_streams
-from spark_streams.connector.sink.ledger.batch import Batch
-from spark_streams.connector.sink.ledger.batch_commit import void_batch
-from spark_streams.connector.sink.ledger.runs import begin_job, begin_run
+from spark_streams.connector.sink.batch import Batch
+from spark_streams.connector.sink.batch_commit import begin_job, begin_run, void_batch
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
 from spark_streams.connector.wire.scan import list_streams

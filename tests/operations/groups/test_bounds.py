@@ -13,7 +13,7 @@ from spark_streams.operations.groups import group_deletion as deletion
 from spark_streams.operations.groups import unused
 from spark_streams.operations.groups.change_plan import only_these
 from tests.connector.deadletter.making import DEAD, fill, record_origin
-from tests.connector.deadletter.test_redrive_options import forge
+from tests.connector.deadletter.test_redrive_plan_destinations import forge
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tests.operations.groups.test_pending_entries import G, held
 from tools.servers.server import Server

@@ -17,7 +17,7 @@ import redis
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.connector.micro_batch import application, partition_name
+from spark_streams.connector.keys import application, partition_name
 from tests.connector.deadletter.making import fill
 from tests.operations.journey.test_batches import write
 from tools.servers.server import Server

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.connector.deadletter.transform import FieldChanges
-from spark_streams.connector.micro_batch import application
+from spark_streams.connector.keys import application
 from tests.connector.deadletter.making import redrive
 from tests.operations.journey.test_batch_tables import commit, parquet
 from tests.operations.journey.test_batches import write

@@ -12,9 +12,8 @@ from click.testing import CliRunner, Result
 
 from spark_streams.base.ids import MAX_ID
 from spark_streams.cli import main
-from spark_streams.connector.deadletter.failed_entry import FailedEntry, now
-from spark_streams.connector.deadletter.post import post
-from spark_streams.connector.deadletter.return_entries import return_due_entries
+from spark_streams.connector.deadletter.post import FailedEntry, now, post
+from spark_streams.connector.deadletter.waiting_entries import return_due_entries
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.wire.address import Address

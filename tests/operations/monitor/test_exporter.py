@@ -22,7 +22,7 @@ import redis
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
-from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS
+from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.watch.metrics_page import MetricsPage
 from spark_streams.connector.wire.address import Address, Patience

@@ -204,7 +204,7 @@ def test_wrong_sources_and_targets_are_refused_by_name(client: redis.Redis, rstr
 
 
 def test_streams_in_shards_are_refused_by_name(client: redis.Redis, rstream: Rstream, server: Server) -> None:
-    from spark_streams.connector.shards.settling import ensure_shards
+    from spark_streams.connector.shards.shard_sets import ensure_shards
     from spark_streams.connector.wire.connect import connect
 
     numbered(client, 3)

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from spark_streams.connector.deadletter import failed_entry
-from spark_streams.connector.wire import connect, connection
-from spark_streams.connector.wire import connect as blocked_read
-from spark_streams.connector.wire import session as retry
+from spark_streams.connector.deadletter import post
+from spark_streams.connector.wire import connect, connection, session
 from spark_streams.connector.wire.sockets import Lost, TooMuchError
 from spark_streams.engine.commands.server import info
 from spark_streams.engine.commands.values import plain_values
@@ -103,8 +101,8 @@ def on_core(core: Core) -> Iterator[None]:
     moved = {getattr(time, name): getattr(core.clock, name) for name in CLOCKS}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(secrets, "token_hex", core.token_hex)
-        patch.setattr(retry, "random", core.chance)
-        patch.setattr(failed_entry, "datetime", _calendar(core))
+        patch.setattr(session, "random", core.chance)
+        patch.setattr(post, "datetime", _calendar(core))
         patch.setattr(connection, "open_connection", lambda url, *_given, **_more: _Opened(core.at(url).connect()))
         patch.setattr(connection, "Duplex", lambda line, lost: LineDuplex(line.core, line, lost))
         # Several simulated processes share this one: none ends the connections of another (wire.connect).
@@ -119,7 +117,7 @@ def on_core(core: Core) -> Iterator[None]:
         # Time that has no meaning here: buffers of a megabyte for a few bytes, and the statistics of commands.
         patch.setattr(connection, "_READ_SIZE", 1 << 12)
         patch.setattr(Engine, "_time", lambda engine, spec: None)
-        patch.setattr(blocked_read, "select", SimpleNamespace(POLLIN=1, poll=lambda: _Poll(core)))
+        patch.setattr(connect, "select", SimpleNamespace(POLLIN=1, poll=lambda: _Poll(core)))
         with _rebound(moved):
             yield
 

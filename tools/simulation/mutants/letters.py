@@ -70,7 +70,7 @@ LETTERS = (
     ),
     Mutant(
         "note-is-not-emptied",
-        "connector/deadletter/failed_entry.py",
+        "connector/deadletter/post.py",
         "*note_commands(entries, due=False)]",
         "]",
         "The note on an entry stays after its dead letter was written.",

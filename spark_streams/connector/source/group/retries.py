@@ -7,7 +7,7 @@ Beside each stream there may be, for its group,
 
 A failed entry is written to a retry stream and acknowledged in one transaction (deadletter.post). When it is due,
 the next trigger of a query of the group moves it to the returned stream, also in one transaction
-(deadletter.return_entries). There it is like any entry: reserved, pending, and acknowledged when its batch is
+(deadletter.waiting_entries). There it is like any entry: reserved, pending, and acknowledged when its batch is
 committed. Then it is removed.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spark_streams.base.ids import U64_MAX, StreamId
-from spark_streams.connector.deadletter.return_entries import return_due_entries
+from spark_streams.connector.deadletter.waiting_entries import return_due_entries
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.options.source_options import SourceOptions

@@ -27,8 +27,8 @@ from itertools import filterfalse
 
 from spark_streams.base.ids import MIN_ID
 from spark_streams.base.times import from_milliseconds
-from spark_streams.connector.deadletter.failed_entry import fetch_recorded
 from spark_streams.connector.deadletter.input_streams import Inputs, own_dead_letter_streams
+from spark_streams.connector.deadletter.post import fetch_recorded
 from spark_streams.connector.errors import ConsumerTakenError, GroupForgottenError
 from spark_streams.connector.keys import (
     delays_key,

@@ -25,11 +25,15 @@ import pyarrow.compute as pc
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.counters import CLAIMED, DEAD
-from spark_streams.connector.deadletter.dead_letter_limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.deadletter.envelope import ReturnedEntry
-from spark_streams.connector.deadletter.failed_entry import FailedEntry, now
-from spark_streams.connector.deadletter.page_reader import PageSize
-from spark_streams.connector.deadletter.post import post
+from spark_streams.connector.deadletter.post import (
+    DEAD_LETTER_LIMITS,
+    DeadLetterLimits,
+    FailedEntry,
+    PageSize,
+    now,
+    post,
+)
 from spark_streams.connector.keys import is_returned, origin_of
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import committed_key

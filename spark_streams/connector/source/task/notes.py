@@ -25,8 +25,7 @@ from urllib.parse import quote
 from spark_streams.base.ids import StreamId
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.deadletter.envelope import ReturnedEntry, attempts_in
-from spark_streams.connector.deadletter.failed_entry import FailedEntry, Note, now
-from spark_streams.connector.deadletter.post import post
+from spark_streams.connector.deadletter.post import FailedEntry, Note, now, post
 from spark_streams.connector.errors import DecodeError, InvalidOptionError
 from spark_streams.connector.keys import is_returned, key_beside, origin_of, retry_stream
 from spark_streams.connector.source.group_client import GroupClient, Membership

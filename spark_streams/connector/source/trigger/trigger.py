@@ -17,7 +17,7 @@ nothing is known yet, see observe.py.
 
 Each write of the driver, by the commands of its request and the kind of key (docs/reference/keys.md), and Spark's two
 logs, in about the order of a query's life. Commands joined by `+` are in one transaction or request. What only reads is
-left out, and what the sink writes (sink/ledger).
+left out, and what the sink writes (sink/ledger.py).
 
 killed after                             the next run
 SET session                              has a session of its own; this one expires

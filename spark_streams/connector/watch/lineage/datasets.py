@@ -14,7 +14,7 @@ import socket
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.shards.names import Shard
 from spark_streams.connector.wire import server_url
 from spark_streams.connector.wire.address import Address

@@ -29,7 +29,7 @@ from spark_streams.base.extras import lacks
 from spark_streams.base.printable import printable
 from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import InvalidOptionError, RStreamError, UnsupportedError
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.pending.poison_record import QueryFailure
 from spark_streams.connector.spark.running_pyspark import is_of_connect

@@ -17,7 +17,7 @@ import redis
 
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK, dead_letter_fields, open_envelope
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
-from spark_streams.connector.deadletter.redrive_options import RedriveOptions
+from spark_streams.connector.deadletter.redrive_plan import RedriveOptions
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.keys import read_retry_stream, retry_stream, returned_stream
 from spark_streams.connector.source.stream_reader import StreamReader

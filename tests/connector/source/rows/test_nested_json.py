@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.connector.sink.encode.fields import text_columns
+from spark_streams.connector.sink.fields import text_columns
 from spark_streams.connector.source.rows.columns import cast_values
 from spark_streams.connector.source.rows.nested_json import (
     _decoder,

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import redis
 
-from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions
-from spark_streams.connector.sink.send.chunk_writer import append
+from spark_streams.connector.sink.chunk_writer import append
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import UNLIMITED, StreamReader

@@ -1,1 +1,0 @@
-"""From Arrow record batches to chunks of XADD commands."""

@@ -1,1 +1,0 @@
-"""The ledger: the server's record of the rows of a micro-batch that are written."""
