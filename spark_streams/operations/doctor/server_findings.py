@@ -177,8 +177,8 @@ def _eviction(facts: ServerFacts, limit: int, policy: str) -> list[ServerFinding
         return [ServerFinding(
             Level.DANGER, _MEMORY,
             f"evicts any key when {size(limit)} are full (maxmemory-policy {policy}){so_far}",
-            "exactly-once sinks, mode DEADLETTER and noAck are refused. Other queries run with a warning, and fail "
-            "when a stream or a group was evicted",
+            "exactly-once sinks, mode DEADLETTER and reads without a pending list are refused. Other queries run with "
+            "a warning, and fail when a stream or a group was evicted",
             "CONFIG SET maxmemory-policy noeviction",
         )]  # fmt: skip
     if policy.startswith("volatile"):
