@@ -34,7 +34,7 @@ ALLOWED = {
     "jobs/parts/loading.py": "what Spark has written into its checkpoint",
     "connector/wire/address/server_url.py": OPTIONS,
     "connector/wire/address/address.py": OPTIONS,
-    "operations/commands/look/show_entries.py": OPTIONS,
+    "operations/commands/read/show_entries.py": OPTIONS,
     "operations/monitor/snapshots.py": OPTIONS,
     "operations/groups/position.py": OPTIONS,
     "connector/source/offset.py": OWN,

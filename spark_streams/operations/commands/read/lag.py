@@ -135,7 +135,7 @@ def _behind(group: GroupLag) -> str:
     return f"{entries}{age} behind" + (f", {group.pending:,} pending" if group.pending else "")
 
 
-_LOOKS = 5  # within --over
+_SNAPSHOTS = 5  # within --over
 
 Key = tuple[str, str]  # stream, group
 
@@ -258,14 +258,14 @@ def _with_margins(
     from spark_streams.operations.monitor.held import stream_sizes
 
     window = MarginWindow(apart_ms=0)
-    for look in range(_LOOKS + 1 if over_ms else 1):
-        if look:
-            time.sleep(over_ms / 1000 / _LOOKS)
+    for number in range(_SNAPSHOTS + 1 if over_ms else 1):
+        if number:
+            time.sleep(over_ms / 1000 / _SNAPSHOTS)
             seen = survey(server, streams)
         existing = {stream.stream for stream in seen.streams}
         known = [stream for stream in streams if over_ms and name_text(stream) in existing]
         window.add(seen, stream_sizes(server, known, refused=lambda _: None) if known else {})
-        if over_ms:  # one look shows no rate
+        if over_ms:  # one snapshot shows no rate
             window.add_memory(node_memories(server, refused=lambda _: None), seen.at_ms)
     return seen, window.margins((group.stream, group.group) for group in seen.groups)
 
