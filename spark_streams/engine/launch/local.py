@@ -228,7 +228,9 @@ class LocalEngine(TestControls):
         key exists; OSError.
         """
         from spark_streams.base.export_lines import read_export
-        from spark_streams.engine.launch.exported import payload_of  # only a test that loads a file needs the store
+        from spark_streams.engine.persistence.stream_payload import (
+            payload_of,  # only a test that loads a file needs the store
+        )
 
         if self._directory is None:
             raise RuntimeError(_NOT_RUNNING)

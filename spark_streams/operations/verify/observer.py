@@ -1,7 +1,7 @@
-"""Looks at the server while the query runs: which entries are acknowledged. In the end it reads what the sink has.
+"""Snapshots of the server while the query runs: which entries are acknowledged. At the end it reads what the sink has.
 
-An entry is acknowledged if the group has received it and it is not pending. A snapshot reads that first and the commit log
-later: if the log then lacks the entry's batch, the entry was acknowledged before its commit.
+An entry is acknowledged if the group has received it and it is not pending. A snapshot reads that first and the commit
+log later: if the log then lacks the entry's batch, the entry was acknowledged before its commit.
 """
 
 from __future__ import annotations
