@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.text import Text
 
 from spark_streams import register
+from spark_streams.base.given_text import duration
 from spark_streams.base.printable import json_text, printable
-from spark_streams.base.times import duration
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import ConfigError, RStreamError
 from spark_streams.connector.options.access_options import server_of

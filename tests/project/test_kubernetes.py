@@ -27,7 +27,7 @@ import pytest
 import yaml
 from kubeflow_spark_api import models
 
-from spark_streams.base.times import duration
+from spark_streams.base.given_text import duration
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.options.sink_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spark_streams.base.given_text import duration, moment
 from spark_streams.base.ids import U64_MAX
-from spark_streams.base.times import duration, moment
 from spark_streams.connector.options.option import REQUIRED, Option
 from spark_streams.connector.options.parsers import (
     PerStream,

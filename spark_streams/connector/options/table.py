@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from spark_streams.base.times import duration
+from spark_streams.base.given_text import duration
 from spark_streams.connector.options.option import Option
 from spark_streams.connector.options.parsers import (
     PerStream,

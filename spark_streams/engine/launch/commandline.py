@@ -1,4 +1,4 @@
-"""The command line and the configuration file; both set the options of settings/setting_table.py."""
+"""The command line and the configuration file; both set the options of settings.py."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import StringType, StructType
 
 from spark_streams.base.extras import command_for
-from spark_streams.base.times import duration
+from spark_streams.base.given_text import duration
 from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.running.error_summary import one_line

@@ -19,7 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_streams.base.times import from_milliseconds
+from spark_streams.base.given_text import from_milliseconds
 from spark_streams.connector.errors import ConfigError, InvalidOptionError, RStreamError
 from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.options.sink_options import SinkOptions

@@ -14,9 +14,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams import watch
+from spark_streams.base.given_text import duration
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.pattern import matches
-from spark_streams.base.times import duration
 from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.deadletter.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.connector.errors import ConfigError

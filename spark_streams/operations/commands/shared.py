@@ -92,7 +92,7 @@ def _require_text(context: click.Context, param: click.Parameter, value: object)
 
 def milliseconds(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Callback of an option: parse a duration with its unit into milliseconds."""
-    from spark_streams.base.times import duration
+    from spark_streams.base.given_text import duration
 
     try:
         return None if value is None else duration(value)

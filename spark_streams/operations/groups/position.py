@@ -23,8 +23,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from spark_streams.base.given_text import duration, moment
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.base.times import duration, moment
 from spark_streams.connector.admin.groups import (
     DEFAULT_QUERY,
     GroupSnapshot,

@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spark_streams.base.given_text import from_milliseconds
 from spark_streams.base.ids import is_time
 from spark_streams.base.printable import name_text
-from spark_streams.base.times import from_milliseconds
 from spark_streams.base.units import counted, duration
 from spark_streams.connector.admin.groups import FATAL, Mark
 from spark_streams.operations.journey.entry_facts import EntryFacts, GroupFacts, Pending

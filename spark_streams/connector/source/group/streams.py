@@ -26,8 +26,8 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from itertools import filterfalse
 
+from spark_streams.base.given_text import from_milliseconds
 from spark_streams.base.ids import MIN_ID
-from spark_streams.base.times import from_milliseconds
 from spark_streams.connector.deadletter.failed_entry import fetch_recorded
 from spark_streams.connector.deadletter.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.connector.errors import ConsumerTakenError, GroupForgottenError

@@ -68,12 +68,12 @@ def _counted(count: int, noun: str) -> str:
 
 def _of_all(servers: Sequence[ServerFacts]) -> list[str]:
     """Return the users, the sum of the memory, and the shortest uptime."""
-    from spark_streams.base.sizes import size
+    from spark_streams.base.units import binary_size
 
     users = sorted({server.user for server in servers if server.user})
     facts = [f"user {' and '.join(users)}"] if users else []
     used = sum(server.number("used_memory") for server in servers)
-    facts += [f"{size(used)} in use"] if used else []
+    facts += [f"{binary_size(used)} in use"] if used else []
     uptimes = [server.number("uptime_in_seconds") for server in servers if "uptime_in_seconds" in server.info]
     return [*facts, f"up {duration(1000 * min(uptimes))}"] if uptimes else facts
 
