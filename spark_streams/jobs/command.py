@@ -27,9 +27,9 @@ from spark_streams.connector.spark.installation import has_java
 from spark_streams.connector.wire.address.server_url import redacted
 from spark_streams.jobs.arguments import JobArguments, job_options
 from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError, JobPart
-from spark_streams.jobs.settings.job_config import Shape, load
-from spark_streams.jobs.settings.spark_start import SHAPE as SPARK
-from spark_streams.jobs.settings.spark_start import exec_spark_submit, find_spark_submit
+from spark_streams.jobs.job_config import Shape, load
+from spark_streams.jobs.spark_start import SHAPE as SPARK
+from spark_streams.jobs.spark_start import exec_spark_submit, find_spark_submit
 
 # The same options as the command `rstream`.
 SETTINGS = {"help_option_names": ["-h", "--help"]}

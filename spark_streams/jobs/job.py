@@ -32,8 +32,8 @@ from spark_streams.connector.spark.installation import JAVA_REMEDY, has_java
 from spark_streams.connector.spark.running_pyspark import is_of_connect
 from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.connector.wire.address.address import Address, default_url
-from spark_streams.jobs.settings.job_config import Config, value_at
-from spark_streams.jobs.settings.spark_start import SparkSettings, prepare, settings_of, start_jvm
+from spark_streams.jobs.job_config import Config, value_at
+from spark_streams.jobs.spark_start import SparkSettings, prepare, settings_of, start_jvm
 
 _NEEDS_THE_DRIVER = (
     "a job runs in Spark's driver, and this process is a client of Spark Connect: unset SPARK_REMOTE (spark.remote, "

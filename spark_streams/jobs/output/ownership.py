@@ -36,8 +36,8 @@ from spark_streams.base.untyped import JavaObject, Json
 from spark_streams.connector.errors import ConfigError, TableError
 from spark_streams.connector.micro_batch import application, partition_name
 from spark_streams.jobs.job import Job
+from spark_streams.jobs.job_config import Config
 from spark_streams.jobs.output.table_columns import FILES, SELF_DESCRIBING, check_partitions
-from spark_streams.jobs.settings.job_config import Config
 
 
 def located(spark: SparkSession, path: str, *below: str) -> tuple[JavaObject, JavaObject]:

@@ -16,6 +16,7 @@ from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.running.error_summary import one_line
 from spark_streams.connector.watch.lineage.datasets import Dataset, path_dataset
+from spark_streams.jobs.job_config import FREE, Config
 from spark_streams.jobs.output.deltalake_table import DeltalakeTable
 from spark_streams.jobs.output.one_task import missing_package
 from spark_streams.jobs.output.owned_table import Compaction, OwnableTable, OwnedTable, TableSettings
@@ -38,7 +39,6 @@ from spark_streams.jobs.output.table_columns import (
     new_table,
     partition_fields,
 )
-from spark_streams.jobs.settings.job_config import FREE, Config
 
 SHAPE = {
     "format": str,

@@ -31,9 +31,9 @@ from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.jobs.job import Facts, Job, JobError, JobPart
 from spark_streams.jobs.job_columns import FOREIGN, JobColumns
+from spark_streams.jobs.job_config import FREE
 from spark_streams.jobs.output.table_columns import SELF_DESCRIBING
 from spark_streams.jobs.parts.query import RunProgress, run_batches, trigger_of
-from spark_streams.jobs.settings.job_config import FREE
 
 _LOG_OFFSET = re.compile(r'"logOffset"\s*:\s*(\d+)')
 

@@ -21,8 +21,8 @@ from spark_streams.jobs.arguments import MONITORING, PROGRAMS
 if TYPE_CHECKING:
     from spark_streams.connector.source.batch.infer_schema import InferredColumn  # it needs Arrow
 
-TEMPLATES = Path(__file__).parents[1] / "templates"
-CONF = Path(__file__).parents[1] / "conf"
+TEMPLATES = Path(__file__).parent / "templates"
+CONF = Path(__file__).parent / "conf"
 
 _ENTRIES = 500  # how many of the oldest and of the newest entries are read
 
