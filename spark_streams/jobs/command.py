@@ -3,9 +3,8 @@
     rstream run NAME --config NAME.toml [--set key=value …]
     spark-submit --properties-file spark-defaults.conf jobs/NAME.py --config NAME.toml [--set key=value …]
 
-`--check` checks the configuration and the server, prints the plan, and starts nothing.
 Exit codes: 0 done, or stopped by SIGTERM or SIGINT (running/ending.py); 1 the job failed; 2 the arguments or the
-configuration are wrong; 130 stopped at once by a second SIGINT. `--traceback` prints the traceback of an error.
+configuration are wrong; 130 stopped at once by a second SIGINT.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A first file: the configuration of a job or a program, for an example or an existing stream.
 
 The example of the jobs is the flights of conf/. Its files are also the templates: for another stream, each of their
-texts about the flights is replaced. A rule, a partition and aggregates become comments about one of its columns, or
-count its entries. The example of a program is filled in, too (`$stream`).
+texts about the flights is replaced. A rule, a partition and aggregates become comments, or count its entries.
 """
 
 from __future__ import annotations

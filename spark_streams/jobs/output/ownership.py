@@ -1,5 +1,4 @@
-"""Who owns an output, and the folder in which its files lie: files of Spark's file systems, the owner, the record, the
-places.
+"""Who owns an output, and the folder in which its files lie.
 
 An output has one owner: the query whose batches it has. It is recorded in the output itself:
 
