@@ -284,8 +284,6 @@ def export(stream: str, output: str, limit: int | None, url: str, **filters: Unp
             for dead_letter in each_dead_letter(address, stream, criteria, limit):
                 file.write(as_line(dead_letter) + "\n")
                 written += 1
-    except BrokenPipeError:  # standard output: click ends without a message
-        raise
     except OSError as error:
         raise ConfigError(f"the dead letters cannot be written to {output}: {error}") from error
     if output != "-":

@@ -144,6 +144,7 @@ def write_file(name: str, head: bytes = b"") -> Iterator[Write]:
     if name == STANDARD:
         sys.stdout.buffer.write(head)
         yield lambda entries: write_lines(sys.stdout.buffer, entries)
+        sys.stdout.buffer.flush()
         return
     path = Path(name)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
