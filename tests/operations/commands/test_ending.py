@@ -109,7 +109,7 @@ def test_a_release_that_the_server_does_not_know_would_be_refused(server: Server
     entry = client.xadd("s", {"n": 1})
     client.xgroup_create("s", "g", "0")
     client.xreadgroup("g", "c", {"s": ">"})
-    words = ["groups", "release", "s", "--group", "g", "--consumer", "c", "--url", server.url]
+    words = ["groups", "release", "s", "--group", "g", "--consumer", "c", "--even-active", "--url", server.url]
     knows = "no XNACK" not in CliRunner().invoke(main, words).output
     codes = [CliRunner().invoke(main, [*words, *more]).exit_code for more in ((), ("--yes",))]
     assert codes == ([0, 0] if knows else [3, 1]), entry

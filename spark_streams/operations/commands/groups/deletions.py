@@ -132,6 +132,7 @@ def _delete_consumers(
         delete_leftovers,
         find_consumer_keys,
         find_consumers,
+        position_lines,
     )
     from spark_streams.operations.groups.pending_entries import require_consumer
 
@@ -166,6 +167,9 @@ def _delete_consumers(
     for stream, keys in leftover_keys.items():
         if keys:
             report.add(server, delete_leftovers(server, stream, group, keys))
+    for deleted in report.stream_reports:
+        own = {name: up_to for name, up_to in deleted.committed.items() if name == consumer}
+        report.notes += position_lines(deleted.stream, group, own)
 
 
 @click.command(short_help="Delete abandoned groups.")
