@@ -20,7 +20,7 @@ import click
 from rich.console import Console
 
 from spark_streams.connector.errors import OptionError
-from spark_streams.connector.running.error_output import disable_python_loggers
+from spark_streams.connector.running.error_output import disable_python_loggers, print_error
 from spark_streams.connector.running.error_summary import one_line
 from spark_streams.connector.spark.installation import has_java
 from spark_streams.connector.wire.address.server_url import redacted
@@ -164,6 +164,6 @@ def run(command: click.Command, program: str, name: str) -> None:
 
 def _exit_with(code: int, line: str, with_traceback: bool = False) -> NoReturn:
     if with_traceback:
-        tracebacks.print_exc()
-    print(line, file=sys.stderr, flush=True)
+        print_error(tracebacks.format_exc().rstrip())
+    print_error(line)
     sys.exit(code)
