@@ -25,7 +25,7 @@ ECHOES = {
     "help.py": "pages of the package",
     "jobs.py": "what the user typed",
     "engine.py": "this machine's address",
-    "ending.py": "the system's word on a standard stream",
+    "exit_codes.py": "the system's word on a standard stream",
 }
 WRITES = ("print", "sys.stderr.write", "sys.stdout.write", "tracebacks.print_exc", "traceback.print_exc")
 PRINTS = {

@@ -13,7 +13,7 @@ from spark_streams.base.given_text import parse_assignment
 from spark_streams.base.printable import is_utf8, name_text, printable
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import SchemaError, ServerReplyError
-from spark_streams.operations.commands.ending import REFUSED, found
+from spark_streams.operations.commands.exit_codes import REFUSED, found
 from spark_streams.operations.commands.print_entry import no_such_entry, parse_id
 from spark_streams.operations.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 

@@ -29,7 +29,7 @@ from spark_streams.operations.commands.dry_run import (
     up_to_last,
     yes_option,
 )
-from spark_streams.operations.commands.ending import REFUSED, STOPPED, found
+from spark_streams.operations.commands.exit_codes import REFUSED, STOPPED, found
 from spark_streams.operations.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 
 if TYPE_CHECKING:

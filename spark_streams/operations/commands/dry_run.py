@@ -22,7 +22,7 @@ from click.core import ParameterSource
 from spark_streams.base.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.connector.errors import GroupInUseError, RStreamError
 from spark_streams.connector.operator_commands import ONLY, shell_words
-from spark_streams.operations.commands.ending import REFUSED, found
+from spark_streams.operations.commands.exit_codes import REFUSED, found
 from spark_streams.operations.commands.shared import json_option, print_json, print_table, say, url_option
 from spark_streams.operations.commands.stream_names import exact_option, require_existing, resolve_streams
 

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from spark_streams.base.extras import lacks, missing_package
 from spark_streams.base.printable import is_utf8, json_text, name_text, printable, printable_lines
 from spark_streams.connector.errors import RStreamError, UnsupportedError
-from spark_streams.operations.commands import ending
+from spark_streams.operations.commands import exit_codes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,16 +32,16 @@ TARGET = "to-"  # prefix of the options for a second server
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class CommandError(click.ClickException):
+class FailedCommandError(click.ClickException):
     """An RStreamError: one line, and the exit code of its class."""
 
     def __init__(self, error: RStreamError) -> None:
         super().__init__(printable_lines(str(error)))
-        self.exit_code = ending.code_of(error)  # type: ignore[misc]
+        self.exit_code = exit_codes.code_of(error)  # type: ignore[misc]
 
 
 class CommandGroup(click.Group):
-    """A group of commands. An error is printed as one line (ending.py), and so is a missing extra."""
+    """A group of commands. An error is printed as one line (exit_codes.py), and so is a missing extra."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         if not isinstance(cmd, click.Group) and cmd.callback is not None:
@@ -49,7 +49,7 @@ class CommandGroup(click.Group):
         super().add_command(cmd, name)
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
-        ending.begin()
+        exit_codes.begin()
         code = 0
         try:
             try:
@@ -57,16 +57,16 @@ class CommandGroup(click.Group):
             finally:
                 sys.stdout.flush()
         except SystemExit as stopped:
-            code = ending.end(stopped.code)
-        except ending.StandardStreamError as error:
-            code = ending.end(0, error)
+            code = exit_codes.end(stopped.code)
+        except exit_codes.StandardStreamError as error:
+            code = exit_codes.end(0, error)
         sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except RStreamError as error:
-            raise CommandError(error) from error
+            raise FailedCommandError(error) from error
         except ModuleNotFoundError as error:
             package = missing_package(error)
             if package is None:
@@ -87,7 +87,7 @@ def _as_command(callback: Callable[..., object]) -> Callable[..., object]:
         try:
             return callback(*args, **kwargs)
         except RStreamError as error:
-            raise CommandError(error) from error  # here, the command's options are known
+            raise FailedCommandError(error) from error  # here, the command's options are known
 
     return checked
 

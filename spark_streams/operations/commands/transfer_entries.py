@@ -12,7 +12,7 @@ from spark_streams.base.units import counted
 from spark_streams.connector.errors import CopyTargetError, OptionError
 from spark_streams.operations.commands.dead import progress
 from spark_streams.operations.commands.dry_run import change_line, server_time, yes_option
-from spark_streams.operations.commands.ending import REFUSED, found
+from spark_streams.operations.commands.exit_codes import REFUSED, found
 from spark_streams.operations.commands.groups.positions import target_of
 from spark_streams.operations.commands.shared import (
     TARGET,

@@ -17,8 +17,8 @@ from click.core import ParameterSource
 
 from spark_streams.base.extras import lacks
 from spark_streams.connector.errors import UnsupportedError
-from spark_streams.operations.commands import ending
-from spark_streams.operations.commands.ending import FAILED, STOPPED, found
+from spark_streams.operations.commands import exit_codes
+from spark_streams.operations.commands.exit_codes import FAILED, STOPPED, found
 from spark_streams.operations.commands.shared import (
     address_of,
     json_option,
@@ -111,7 +111,7 @@ def verify(
             found(STOPPED)
             say("stopped, without a verdict", err=True)
             return
-    found({HELD: 0, UNPROVED: ending.UNPROVED}.get(result.verdict, FAILED))
+    found({HELD: 0, UNPROVED: exit_codes.UNPROVED}.get(result.verdict, FAILED))
     if html is not None:
         html.write(page(result))
     print_json(result.for_json()) if as_json else say(str(result))

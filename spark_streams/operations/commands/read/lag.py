@@ -14,7 +14,7 @@ from spark_streams.base.units import count, duration
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.lag.survey import GroupLag, Survey
 from spark_streams.connector.operator_commands import shell_line
-from spark_streams.operations.commands.ending import CHECK_FAILED, UNPROVED, found
+from spark_streams.operations.commands.exit_codes import CHECK_FAILED, UNPROVED, found
 from spark_streams.operations.commands.shared import (
     connect,
     json_option,

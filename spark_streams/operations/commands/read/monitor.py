@@ -16,7 +16,7 @@ import click
 
 from spark_streams.base.printable import json_text
 from spark_streams.connector.errors import ServerError
-from spark_streams.operations.commands.ending import FAILED, found
+from spark_streams.operations.commands.exit_codes import FAILED, found
 from spark_streams.operations.commands.shared import (
     address_of,
     connect,

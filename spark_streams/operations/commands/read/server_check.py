@@ -10,7 +10,7 @@ import click
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.printable import printable
 from spark_streams.base.units import duration
-from spark_streams.operations.commands.ending import CHECK_FAILED, found
+from spark_streams.operations.commands.exit_codes import CHECK_FAILED, found
 from spark_streams.operations.commands.shared import address_of, console, json_option, print_json, url_option
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import click
 
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import StreamStateError
-from spark_streams.operations.commands.ending import CHECK_FAILED, found
+from spark_streams.operations.commands.exit_codes import CHECK_FAILED, found
 from spark_streams.operations.commands.shared import (
     address_of,
     connect,

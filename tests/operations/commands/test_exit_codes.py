@@ -13,7 +13,7 @@ import redis
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.operations.commands.ending import CODES
+from spark_streams.operations.commands.exit_codes import CODES
 from tools.servers.server import Server
 
 RSTREAM = (sys.executable, "-P", "-m", "spark_streams.cli")
