@@ -42,6 +42,11 @@ def found(code: int) -> None:
     _found.set(code)
 
 
+def only_reads() -> None:
+    """Say that the running command, which has --yes for another use, changes nothing: it is no dry run."""
+    click.get_current_context().params.pop("yes")
+
+
 def code_of(error: RStreamError) -> int:
     """Return the exit code of an error that ends the running command."""
     context = click.get_current_context(silent=True)
