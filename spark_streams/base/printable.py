@@ -57,6 +57,12 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
+def quoted(text: str) -> str:
+    """Return the text as a string of TOML and of Python, in which printable characters are not escaped."""
+    shown = json.dumps(text, ensure_ascii=False)
+    return shown if shown.isprintable() else "".join(c if c.isprintable() else _numbered(c) for c in shown)
+
+
 def json_text(value: object, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:
     """Return the value as a JSON document, in which printable characters of any script are not escaped. indent,
     separators: as for json.dumps."""

@@ -55,6 +55,16 @@ def size(count: int) -> str:
     return f"{text[:-1]} {text[-1]}B" if count >= 1000 else f"{count} B"
 
 
+def binary_size(count: int) -> str:
+    """Return a number of bytes in units of 1,024, as servers set them: `900 bytes`, `1.5 MB`, `512 MB`, `2 GB`."""
+    value: float = count
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if value < 1024 or unit == "GB":
+            break
+        value /= 1024
+    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
+
+
 def sparkline(values: Sequence[float | None], width: int) -> str:
     """Return the last `width` values as bars from zero to their maximum; a blank for None."""
     last = list(values)[-width:] if width > 0 else []

@@ -13,7 +13,7 @@ from spark_streams.engine.command_table import Command, find
 from spark_streams.engine.resp.request_parser import Request
 from spark_streams.engine.resp.wire_replies import CommandError
 from spark_streams.engine.resp.xadd_batch import XaddBatch
-from spark_streams.engine.settings.config import Config
+from spark_streams.engine.settings import Config
 from spark_streams.engine.store.keyspace import MemoryGauge
 
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."

@@ -16,14 +16,13 @@ from typing import TypeAlias
 from spark_streams.engine.access_guard import HTTP_REQUEST, HTTP_WORDS, AccessGuard, HttpRequestError
 from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client, Waiter, Waiters
 from spark_streams.engine.command_table import COMMANDS, Command, find, find_by_name
-from spark_streams.engine.engine_clock import unix_ms
 from spark_streams.engine.faults import Faults
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence.append_only import Persistence
 from spark_streams.engine.resp.request_parser import Request
 from spark_streams.engine.resp.wire_replies import QUEUED, CommandError, Reply, error
 from spark_streams.engine.resp.xadd_batch import BackgroundShapeMaker, Shapes, XaddBatch
-from spark_streams.engine.settings.config import Config
+from spark_streams.engine.settings import Config
 from spark_streams.engine.store.keyspace import Database, MemoryGauge, Ready
 from spark_streams.engine.store.node_limits import NodeLimits
 
@@ -35,6 +34,38 @@ _FAST_RUN = 16  # fast commands between two readings of the clock; a reading tak
 AddBatch: TypeAlias = "Callable[[Engine, Client, XaddBatch], bytes | None]"
 
 log = logging.getLogger("rstream.engine")
+
+
+def unix_ms() -> int:
+    """Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class MovedClock:
+    """A clock that a test has moved. machine: the clock that it is set by."""
+
+    def __init__(self, machine: Callable[[], int]) -> None:
+        self.machine = machine
+        self._ahead = 0
+        self._stands_at: int | None = None
+
+    def __call__(self) -> int:
+        return self.machine() + self._ahead if self._stands_at is None else self._stands_at
+
+    def advance(self, milliseconds: int) -> None:
+        """Move the time on. A clock that stands goes on standing."""
+        if self._stands_at is None:
+            self._ahead += milliseconds
+        else:
+            self._stands_at += milliseconds
+
+    def freeze(self, moment: int | None) -> None:
+        """Stop the clock: at this moment, or at the present one."""
+        self._stands_at = self() if moment is None else moment
+
+    def go_on(self) -> None:
+        """Let a clock that stands run again, from where it stands."""
+        self._ahead, self._stands_at = self() - self.machine(), None
 
 
 class Engine:

@@ -158,7 +158,7 @@ class Journal:
         self, db: Database, key: bytes, name: bytes, group: StoredGroup, slices: Sequence[Slice],
         consumer: Consumer | None, now: int,
     ) -> None:  # fmt: skip
-        """Record new entries that were delivered to a consumer (None: NOACK), and the group's new position."""
+        """Record new entries that were delivered (consumer None: pending for none), and the group's new position."""
         self.begin()
         if consumer is not None:
             last = entryid.text(group.last_id)

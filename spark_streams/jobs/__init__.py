@@ -1,8 +1,8 @@
 """The jobs: their programs, and the parts of which these are composed.
 
 programs/ is the folder jobs/ of the repository: a program for each job, which `rstream run` and spark-submit run. They
-import the names below. If this Python lacks pyspark or another package that jobs need, the first of these names ends
-the process with one line. conf/ is that of the repository: a configuration of each job, the default settings of Spark.
+import the names below. If this Python lacks a package that jobs need, the first of these names ends the process with
+one line. conf/ is that of the repository.
 """
 
 from __future__ import annotations

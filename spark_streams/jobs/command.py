@@ -3,9 +3,8 @@
     rstream run NAME --config NAME.toml [--set key=value …]
     spark-submit --properties-file spark-defaults.conf jobs/NAME.py --config NAME.toml [--set key=value …]
 
-`--check` checks the configuration and the server, prints the plan, and starts nothing.
 Exit codes: 0 done, or stopped by SIGTERM or SIGINT (running/ending.py); 1 the job failed; 2 the arguments or the
-configuration are wrong; 130 stopped at once by a second SIGINT. `--traceback` prints the traceback of an error.
+configuration are wrong; 130 stopped at once by a second SIGINT.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ import click
 from rich.console import Console
 
 from spark_streams.connector.errors import OptionError
-from spark_streams.connector.running.error_output import disable_python_loggers
+from spark_streams.connector.running.error_output import disable_python_loggers, print_error
 from spark_streams.connector.spark.installation import has_java
 from spark_streams.connector.watch.failure import one_line
 from spark_streams.connector.wire.server_url import redacted
 from spark_streams.jobs.arguments import JobArguments, job_options
 from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError, JobPart
-from spark_streams.jobs.settings.job_config import Shape, load
-from spark_streams.jobs.settings.spark_start import SHAPE as SPARK
-from spark_streams.jobs.settings.spark_start import exec_spark_submit, find_spark_submit
+from spark_streams.jobs.job_config import Shape, load
+from spark_streams.jobs.spark_start import SHAPE as SPARK
+from spark_streams.jobs.spark_start import exec_spark_submit, find_spark_submit
 
 # The same options as the command `rstream`.
 SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -165,6 +164,6 @@ def run(command: click.Command, program: str, name: str) -> None:
 
 def _exit_with(code: int, line: str, with_traceback: bool = False) -> NoReturn:
     if with_traceback:
-        tracebacks.print_exc()
-    print(line, file=sys.stderr, flush=True)
+        print_error(tracebacks.format_exc().rstrip())
+    print_error(line)
     sys.exit(code)

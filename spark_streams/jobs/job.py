@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.text import Text
 
 from spark_streams import register
+from spark_streams.base.given_text import duration
 from spark_streams.base.printable import json_text, printable
-from spark_streams.base.times import duration
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import ConfigError, RStreamError
 from spark_streams.connector.options.access_options import SinkOptions, server_of
@@ -31,8 +31,8 @@ from spark_streams.connector.spark.running_pyspark import is_of_connect
 from spark_streams.connector.watch.failure import first_line
 from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.connector.wire.address import Address, default_url
-from spark_streams.jobs.settings.job_config import Config, value_at
-from spark_streams.jobs.settings.spark_start import SparkSettings, prepare, settings_of, start_jvm
+from spark_streams.jobs.job_config import Config, value_at
+from spark_streams.jobs.spark_start import SparkSettings, prepare, settings_of, start_jvm
 
 _NEEDS_THE_DRIVER = (
     "a job runs in Spark's driver, and this process is a client of Spark Connect: unset SPARK_REMOTE (spark.remote, "

@@ -24,7 +24,7 @@ from spark_streams.connector.source.rows.columns import check_castable
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.connector.watch.failure import first_line
-from spark_streams.jobs.settings.job_config import FREE, Config, value_at
+from spark_streams.jobs.job_config import FREE, Config, value_at
 
 FOREIGN = {"ddl": str, "json": str, "avro": str, "json_schema": str}
 SHAPE = {"columns": FREE, "schema": FOREIGN}

@@ -21,11 +21,11 @@ from spark_streams.operations.commands.groups.deletions import trim
 from spark_streams.operations.commands.groups.positions import groups, replay
 from spark_streams.operations.commands.help import show_help
 from spark_streams.operations.commands.jobs import init, run
-from spark_streams.operations.commands.look.lag import lag
-from spark_streams.operations.commands.look.monitor import exporter, top
-from spark_streams.operations.commands.look.server_check import doctor
-from spark_streams.operations.commands.look.show_entries import show, tail, where
-from spark_streams.operations.commands.look.stream_lists import pending, streams, wait
+from spark_streams.operations.commands.read.lag import lag
+from spark_streams.operations.commands.read.monitor import exporter, top
+from spark_streams.operations.commands.read.server_check import doctor
+from spark_streams.operations.commands.read.show_entries import show, tail, where
+from spark_streams.operations.commands.read.stream_lists import pending, streams, wait
 from spark_streams.operations.commands.shards import shards
 from spark_streams.operations.commands.shared import CommandGroup
 from spark_streams.operations.commands.transfer_entries import copy, export, import_file

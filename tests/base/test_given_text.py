@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.base.given_text import LONGEST, assignment, first_line, parse_assignment
+from spark_streams.base.given_text import LONGEST_LINE, assignment, first_line, parse_assignment
 from spark_streams.connector.errors import LoginError
 from spark_streams.connector.wire.address import password_in
 
@@ -45,7 +45,7 @@ def test_texts_of_a_person(text: str, pair: tuple[str, str] | None) -> None:
         (b"pw", b"pw"),
         (b"pw\r\nnext", b"pw"),
         (b"a b\n", b"a b"),
-        (b"x" * LONGEST, b"x" * LONGEST),
+        (b"x" * LONGEST_LINE, b"x" * LONGEST_LINE),
     ],
 )
 def test_it_has_the_first_line(tmp_path: Path, content: bytes, line: bytes) -> None:

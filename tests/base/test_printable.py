@@ -25,6 +25,15 @@ ECHOES = {
     "help.py": "pages of the package",
     "jobs.py": "what the user typed",
     "engine.py": "this machine's address",
+    "exit_codes.py": "the system's word on a standard stream",
+}
+WRITES = ("print", "sys.stderr.write", "sys.stdout.write", "tracebacks.print_exc", "traceback.print_exc")
+PRINTS = {
+    "connector/running/error_output.py": "is that way",
+    "__main__.py": "this installation",
+    "engine/__main__.py": "this machine's files and arguments",
+    "engine/launch/commandline.py": "what the user typed",
+    "engine/persistence/aof_rewrite.py": "an error of this program, in the engine's log",
 }
 
 
@@ -66,3 +75,13 @@ def test_commands_print_through_one_module() -> None:
             if isinstance(node, ast.Attribute) and node.attr == "echo":
                 echoing.add(path.name)
     assert echoing == set(ECHOES), "print by say() of operations/commands/shared.py"
+
+
+def test_others_print_through_one_function() -> None:
+    """What is below commands, and jobs: to standard output and to standard error."""
+    printing = set()
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in WRITES:
+                printing.add(path.relative_to(ROOT).as_posix())
+    assert printing == set(PRINTS), "print by print_error() of connector/running/error_output.py"

@@ -19,12 +19,12 @@ from spark_streams.connector.source.infer_schema import InferredColumn
 from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.command import program
 from spark_streams.jobs.job import Job
+from spark_streams.jobs.job_config import check_keys
 from spark_streams.jobs.parts.outputs import outputs_of
 from spark_streams.jobs.parts.rules import Rules
 from spark_streams.jobs.parts.source_and_sink import Source
-from spark_streams.jobs.settings.job_config import check_keys
-from spark_streams.jobs.settings.sample_config import config_for, sample_config
-from spark_streams.jobs.settings.spark_start import SHAPE as SPARK
+from spark_streams.jobs.sample_config import config_for, sample_config
+from spark_streams.jobs.spark_start import SHAPE as SPARK
 from tools.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]

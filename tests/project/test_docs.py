@@ -17,7 +17,7 @@ from spark_streams.connector.options.table import BATCH_SOURCE, SINK, SOURCE
 from spark_streams.connector.wire.address import Address
 from spark_streams.engine.commands import COMMANDS
 from spark_streams.jobs.arguments import JOBS
-from spark_streams.jobs.settings.sample_config import CONF, sample_config
+from spark_streams.jobs.sample_config import CONF, sample_config
 from tools import reference
 from tools.site_hooks import external_assets, first_sentence
 

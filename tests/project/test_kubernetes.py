@@ -27,15 +27,15 @@ import pytest
 import yaml
 from kubeflow_spark_api import models
 
-from spark_streams.base.times import duration
+from spark_streams.base.given_text import duration
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.watch.progress import limit_of
 from spark_streams.jobs.command import program
 from spark_streams.jobs.job import ACCESS_SHAPE
-from spark_streams.jobs.settings.job_config import load
-from spark_streams.jobs.settings.spark_start import SHAPE as SPARK
+from spark_streams.jobs.job_config import load
+from spark_streams.jobs.spark_start import SHAPE as SPARK
 from tools.servers.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -34,7 +34,7 @@ HOUSES = {
         ("base", "connector"),
         {
             "engine": ("engine", "engine.__main__"),
-            "jobs": ("jobs.arguments", "jobs.command", "jobs.settings.sample_config", "jobs.start"),
+            "jobs": ("jobs.arguments", "jobs.command", "jobs.sample_config", "jobs.start"),
         },
         17_500,
     ),

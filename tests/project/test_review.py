@@ -14,7 +14,7 @@ import redis
 from spark_streams.connector.schemas.schema_registry import client_context
 from spark_streams.connector.wire.sockets import _tls
 from spark_streams.engine.server.listeners import _tls_context
-from spark_streams.engine.settings.config import Config
+from spark_streams.engine.settings import Config
 from spark_streams.engine.store.node_limits import NodeLimits
 from tests.certificates import certificates
 

@@ -35,7 +35,7 @@ from rich.console import Console
 
 from spark_streams.jobs.command import program
 from spark_streams.jobs.job import ACCESS_SHAPE, Job
-from spark_streams.jobs.settings.job_config import load
+from spark_streams.jobs.job_config import load
 from tools.bench.client import request
 from tools.bench.row import Row
 from tools.bench.servers import Running, running

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_streams.base.times import duration
+from spark_streams.base.given_text import duration
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.history_reader import HistoryReader

@@ -10,7 +10,10 @@ Spark keeps the last batches (spark.sql.streaming.minBatchesToRetain).
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +26,8 @@ from spark_streams.connector.sink.ledger import QueryRecord
 from spark_streams.connector.source.archive.files import KEYS, ArchiveTable, retrying
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.wire.connection import ReplyError, Server
+
+_LARGEST = 64 << 20  # bytes of a file: 10,000 streams have some megabytes
 
 
 @dataclass(frozen=True)
@@ -45,9 +50,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         numbers = {parse_number(file.name): file for file in (folder / "offsets").iterdir()}
         commits = {file.name for file in (folder / "commits").glob("*")}
         metadata = folder / "metadata"
-        named = json_object(metadata.read_text(encoding="utf-8")) if metadata.exists() else {}
+        named = json_object(_text_of(metadata)) if metadata.exists() else {}
         batches = [
-            _batch(number, file.read_text(encoding="utf-8", errors="replace"), file.name in commits)
+            _batch(number, _text_of(file), file.name in commits)
             for number, file in sorted((n, file) for n, file in numbers.items() if n is not None)
         ]
     except OSError as error:
@@ -56,6 +61,17 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             "checkpointLocation, which has the folder offsets; copy it to this machine first if it is elsewhere"
         ) from error
     return Checkpoint(str(named.get("id", "")), batches)
+
+
+def _text_of(file: Path) -> str:
+    """Return the text of a file of a checkpoint. Raises OSError for what is no regular file, which might never end."""
+    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise OSError(errno.EINVAL, f"{file.name} is not a regular file")
+        content = opened.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise OSError(errno.EFBIG, f"{file.name} has more than {_LARGEST >> 20} MiB")
+    return content.decode("utf-8", "replace")
 
 
 def _batch(number: int, text: str, is_committed: bool) -> Batch:

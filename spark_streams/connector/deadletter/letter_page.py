@@ -16,10 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.base.given_text import parse_assignment
+from spark_streams.base.given_text import duration, parse_assignment
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.base.pattern import NamesAndPatterns
-from spark_streams.base.times import duration
 from spark_streams.connector.deadletter.envelope import FIELDS, NAMES, PREFIX, raw, text
 from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS, DeadLetterLimits, PageSize
 from spark_streams.connector.errors import InvalidOptionError, StreamMissingError

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from spark_streams.base.given_text import duration
 from spark_streams.base.ids import InvalidStreamId, StreamId
 from spark_streams.base.pattern import is_pattern, matches
-from spark_streams.base.times import duration
 from spark_streams.connector.shards.names import MAX_SHARDS
 
 T = TypeVar("T")

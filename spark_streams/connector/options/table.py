@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from spark_streams.base.given_text import duration, moment
 from spark_streams.base.ids import U64_MAX
-from spark_streams.base.times import duration, moment
 from spark_streams.connector.options import parsers
 from spark_streams.connector.options.option import REQUIRED, Option
 from spark_streams.connector.options.parsers import (

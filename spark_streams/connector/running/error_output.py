@@ -16,6 +16,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
+from spark_streams.base.printable import printable_lines
 from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import QueryError, RStreamError
 from spark_streams.connector.watch.failure import to_rstream_error
@@ -195,6 +196,11 @@ class _OneLineHook:
 
 
 def say(line: str) -> None:
-    """Print a line to standard error, also if a terminal shows Spark's progress bar."""
+    """Print a line of this program to standard error."""
+    print_error(f"{Path(sys.argv[0]).name or 'spark_streams'}: {line}")
+
+
+def print_error(lines: str) -> None:
+    """Print lines to standard error, also if a terminal shows Spark's progress bar. It obeys nothing in them."""
     clear = "\r\x1b[K" if sys.stderr.isatty() else ""
-    print(f"{clear}{Path(sys.argv[0]).name or 'spark_streams'}: {line}", file=sys.stderr, flush=True)
+    print(f"{clear}{printable_lines(lines)}", file=sys.stderr, flush=True)

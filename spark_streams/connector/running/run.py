@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
+from spark_streams.base.given_text import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL, PATTERN_INTERVAL_EACH, duration
 from spark_streams.base.numbers import parse_number
-from spark_streams.base.times import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL, PATTERN_INTERVAL_EACH, duration
 from spark_streams.base.untyped import JavaObject, Json
 from spark_streams.connector.errors import InvalidOptionError, UnsupportedError
 from spark_streams.connector.running.ending import Stop, cut, end_between_batches, wait_for_end

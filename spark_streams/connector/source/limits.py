@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_streams.base.times import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL, PATTERN_INTERVAL_EACH
+from spark_streams.base.given_text import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL, PATTERN_INTERVAL_EACH
 from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.connector.wire.lease import DEFAULT_TERMS, LeaseTerms
 from spark_streams.connector.wire.scan import MOST_STREAMS

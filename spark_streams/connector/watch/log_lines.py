@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from spark_streams.base import times
+from spark_streams.base import given_text
 from spark_streams.base.printable import json_text
 from spark_streams.base.untyped import Json
 from spark_streams.connector import counters
@@ -141,7 +141,7 @@ def _is_number_or_null(value: Json) -> bool:
 
 def _is_time(value: Json) -> bool:
     try:
-        return isinstance(value, str) and times.moment(value) >= 0
+        return isinstance(value, str) and given_text.moment(value) >= 0
     except ValueError:
         return False
 

@@ -72,7 +72,7 @@ class MetricsPage:
         if port is not None:
             try:
                 self._server = _MetricsServer(make_wsgi_app(self._registry), host, port, trouble)
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # UnicodeError: a name that IDNA refuses
                 raise InvalidOptionError(f"metrics cannot be served at {host}:{port}: {error}") from error
         try:
             self.write()

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from spark_streams.base.given_text import duration
 from spark_streams.base.printable import printable
-from spark_streams.base.times import duration
 from spark_streams.base.untyped import Json
 from spark_streams.connector.counters import DEAD, Counts
 from spark_streams.connector.source.offset import Range, position_in

@@ -262,10 +262,9 @@ class Address:
         try:
             if self.starts:
                 return embedded.locate(directory, idle, query_args.get("fsync"), meeting=self.meeting)
-            url = embedded.find(directory, meeting=self.meeting)
         except embedded.EngineStartError as error:
-            reason = f"the bundled engine at {self} cannot be used: {error}"
-            raise ServerUnreachableError(reason, passes=False) from error
+            raise self._cannot_be_used(error) from error
+        url = self._running()
         if url is None:
             raise self._not_running(0 if directory is None else embedded.stored_bytes(directory))
         return url
@@ -273,9 +272,19 @@ class Address:
     @property
     def will_start(self) -> bool:
         """Whether `resolve` starts a bundled engine, because none runs."""
+        return self.starts and self.is_embedded and self._running() is None
+
+    def _running(self) -> str | None:
+        """Return the URL of the bundled engine, None if it does not run. Raises ServerUnreachableError."""
         from spark_streams.engine.launch import embedded
 
-        return self.starts and self.is_embedded and embedded.find(self.directory, meeting=self.meeting) is None
+        try:
+            return embedded.find(self.directory, meeting=self.meeting)
+        except embedded.EngineStartError as error:
+            raise self._cannot_be_used(error) from error
+
+    def _cannot_be_used(self, error: Exception) -> ServerUnreachableError:
+        return ServerUnreachableError(f"the bundled engine at {self} cannot be used: {error}", passes=False)
 
     @property
     def is_elsewhere(self) -> bool:

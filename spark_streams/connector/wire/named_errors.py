@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import redis
 
 from spark_streams.base.ids import MAX_ID
-from spark_streams.base.sizes import size
+from spark_streams.base.units import binary_size
 from spark_streams.connector.errors import (
     GroupMissingError,
     IdsExhaustedError,
@@ -71,7 +71,7 @@ class Memory:
 
 def server_full(where: str, memory: Memory) -> ServerFullError:
     """Return the error for a refused command. where: the command and the server."""
-    numbers = f" ({size(memory.used)} used of maxmemory {size(memory.limit)})" if memory.limit else ""
+    numbers = f" ({binary_size(memory.used)} used of maxmemory {binary_size(memory.limit)})" if memory.limit else ""
     return ServerFullError(
         f"{where}: the server's memory is full{numbers}. Free memory or raise maxmemory: rstream trim --acked lists "
         "entries that no group needs any more, and rstream doctor checks the server",

@@ -18,8 +18,7 @@ from spark_streams.engine.commands.streams import (
 )
 from spark_streams.engine.commands.streams.add_batch import add_batch
 from spark_streams.engine.commands.values import dump_restore, key_commands, plain_values
-from spark_streams.engine.core import Engine
-from spark_streams.engine.engine_clock import unix_ms
+from spark_streams.engine.core import Engine, unix_ms
 
 __all__ = ["COMMANDS", "Command", "add_batch", "new_engine"]
 

@@ -1,4 +1,4 @@
-"""The command line and the configuration file; both set the options of settings/setting_table.py."""
+"""The command line and the configuration file; both set the options of settings.py."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import NamedTuple
 from spark_streams.base.given_text import first_line
 from spark_streams.engine.resp.request_parser import split_quoted
 from spark_streams.engine.server.event_loop import SOCKET_CHECK
-from spark_streams.engine.settings.config import Config
-from spark_streams.engine.settings.setting_table import OPTIONS, PASSWORD_VARIABLE, Setting, SettingError
+from spark_streams.engine.settings import OPTIONS, PASSWORD_VARIABLE, Config, Setting, SettingError
 
 _MOVING = """\
 Options are those of redis.conf, on the command line or in a file of that form (name and value on a line; # begins a

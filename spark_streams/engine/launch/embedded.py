@@ -122,7 +122,7 @@ def _start_once(folder: Path, path: Path, settings: list[str], busy: float, keep
 def _keeping_folder(directory: Path) -> Path:
     """Return the directory without symbolic links; create it if it is missing. Raises EngineStartError."""
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(directory)
         link = directory.lstat()
         folder = directory.resolve(strict=True)
         mode = folder.stat().st_mode
@@ -147,6 +147,13 @@ def _keeping_folder(directory: Path) -> Path:
             f"cannot use {folder}: this user cannot read and write in it. Change its rights, or use another directory"
         )
     return folder
+
+
+def _make_private(folder: Path) -> None:
+    """Create a folder, and the missing folders above it, for this user alone."""
+    for missing in reversed([above for above in (folder, *folder.parents) if not above.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)  # raises if it is no folder
 
 
 def _socket_of(folder: Path) -> Path | None:
@@ -186,7 +193,7 @@ def _folder(meeting: Path | None) -> Path:
     """Return the meeting folder; create it if it is missing. It must belong to the user and be closed to others."""
     folder = meeting or meeting_place()
     try:
-        folder.mkdir(mode=0o700, parents=bool(os.environ.get("RSTREAM_EMBEDDED_DIR")), exist_ok=True)
+        _make_private(folder)
         status = folder.lstat()
     except OSError as problem:
         raise EngineStartError(f"cannot use {folder} for the shared engine: {problem.strerror or problem}") from None

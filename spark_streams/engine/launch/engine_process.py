@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spark_streams.base.extras import python_command, python_environment
-from spark_streams.engine.settings.setting_table import PASSWORD_VARIABLE
+from spark_streams.engine.settings import PASSWORD_VARIABLE
 
 _SOCKET_PATH_LIMIT = 100  # sun_path holds 104 bytes on macOS, 108 on Linux
 _READY = b"+PONG"

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, get_args
 
-from spark_streams.base import times
+from spark_streams.base import given_text
 from spark_streams.engine.launch.engine_process import ask, check_length, start, unix_url, wait_until_ready
 
 _COUNT = re.compile(rb"\*(\d+)\r\n")
@@ -62,7 +62,7 @@ def _milliseconds(duration: str | float | datetime.timedelta) -> str:
     """Return a duration (`10m`, seconds or a timedelta) as an argument. Raises ValueError."""
     if isinstance(duration, str):
         try:
-            return str(times.duration(duration))
+            return str(given_text.duration(duration))
         except ValueError as error:
             raise ValueError(f"duration {duration!r} {error}") from None
     seconds = duration.total_seconds() if isinstance(duration, datetime.timedelta) else duration
@@ -93,7 +93,7 @@ class TestControls(ABC):
         present moment. Raises ValueError.
         """
         time = at.isoformat() if isinstance(at, datetime.datetime) else at
-        self.debug("CLOCK", "FREEZE", *([] if time is None else [str(times.moment(str(time)))]))
+        self.debug("CLOCK", "FREEZE", *([] if time is None else [str(given_text.moment(str(time)))]))
 
     def unfreeze(self) -> None:
         """Let a frozen clock run again, from its time."""
@@ -228,7 +228,9 @@ class LocalEngine(TestControls):
         key exists; OSError.
         """
         from spark_streams.base.export_lines import read_export
-        from spark_streams.engine.launch.exported import payload_of  # only a test that loads a file needs the store
+        from spark_streams.engine.persistence.stream_payload import (
+            payload_of,  # only a test that loads a file needs the store
+        )
 
         if self._directory is None:
             raise RuntimeError(_NOT_RUNNING)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spark_streams.engine.journal import Journal
-from spark_streams.engine.settings.config import Config
+from spark_streams.engine.settings import Config
 from spark_streams.engine.store.keyspace import Database
 
 

@@ -24,7 +24,7 @@ from spark_streams.engine.persistence.aof_writer import (
     PersistenceError,
     replace,
 )
-from spark_streams.engine.settings.setting_table import SettingError
+from spark_streams.engine.settings import SettingError
 
 _LOCK_PATIENCE = 2.0  # seconds to wait for an engine that is stopping
 

@@ -16,7 +16,7 @@ from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.wire_replies import error
 from spark_streams.engine.server.client_connections import Connections
 from spark_streams.engine.server.listeners import Listener, open_listeners
-from spark_streams.engine.settings.setting_table import SettingError
+from spark_streams.engine.settings import SettingError
 
 _OWN_FILES = 32  # open files in addition to the clients'
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

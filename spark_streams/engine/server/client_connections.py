@@ -25,7 +25,7 @@ from spark_streams.engine.resp.request_parser import BEFORE_AUTH, Request, Reque
 from spark_streams.engine.resp.wire_replies import Reply, encode, error
 from spark_streams.engine.server.joint_batch import LONGEST, JointBatches
 from spark_streams.engine.server.listeners import Channel
-from spark_streams.engine.settings.setting_table import OutputLimit
+from spark_streams.engine.settings import OutputLimit
 
 
 class ConnectionOutput:

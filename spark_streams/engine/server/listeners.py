@@ -11,7 +11,7 @@ from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from spark_streams.engine.settings.config import Config
+from spark_streams.engine.settings import Config
 
 if TYPE_CHECKING:
     import ssl

@@ -57,7 +57,7 @@ class StoredGroup:
         return count
 
     def deliver(self, slices: Sequence[Slice], consumer: Consumer | None, now: int, stream: NodeList) -> None:
-        """Move the group over these new entries and make them pending for the consumer (None: NOACK)."""
+        """Move the group over these new entries and make them pending for the consumer (None: for none)."""
         first = slices[0].node.id_at(slices[0].low)
         last = slices[-1].node.id_at(slices[-1].high - 1)
         self._count_read(slices, last, stream)

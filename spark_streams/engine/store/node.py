@@ -11,7 +11,7 @@ The newest node of a stream is *open* and grows by pieces of one or more entries
     pieces  [ entry ][ entry entry entry entry ][ entry ]        open
     blob    [ entry   entry entry entry entry     entry ]        sealed: a read of the whole node sends it unchanged
     lengths   82      82    82    83    83        83             of each entry
-    ids     0: 1526919030474-0       3: 1526919030475-0          start of each run of consecutive IDs (id_ranges.py)
+    ids     0: 1526919030474-0       3: 1526919030475-0          start of each run of consecutive IDs (entryid.py)
 
 A sealed node that has become cold is *packed* (see cold_nodes.py): its blob is compressed, and decompressed when it is
 read.
@@ -30,7 +30,7 @@ from itertools import accumulate
 from typing import Any
 
 from spark_streams.base.ids import U64_MAX
-from spark_streams.engine.store.id_ranges import IdRuns
+from spark_streams.engine.store.entryid import IdRuns
 from spark_streams.engine.store.listpack_size import integer_size
 
 _NOTHING: list[Any] = []  # shared by all sealed nodes

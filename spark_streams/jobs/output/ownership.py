@@ -1,5 +1,4 @@
-"""Who owns an output, and the folder in which its files lie: files of Spark's file systems, the owner, the record, the
-places.
+"""Who owns an output, and the folder in which its files lie.
 
 An output has one owner: the query whose batches it has. It is recorded in the output itself:
 
@@ -36,8 +35,8 @@ from spark_streams.base.untyped import JavaObject, Json
 from spark_streams.connector.errors import ConfigError, TableError
 from spark_streams.connector.keys import application, partition_name
 from spark_streams.jobs.job import Job
+from spark_streams.jobs.job_config import Config
 from spark_streams.jobs.output.table_columns import FILES, SELF_DESCRIBING, check_partitions
-from spark_streams.jobs.settings.job_config import Config
 
 
 def located(spark: SparkSession, path: str, *below: str) -> tuple[JavaObject, JavaObject]:

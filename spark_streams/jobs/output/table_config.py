@@ -11,11 +11,12 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import StringType, StructType
 
 from spark_streams.base.extras import command_for
-from spark_streams.base.times import duration
+from spark_streams.base.given_text import duration
 from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.watch.failure import one_line
 from spark_streams.connector.watch.lineage.datasets import Dataset, path_dataset
+from spark_streams.jobs.job_config import FREE, Config
 from spark_streams.jobs.output.deltalake_table import DeltalakeTable
 from spark_streams.jobs.output.one_task import missing_package
 from spark_streams.jobs.output.owned_table import Compaction, OwnableTable, OwnedTable, TableSettings
@@ -38,7 +39,6 @@ from spark_streams.jobs.output.table_columns import (
     new_table,
     partition_fields,
 )
-from spark_streams.jobs.settings.job_config import FREE, Config
 
 SHAPE = {
     "format": str,

@@ -12,7 +12,7 @@ from spark_streams.connector.watch.failure import first_line
 from spark_streams.jobs.job import Facts, Job, JobPart
 from spark_streams.jobs.job_columns import SHAPE as COLUMNS
 from spark_streams.jobs.job_columns import JobColumns
-from spark_streams.jobs.settings.job_config import FREE
+from spark_streams.jobs.job_config import FREE
 
 
 class Groups(JobPart):

@@ -19,7 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_streams.base.times import from_milliseconds
+from spark_streams.base.given_text import from_milliseconds
 from spark_streams.connector.errors import ConfigError, InvalidOptionError, RStreamError
 from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.options.access_options import SinkOptions
@@ -31,9 +31,9 @@ from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Server
 from spark_streams.jobs.job import Facts, Job, JobError, JobPart
 from spark_streams.jobs.job_columns import FOREIGN, JobColumns
+from spark_streams.jobs.job_config import FREE
 from spark_streams.jobs.output.table_columns import SELF_DESCRIBING
 from spark_streams.jobs.parts.query import RunProgress, run_batches, trigger_of
-from spark_streams.jobs.settings.job_config import FREE
 
 _LOG_OFFSET = re.compile(r'"logOffset"\s*:\s*(\d+)')
 

@@ -16,13 +16,13 @@ from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.connector.watch.failure import first_line
 from spark_streams.connector.watch.lineage.datasets import Dataset
 from spark_streams.jobs.job import Facts, Job, WrittenPart, as_texts, inherit_access
+from spark_streams.jobs.job_config import FREE, Config, check_keys, value_at
 from spark_streams.jobs.output.owned_table import OutputWriter, OwnedTable
 from spark_streams.jobs.output.ownership import Claimant, check_places, other_places
 from spark_streams.jobs.output.table_config import SHAPE as TABLE
 from spark_streams.jobs.output.table_config import TableConfig
 from spark_streams.jobs.parts.rules import Judged, Rules
 from spark_streams.jobs.parts.source_and_sink import StreamOutput
-from spark_streams.jobs.settings.job_config import FREE, Config, check_keys, value_at
 
 # What a job has that writes to outputs.
 SHAPE = {"table": TABLE, "output": list, "sql": {"query": str}}

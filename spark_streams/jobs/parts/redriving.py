@@ -13,7 +13,7 @@ from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.running.progress_bar import showing_progress
 from spark_streams.connector.wire.connect import connect
 from spark_streams.jobs.job import Facts, Job, JobPart
-from spark_streams.jobs.settings.job_config import FREE
+from spark_streams.jobs.job_config import FREE
 
 
 class Letters(JobPart):

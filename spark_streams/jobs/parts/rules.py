@@ -33,8 +33,8 @@ from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart, session_set
 from spark_streams.jobs.job_columns import DECODE_SHAPE as DECODE
 from spark_streams.jobs.job_columns import SHAPE as COLUMNS
 from spark_streams.jobs.job_columns import WHY, JobColumns, Payload
+from spark_streams.jobs.job_config import FREE
 from spark_streams.jobs.parts.source_and_sink import Source, StreamOutput
-from spark_streams.jobs.settings.job_config import FREE
 
 _VERDICT = "STRUCT<reason: STRING, error: STRING, message: STRING>"
 # Spark plans a query as a whole, with one result task. Counting cached rows is then one job. An adaptive plan is three:

@@ -15,7 +15,7 @@ from spark_streams.connector.options.table import SOURCE
 from spark_streams.connector.sink.chunks import Destination
 from spark_streams.connector.watch.lineage.datasets import Dataset, sink_dataset
 from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart
-from spark_streams.jobs.settings.job_config import FREE
+from spark_streams.jobs.job_config import FREE
 
 
 class Source(JobPart):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from spark_streams.base.given_text import parse_assignment
 from spark_streams.base.printable import is_utf8, name_text, printable
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import SchemaError, ServerReplyError
-from spark_streams.operations.commands.dry_run import REFUSED
+from spark_streams.operations.commands.exit_codes import REFUSED, found
 from spark_streams.operations.commands.print_entry import no_such_entry, parse_id
 from spark_streams.operations.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 
@@ -119,7 +118,7 @@ def _changed(server: Server, stream: str, again: str, fields: Sequence[str], uns
 
 
 def _print_check(server: Server, stream: str, entry: str, no_create: bool, words: Sequence[str], as_json: bool) -> None:
-    """Print what would be added, and exit with REFUSED if the server would refuse it."""
+    """Print what would be added, and whether the server would refuse it."""
     from spark_streams.connector.wire.xinfo import read_stream_state
 
     [reply] = server.pipeline([("XINFO", "STREAM", stream)])
@@ -129,6 +128,8 @@ def _print_check(server: Server, stream: str, entry: str, no_create: bool, words
         refused.append(f"stream {stream!r} does not exist; leave out --no-create")
     if entry != "*" and parse_id(entry.removesuffix("-*"))[entry.endswith("-*")] <= state.last:
         refused.append(f"ID {entry} is not above the last ID of the stream, {state.last}; leave out --id")
+    if refused:
+        found(REFUSED)
     texts = [name_text(word[:_SHOWN]) + ("…" if len(word) > _SHOWN else "") for word in words]
     shown = list(zip(texts[::2], texts[1::2], strict=True))
     if as_json:
@@ -141,8 +142,6 @@ def _print_check(server: Server, stream: str, entry: str, no_create: bool, words
         for reason in refused:
             say(f"would be refused now: {reason}")
         say(f"nothing was added; without --check: an entry of {counted(len(shown), 'field')} to {stream}")
-    if refused:
-        sys.exit(REFUSED)
 
 
 def _shared_engine(address: Address) -> str:

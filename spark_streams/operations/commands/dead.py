@@ -113,8 +113,11 @@ def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
 
     With RSTREAM_PROGRESS=json it writes lines for a program instead: {"done": 200, "total": 1000, "note": ""}."""
     if os.environ.get("RSTREAM_PROGRESS") == "json":
-        with _progress_lines() as tell:
-            yield tell
+        lines = _ProgressLines()
+        try:
+            yield lines.tell
+        finally:
+            lines.end()
         return
     if quiet:
         yield lambda done, total, note="": None
@@ -127,23 +130,25 @@ def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
         yield tell
 
 
-@contextlib.contextmanager
-def _progress_lines() -> Iterator[Callable[..., None]]:
-    """Yield the same function, which writes lines of JSON to standard error: a few per second, and the last one."""
-    last, written_at = "", -math.inf
+class _ProgressLines:
+    """Lines of JSON on standard error: a few per second, and the last one."""
 
-    def tell(done: int, total: int, note: str = "") -> None:
-        nonlocal last, written_at
-        last = json_text({"done": done, "total": total, "note": note})
-        if time.monotonic() - written_at >= _LINE_SECONDS:
-            say(last, err=True)
-            last, written_at = "", time.monotonic()
+    def __init__(self) -> None:
+        self._last = ""  # not written yet
+        self._written_at = -math.inf
 
-    try:
-        yield tell
-    finally:
-        if last:
-            say(last, err=True)
+    def tell(self, done: int, total: int, note: str = "") -> None:
+        """Write the line, or keep it as the last one."""
+        self._last = json_text({"done": done, "total": total, "note": note})
+        if time.monotonic() - self._written_at >= _LINE_SECONDS:
+            self.end()
+            self._written_at = time.monotonic()
+
+    def end(self) -> None:
+        """Write the line that was kept."""
+        if self._last:
+            say(self._last, err=True)
+            self._last = ""
 
 
 @click.group(cls=CommandGroup, short_help="Dead letters: list, send back, delete.")
@@ -279,8 +284,6 @@ def export(stream: str, output: str, limit: int | None, url: str, **filters: Unp
             for dead_letter in each_dead_letter(address, stream, criteria, limit):
                 file.write(as_line(dead_letter) + "\n")
                 written += 1
-    except BrokenPipeError:  # standard output: click ends without a message
-        raise
     except OSError as error:
         raise ConfigError(f"the dead letters cannot be written to {output}: {error}") from error
     if output != "-":

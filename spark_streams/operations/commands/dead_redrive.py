@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
@@ -30,6 +29,7 @@ from spark_streams.operations.commands.dry_run import (
     up_to_last,
     yes_option,
 )
+from spark_streams.operations.commands.exit_codes import REFUSED, STOPPED, found
 from spark_streams.operations.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 
 if TYPE_CHECKING:
@@ -140,6 +140,10 @@ def redrive(
     bounds = _bounds(report, options) if report.dry_run and not report.stopped else []
     refused = [to for action, to, _ in report.destinations() if action == "refuse" and not is_product_key(to)]
     command = _allowing(report, refused) if refused else None
+    if report.stopped:
+        found(STOPPED)
+    elif report.refused and not report.moved + report.parked:
+        found(REFUSED)
     if as_json:
         print_json({**report.facts(), "bounds": bounds, "command": command})
     else:
@@ -149,10 +153,6 @@ def redrive(
             say(f"to send the refused dead letters back, if these are the right streams:\n{command}")
     if not report.has_matches and not report.stopped:
         print_why_none_match(address, stream, criteria, as_json)
-    if report.stopped:
-        sys.exit(130)
-    if report.refused and not report.moved + report.parked:
-        sys.exit(_ALL_REFUSED)
 
 
 def _allowing(report: RedriveReport, streams: Sequence[str]) -> str:
@@ -178,7 +178,6 @@ def _bounds(report: RedriveReport, options: RedriveOptions) -> list[str]:
     return [*last, *bounds_of({"allow": streams}, *flags)]
 
 
-_ALL_REFUSED = 3  # exit code
 _ACTIONS = {
     "move": "sent there",
     "park": "parked there",

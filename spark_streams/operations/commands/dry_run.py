@@ -11,7 +11,6 @@ each group of the dry run. ID is what the dry run has shown of it: the last entr
 from __future__ import annotations
 
 import functools
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field
@@ -23,6 +22,7 @@ from click.core import ParameterSource
 from spark_streams.base.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.connector.errors import GroupInUseError, RStreamError
 from spark_streams.connector.operator_commands import ONLY, shell_words
+from spark_streams.operations.commands.exit_codes import REFUSED, found
 from spark_streams.operations.commands.shared import json_option, print_json, print_table, say, url_option
 from spark_streams.operations.commands.stream_names import exact_option, require_existing, resolve_streams
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from spark_streams.connector.wire.connection import Server
     from spark_streams.operations.groups.change_plan import Bound, Only, Plan
 
-REFUSED = 3  # exit code of a dry run of a change that would be refused
 F = TypeVar("F", bound=Callable[..., object])
 Row = Sequence[object]
 
@@ -259,12 +258,12 @@ class ChangeReport(Generic[R]):
         from spark_streams.operations.groups.change_plan import only_these
 
         self.bounds = () if self.yes else [*bounds, *only_these(report.bound for report in self.stream_reports)]
+        if self.refused:
+            found(REFUSED)
         if self.as_json:
             print_json(self._json())
         else:
             self._print(head, row, summary)
-        if self.refused:
-            sys.exit(REFUSED)
 
     def _json(self) -> dict[str, object]:
         return {

@@ -92,7 +92,7 @@ def init(name: str, output: str | None, stream: str | None, null_value: str | No
       rstream init archive -o /etc/rstream/archive.toml
       rstream init alerts -o /etc/prometheus/rstream-alerts.yml
     """
-    from spark_streams.jobs.settings.sample_config import file_name, sample_config
+    from spark_streams.jobs.sample_config import file_name, sample_config
 
     if name in MONITORING and stream is not None:
         raise click.UsageError(
@@ -125,7 +125,7 @@ def init(name: str, output: str | None, stream: str | None, null_value: str | No
 def _config(name: str, stream: str, url: str, shows_url: bool, null_value: str | None, share: float) -> str:
     """Return the text with the columns of a stream. Raises StreamStateError if there are none."""
     from spark_streams.connector.admin.streams import null_values
-    from spark_streams.jobs.settings.sample_config import columns_of, config_for
+    from spark_streams.jobs.sample_config import columns_of, config_for
 
     try:
         missing = () if null_value is None else null_values(null_value)

@@ -11,6 +11,7 @@ import click
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.operator_commands import redrive_command
 from spark_streams.operations.commands.dry_run import change_line, yes_option
+from spark_streams.operations.commands.exit_codes import only_reads
 from spark_streams.operations.commands.shared import connect, json_option, print_json, print_table, say, url_option
 from spark_streams.operations.commands.stream_names import require_existing
 
@@ -65,6 +66,8 @@ def shards(
         raise click.UsageError("--force and --count apply only with --delete")
     if yes and not (delete or recreate):
         raise click.UsageError("--yes applies only with --delete or --recreate")
+    if not (delete or recreate):
+        only_reads()
     with connect(url) as server:
         if stream is None:
             _list(server, as_json)

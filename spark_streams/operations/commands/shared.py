@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from spark_streams.base.extras import lacks, missing_package
 from spark_streams.base.printable import is_utf8, json_text, name_text, printable, printable_lines
 from spark_streams.connector.errors import RStreamError, UnsupportedError
+from spark_streams.operations.commands import exit_codes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,19 +32,41 @@ TARGET = "to-"  # prefix of the options for a second server
 F = TypeVar("F", bound=Callable[..., object])
 
 
+class FailedCommandError(click.ClickException):
+    """An RStreamError: one line, and the exit code of its class."""
+
+    def __init__(self, error: RStreamError) -> None:
+        super().__init__(printable_lines(str(error)))
+        self.exit_code = exit_codes.code_of(error)  # type: ignore[misc]
+
+
 class CommandGroup(click.Group):
-    """A group of commands. An RStreamError is printed as one line, with exit code 1, and so is a missing extra."""
+    """A group of commands. An error is printed as one line (exit_codes.py), and so is a missing extra."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         if not isinstance(cmd, click.Group) and cmd.callback is not None:
-            cmd.callback = _with_text_only(cmd.callback)
+            cmd.callback = _as_command(cmd.callback)
         super().add_command(cmd, name)
+
+    def main(self, *args: Any, **kwargs: Any) -> NoReturn:
+        exit_codes.begin()
+        code = 0
+        try:
+            try:
+                super().main(*args, **kwargs)
+            finally:
+                sys.stdout.flush()
+        except SystemExit as stopped:
+            code = exit_codes.end(stopped.code)
+        except exit_codes.StandardStreamError as error:
+            code = exit_codes.end(0, error)
+        sys.exit(code)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except RStreamError as error:
-            raise click.ClickException(printable_lines(str(error))) from error
+            raise FailedCommandError(error) from error
         except ModuleNotFoundError as error:
             package = missing_package(error)
             if package is None:
@@ -52,7 +75,7 @@ class CommandGroup(click.Group):
             raise click.ClickException(str(UnsupportedError(lacks(name, package)))) from None
 
 
-def _with_text_only(callback: Callable[..., object]) -> Callable[..., object]:
+def _as_command(callback: Callable[..., object]) -> Callable[..., object]:
     """Return the callback of a command that refuses arguments which are not UTF-8, before it does anything."""
 
     @functools.wraps(callback)
@@ -61,7 +84,10 @@ def _with_text_only(callback: Callable[..., object]) -> Callable[..., object]:
         for param in context.command.params:
             if param.name in context.params and not _takes_bytes(param):
                 _require_text(context, param, context.params[param.name])
-        return callback(*args, **kwargs)
+        try:
+            return callback(*args, **kwargs)
+        except RStreamError as error:
+            raise FailedCommandError(error) from error  # here, the command's options are known
 
     return checked
 
@@ -92,7 +118,7 @@ def _require_text(context: click.Context, param: click.Parameter, value: object)
 
 def milliseconds(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Callback of an option: parse a duration with its unit into milliseconds."""
-    from spark_streams.base.times import duration
+    from spark_streams.base.given_text import duration
 
     try:
         return None if value is None else duration(value)

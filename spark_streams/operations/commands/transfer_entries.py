@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NoReturn, TypedDict, TypeVar, Unpack
@@ -12,7 +11,8 @@ import click
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import CopyTargetError, OptionError
 from spark_streams.operations.commands.dead import progress
-from spark_streams.operations.commands.dry_run import REFUSED, change_line, server_time, yes_option
+from spark_streams.operations.commands.dry_run import change_line, server_time, yes_option
+from spark_streams.operations.commands.exit_codes import REFUSED, found
 from spark_streams.operations.commands.groups.positions import target_of
 from spark_streams.operations.commands.shared import (
     TARGET,
@@ -171,11 +171,12 @@ class TransferReport:
 
     def refuse(self, reason: str) -> NoReturn:
         """Print why the change would be refused, and exit."""
+        found(REFUSED)
         if self.as_json:
             print_json({"dry_run": True, "refused": [reason]})
         else:
             say(f"would be refused now: {reason}")
-        sys.exit(REFUSED)
+        raise click.exceptions.Exit(REFUSED)
 
 
 def _rows(entries: Sequence[TransferEntry]) -> list[dict[str, str]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
+import shlex
+import shutil
 import signal
-import sys
 import time
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from click.core import ParameterSource
 
 from spark_streams.base.extras import lacks
 from spark_streams.connector.errors import UnsupportedError
+from spark_streams.operations.commands import exit_codes
+from spark_streams.operations.commands.exit_codes import FAILED, STOPPED, found
 from spark_streams.operations.commands.shared import (
     address_of,
     json_option,
@@ -28,7 +31,6 @@ from spark_streams.operations.commands.shared import (
 if TYPE_CHECKING:
     from spark_streams.connector.wire.address import Address
 
-_UNPROVED, _STOPPED = 4, 130  # exit codes
 # Options of source and sink, by the variable that only commands read.
 _OPTIONS = {"RSTREAM_CREDENTIAL_PROVIDER": "credentialProvider", "RSTREAM_REPLY_TIMEOUT": "replyTimeout"}
 
@@ -83,6 +85,7 @@ def verify(
         raise click.UsageError("name the server with --url, or try the bundled engine with --engine: one of them")
     if re.search(r"deploy-mode[= ]+cluster", spark_submit):
         raise click.UsageError("verify kills the driver, so it must be on this machine; remove --deploy-mode cluster")
+    _check_command(spark_submit)
     if not spark_submit and (package := missing_package()):
         raise UnsupportedError(lacks("rstream verify", package))
     from spark_streams.operations.verify.result import HELD, UNPROVED, page
@@ -105,12 +108,23 @@ def verify(
         try:
             result = run(plan, address, login, tell, partial(_handle_signals, signal.SIG_IGN))
         except KeyboardInterrupt:
+            found(STOPPED)
             say("stopped, without a verdict", err=True)
-            sys.exit(_STOPPED)
+            return
+    found({HELD: 0, UNPROVED: exit_codes.UNPROVED}.get(result.verdict, FAILED))
     if html is not None:
         html.write(page(result))
     print_json(result.for_json()) if as_json else say(str(result))
-    sys.exit({HELD: 0, UNPROVED: _UNPROVED}.get(result.verdict, 1))
+
+
+def _check_command(spark_submit: str) -> None:
+    """Raise UsageError if the command that starts drivers cannot be run."""
+    try:
+        words = shlex.split(spark_submit)
+    except ValueError as error:
+        raise click.UsageError(f"--spark-submit {spark_submit!r}: {error}") from None
+    if words and shutil.which(words[0]) is None:
+        raise click.UsageError(f"--spark-submit: there is no command {words[0]!r}; name it with its folder")
 
 
 def _server(engine: bool, url: str, closing: contextlib.ExitStack) -> tuple[Address, dict[str, str]]:

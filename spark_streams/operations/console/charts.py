@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from spark_streams.base.times import from_milliseconds
+from spark_streams.base.given_text import from_milliseconds
 from spark_streams.base.units import duration, short
 from spark_streams.connector.lag.survey import Survey
 from spark_streams.operations.monitor.rates import Key, Rates, rates_between, total

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from spark_streams.base import times
+from spark_streams.base import given_text
 from spark_streams.base.untyped import Json
 from spark_streams.connector.counters import Counts
 from spark_streams.connector.errors import ConfigError
@@ -62,7 +62,7 @@ class QueryLogs:
 
     def add(self, line: Mapping[str, Json]) -> None:
         """Add a line."""
-        at_ms = times.moment(line["at"])
+        at_ms = given_text.moment(line["at"])
         self.began, self.ended = min(self.began or at_ms, at_ms), max(self.ended, at_ms)
         name = line["query"]
         query = self._queries.setdefault(name, LoggedQuery(name))

@@ -20,9 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from spark_streams.base.given_text import from_milliseconds, moment
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.printable import is_utf8, printable_lines
-from spark_streams.base.times import from_milliseconds, moment
 from spark_streams.base.units import count, counted, duration, rate, size
 from spark_streams.base.version import __version__
 from spark_streams.connector.counters import with_heading

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from spark_streams.base.given_text import duration, moment
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId, age_ms
 from spark_streams.base.printable import name_text
-from spark_streams.base.times import duration, moment
 from spark_streams.connector.admin.groups import fetch_time
 from spark_streams.connector.admin.streams import fetch_shard_sets, may_be_in_shards
 from spark_streams.connector.deadletter.envelope import text

@@ -149,14 +149,14 @@ def _refused(server: Connection, commands: Sequence[tuple[str, ...]]) -> tuple[d
     opened = server.pipeline([("MULTI",)]) if ("DISCARD",) not in refused else []
     if not opened or isinstance(opened[0], ReplyError):
         refused |= _lacked([("MULTI",)], opened)
-        read_commands = [words for words in inside if list(words) in _looks(inside)]
+        read_commands = [words for words in inside if list(words) in _read_only(inside)]
         return refused | _lacked(read_commands, server.pipeline(read_commands)), False
     refused |= _lacked(inside, server.pipeline(inside))
     server.pipeline([("DISCARD",), ("UNWATCH",)])
     return refused, True
 
 
-def _looks(commands: Iterable[tuple[str, ...]]) -> list[list[str]]:
+def _read_only(commands: Iterable[tuple[str, ...]]) -> list[list[str]]:
     """Return the commands that only read."""
     names = set(names_of(LOOKING, in_cluster=True))
     return [list(words) for words in commands if _name(list(words)) in names]

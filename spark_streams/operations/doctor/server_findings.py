@@ -5,7 +5,7 @@ Persistence decides which entries a restart of the server loses, replication whi
 
 from __future__ import annotations
 
-from spark_streams.base.sizes import size
+from spark_streams.base.units import binary_size
 from spark_streams.connector.admin.streams import url_of_cluster
 from spark_streams.operations.doctor.server_facts import ENGINE, Level, ServerFacts, ServerFinding, whole_or_zero
 
@@ -158,13 +158,14 @@ def _unlimited(facts: ServerFacts) -> ServerFinding:
     used, machine = facts.number("used_memory"), facts.number("total_system_memory")
     if machine and used > FULL_SOON * machine:
         return ServerFinding(
-            Level.DANGER, _MEMORY, f"{size(used)} in use, no maxmemory, and the machine has {size(machine)}",
+            Level.DANGER, _MEMORY,
+            f"{binary_size(used)} in use, no maxmemory, and the machine has {binary_size(machine)}",
             "the operating system kills the server when no memory is left",
             "set maxmemory below the machine's memory, and maxmemory-policy noeviction; trim entries that all groups "
             "have read (trim=acked, onCommit)",
         )  # fmt: skip
     return ServerFinding(
-        Level.NOTE, _MEMORY, f"{size(used)} in use, no limit (maxmemory 0)",
+        Level.NOTE, _MEMORY, f"{binary_size(used)} in use, no limit (maxmemory 0)",
         "streams grow until the operating system kills the server",
         "set maxmemory, and maxmemory-policy noeviction; trim entries that all groups have read (trim=acked, onCommit)",
     )  # fmt: skip
@@ -176,15 +177,15 @@ def _eviction(facts: ServerFacts, limit: int, policy: str) -> list[ServerFinding
     if policy.startswith("allkeys"):
         return [ServerFinding(
             Level.DANGER, _MEMORY,
-            f"evicts any key when {size(limit)} are full (maxmemory-policy {policy}){so_far}",
-            "exactly-once sinks, mode DEADLETTER and noAck are refused. Other queries run with a warning, and fail "
-            "when a stream or a group was evicted",
+            f"evicts any key when {binary_size(limit)} are full (maxmemory-policy {policy}){so_far}",
+            "exactly-once sinks, mode DEADLETTER and reads without a pending list are refused. Other queries run with "
+            "a warning, and fail when a stream or a group was evicted",
             "CONFIG SET maxmemory-policy noeviction",
         )]  # fmt: skip
     if policy.startswith("volatile"):
         return [ServerFinding(
             Level.NOTE, _MEMORY,
-            f"evicts keys with a time to live when {size(limit)} are full (maxmemory-policy {policy}){so_far}",
+            f"evicts keys with a time to live when {binary_size(limit)} are full (maxmemory-policy {policy}){so_far}",
             "streams and the ledgers of queries never expire. Leases do, and so does the ledger of a batch job, which "
             "then fails with a named error",
             "CONFIG SET maxmemory-policy noeviction, if batch jobs write",
@@ -194,7 +195,7 @@ def _eviction(facts: ServerFacts, limit: int, policy: str) -> list[ServerFinding
 
 def _used(facts: ServerFacts, limit: int, policy: str) -> list[ServerFinding]:
     used = facts.number("used_memory")
-    in_use = f"{size(used)} of {size(limit)} in use"
+    in_use = f"{binary_size(used)} of {binary_size(limit)} in use"
     if policy.startswith("allkeys"):
         return []
     if used >= limit:
@@ -354,7 +355,7 @@ def _sizes(facts: ServerFacts) -> list[ServerFinding]:
     if argument is not None and argument < _ARGUMENT:
         findings.append(
             ServerFinding(
-                Level.NOTE, _LIMITS, f"accepts values of up to {size(argument)} (proto-max-bulk-len)",
+                Level.NOTE, _LIMITS, f"accepts values of up to {binary_size(argument)} (proto-max-bulk-len)",
                 "a sink fails with an error that names the row with a larger value",
                 "set a larger proto-max-bulk-len, if rows are larger",
             )
@@ -362,7 +363,7 @@ def _sizes(facts: ServerFacts) -> list[ServerFinding]:
     if request is not None and request < _REQUEST:
         findings.append(
             ServerFinding(
-                Level.NOTE, _LIMITS, f"accepts requests of up to {size(request)} (client-query-buffer-limit)",
+                Level.NOTE, _LIMITS, f"accepts requests of up to {binary_size(request)} (client-query-buffer-limit)",
                 "a sink sends smaller chunks, if it may run CONFIG GET; it fails with an error that names a larger row",
                 "set client-query-buffer-limit 1gb, the server's default",
             )
@@ -386,9 +387,9 @@ def _output(facts: ServerFacts) -> list[ServerFinding]:
         ServerFinding(
             Level.DANGER if stops_all_queries else Level.WARNING,
             _LIMITS,
-            f"closes connections with {size(smallest)} of unread replies (client-output-buffer-limit normal)",
-            f"tasks read {size(PAGE)} of entries at once, more if entries are large: a query {condition} loses its "
-            "connection repeatedly, and fails after a minute (RSTREAM_RETRIES_EXHAUSTED)",
+            f"closes connections with {binary_size(smallest)} of unread replies (client-output-buffer-limit normal)",
+            f"tasks read {binary_size(PAGE)} of entries at once, more if entries are large: a query {condition} loses "
+            "its connection repeatedly, and fails after a minute (RSTREAM_RETRIES_EXHAUSTED)",
             'set client-output-buffer-limit "normal 0 0 0", the server\'s default',
         )
     ]

@@ -21,6 +21,7 @@ from spark_streams.connector.admin.groups import (
     GroupKey,
     GroupSnapshot,
     fetch_group,
+    fetch_mark,
     groups_of,
     queries_among,
     undelivered,
@@ -85,12 +86,14 @@ def delete_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[G
 
 
 def delete_leftovers(server: Server, stream: str, group: str, group_keys: Sequence[GroupKey]) -> Plan[Deleted]:
-    """Delete remaining keys of a group that does not exist."""
+    """Delete remaining keys of a group, or of a consumer, that does not exist."""
     slot_keys, other_keys = _split_by_slot(group_keys)
     queries = queries_among([group_key.consumer for group_key in group_keys if group_key.consumer], DEFAULT_QUERY)
+    marks = {name: fetch_mark(server, stream, group, name) for name in queries}
+    committed = {name: str(mark.id) for name, mark in marks.items() if mark is not None}
     yield Transaction(stream, group, queries, [("DEL", *slot_keys)] if slot_keys else [])
     yield partial(server.execute_all, [("DEL", key) for key in other_keys])
-    return Deleted(stream, group, {}, 0, 0, [_shown(group_key.key) for group_key in group_keys], NO_GROUP)
+    return Deleted(stream, group, {}, 0, 0, [_shown(group_key.key) for group_key in group_keys], NO_GROUP, committed)
 
 
 def resume_lines(stream: str, group: str, committed: Mapping[str, str]) -> list[str]:
@@ -99,6 +102,15 @@ def resume_lines(stream: str, group: str, committed: Mapping[str, str]) -> list[
     return [
         f"to let query {query!r} continue with its checkpoint, create the group again: "
         f"{create_command(stream, group, up_to)}"
+        for query, up_to in committed.items()
+    ]
+
+
+def position_lines(stream: str, group: str, committed: Mapping[str, str]) -> list[str]:
+    """Return what each query had committed whose consumer was deleted: no other key of the server has it. Pure."""
+    return [
+        f"query {query!r} of group {group!r} has committed stream {stream!r} up to {up_to}. The key that says so is "
+        "deleted with the consumer"
         for query, up_to in committed.items()
     ]
 

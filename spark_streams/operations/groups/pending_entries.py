@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.admin.groups import (
     GroupSnapshot,
+    Mark,
     count_missing,
     fetch_mark,
     ids_between,
@@ -20,6 +21,10 @@ from spark_streams.connector.wire.replies import is_unknown_command, pairs
 from spark_streams.connector.wire.xinfo import RELEASED_IDLE, SHOWN
 from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, Transaction
 
+READ_WITHOUT_TRACE = (  # why the group of a query without a pending list is kept
+    "a query with noAck has committed to it, and such a query leaves no other trace. If it is not used, delete it: "
+    "rstream groups delete"
+)
 _PAGE = 1_000  # entries that one transaction changes, some milliseconds of the server's time
 
 
@@ -271,15 +276,26 @@ def _claimable(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice)
 
 def _committed_position(server: Server, snapshot: GroupSnapshot, consumer: str) -> StreamId | None:
     """Return the last entry that may be handed to a consumer; None if it is not known to be a query. Raises
-    StreamStateError if it is a query with noAck."""
+    StreamStateError if it is a query without a pending list."""
     mark = fetch_mark(server, snapshot.stream, snapshot.group, consumer)
-    if mark is not None and not mark.has_pending_list:
+    if mark is None:
+        return None
+    instead = (
+        "Start the query without noAck, repeat this command while it runs, and set noAck again when rstream pending "
+        f"{snapshot.stream} --group {snapshot.group} shows nothing"
+    )
+    require_pending_list(snapshot, consumer, mark, instead)
+    return min(mark.id, MAX_ID.previous())
+
+
+def require_pending_list(snapshot: GroupSnapshot, query: str, mark: Mark, instead: str) -> None:
+    """Raise StreamStateError if nothing can be handed to the query, because it reads with noAck. instead: what to
+    do."""
+    if not mark.has_pending_list:
         raise StreamStateError(
-            f"query {consumer!r} of group {snapshot.group!r} reads stream {snapshot.stream!r} with noAck, so it cannot "
-            "read entries that are handed to it. Start the query without noAck, repeat this command while it runs, "
-            f"and set noAck again when rstream pending {snapshot.stream} --group {snapshot.group} shows nothing"
+            f"query {query!r} of group {snapshot.group!r} reads stream {snapshot.stream!r} with noAck=true, so it "
+            f"cannot read entries that are handed to it. {instead}"
         )
-    return None if mark is None else min(mark.id, MAX_ID.previous())
 
 
 def _count_deleted(server: Server, snapshot: GroupSnapshot, ids: Sequence[bytes]) -> int:

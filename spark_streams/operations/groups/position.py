@@ -23,8 +23,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from spark_streams.base.given_text import duration, moment
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.base.times import duration, moment
 from spark_streams.connector.admin.groups import (
     DEFAULT_QUERY,
     GroupSnapshot,
@@ -42,7 +42,7 @@ from spark_streams.connector.wire.replies import is_no_such_key
 from spark_streams.connector.wire.scan import missing
 from spark_streams.connector.wire.xinfo import StreamState, group_named, read_stream_state
 from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, Transaction
-from spark_streams.operations.groups.pending_entries import Choice, claim_again
+from spark_streams.operations.groups.pending_entries import Choice, claim_again, require_pending_list
 
 _PENDING = 10_000  # pending entries that are counted at once
 FORMS = "earliest, latest, an entry's ID, a time (ISO-8601, or 1h: an hour ago), +N or -N entries"
@@ -330,10 +330,6 @@ def next_steps(replayed: Replayed) -> list[str]:
 def _last_committed(snapshot: GroupSnapshot, query: str) -> StreamId:
     """Return the last committed entry. Raises StreamStateError if the query has no pending list."""
     mark = snapshot.marks[query]
-    if not mark.has_pending_list:
-        raise StreamStateError(
-            f"query {query!r} of group {snapshot.group!r} reads stream {snapshot.stream!r} with noAck=true, "
-            "so it does not read entries that are handed to it. Set its group back with rstream "
-            "groups seek, and start the query with a new checkpoint"
-        )
+    instead = "Set its group back with rstream groups seek, and start the query with a new checkpoint"
+    require_pending_list(snapshot, query, mark, instead)
     return mark.id

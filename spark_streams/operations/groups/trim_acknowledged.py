@@ -1,8 +1,8 @@
 """Remove by hand what every group of a stream has received and acknowledged.
 
 The rule is that of onCommit=delete (connector.retention): an entry stays if a group has not received it, or if it is
-pending in one. The group of a query with noAck stands where that query has committed. A stream without groups stays
-whole: no client has acknowledged its entries. XTRIM needs no memory, so a full server runs it.
+pending in one. The group of a query without a pending list stands where that query has committed. A stream without
+groups stays whole: no client has acknowledged its entries. XTRIM needs no memory, so a full server runs it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ A group is abandoned only if all of these conditions hold, so that it cannot hav
 - an entry at least this old is not delivered to it: a client that waits in XREADGROUP would have received it. Or an
   entry is pending for at least this time, which a client that still works would have acknowledged. (The latter only
   since Redis 7.2: before, a consumer that polls and finds nothing is idle, and may keep an entry that fails.)
-- no query with noAck has committed to it: such a query is not a consumer, and reads without a trace.
+- no query without a pending list has committed to it: such a query is not a consumer, and reads without a trace.
 
 The third condition also keeps the group of a query that has read a quiet stream to its end.
 
@@ -40,12 +40,9 @@ from spark_streams.connector.lag.survey import survey
 from spark_streams.connector.wire.connection import Server
 from spark_streams.operations.groups.change_plan import Plan, made
 from spark_streams.operations.groups.group_deletion import Deleted, delete_group
+from spark_streams.operations.groups.pending_entries import READ_WITHOUT_TRACE
 from spark_streams.operations.monitor.held import Held, fetch_held
 
-_WITHOUT_TRACE = (
-    "a query with noAck has committed to it, and such a query leaves no other trace. If it is not used, delete it: "
-    "rstream groups delete"
-)
 SHORTEST_MS = 60_000  # idle time; a consumer may pause for less between two commands
 
 
@@ -99,7 +96,7 @@ def find_abandoned(
     without_trace = find_read_without_trace(server, [(group.stream, group.group) for group in abandoned])
     for snapshot in abandoned:
         if (snapshot.stream, snapshot.group) in without_trace:
-            kept.append(KeptGroup(snapshot.stream, snapshot.group, _WITHOUT_TRACE))
+            kept.append(KeptGroup(snapshot.stream, snapshot.group, READ_WITHOUT_TRACE))
     left = [group for group in abandoned if (group.stream, group.group) not in without_trace]
     return PruneSearch(left, kept, in_use)
 

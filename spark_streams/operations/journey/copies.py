@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
+from spark_streams.base.given_text import moment
 from spark_streams.base.ids import MIN_ID, StreamId, is_time
 from spark_streams.base.printable import name_text
-from spark_streams.base.times import moment
 from spark_streams.base.units import counted
 from spark_streams.connector.admin.dead_letters import (
     Criteria,

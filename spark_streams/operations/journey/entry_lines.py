@@ -13,7 +13,8 @@ A pending entry was in this stream. `XTRIM … ACKED` removes others from the mi
 proves that a stream of this name had the entry: it may have been deleted and created again, or restored.
 
 The server records no acknowledgement of an entry. What is neither pending nor above the group's position was
-acknowledged, or the group passed it: it began above it (XGROUP CREATE), was set (XGROUP SETID), or read with NOACK.
+acknowledged, or the group passed it: it began above it (XGROUP CREATE), was set (XGROUP SETID), or read without a
+pending list.
 What is above the position may have been delivered before the group was set back.
 """
 
@@ -22,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spark_streams.base.given_text import from_milliseconds
 from spark_streams.base.ids import is_time
 from spark_streams.base.printable import name_text
-from spark_streams.base.times import from_milliseconds
 from spark_streams.base.units import counted, duration
 from spark_streams.connector.admin.groups import Mark
 from spark_streams.connector.wire.xinfo import FATAL
@@ -180,7 +181,7 @@ def group_line(facts: EntryFacts, group: GroupFacts, proof: str = "") -> Journey
         return JourneyLine("never", text, "commit mark", group=name, facts={"begins_above": str(mark.id)})
     why = (
         "the server records no acknowledgement of an entry: the group may also have passed it, because it began above "
-        f"it, was set, or read with NOACK{_REFUSED * facts.marks_refused}"
+        f"it, was set, or read without a pending list{_REFUSED * facts.marks_refused}"
     )
     text = f"not pending, and the group stands at {position}{_of_marks(group, facts)}"
     values = {"position": str(position)}
@@ -219,8 +220,8 @@ def _of_marks(group: GroupFacts, facts: EntryFacts) -> str:
 
 
 def _mark_text(consumer: str, mark: Mark) -> str:
-    no_ack = "" if mark.has_pending_list else ", read with noAck"
-    return f"batch {mark.number} of the stream for {name_text(consumer)} is committed and ends at {mark.id}{no_ack}"
+    read = "" if mark.has_pending_list else ", read without a pending list"
+    return f"batch {mark.number} of the stream for {name_text(consumer)} is committed and ends at {mark.id}{read}"
 
 
 Said = Callable[[JourneyLine], str]

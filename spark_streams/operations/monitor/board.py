@@ -9,8 +9,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from spark_streams.base.given_text import from_milliseconds
 from spark_streams.base.printable import printable
-from spark_streams.base.times import from_milliseconds
 from spark_streams.base.units import count, duration, rate, sparkline
 from spark_streams.connector.lag.survey import ConsumerLag, GroupLag
 from spark_streams.connector.wire.xinfo import SHOWN

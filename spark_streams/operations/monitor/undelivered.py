@@ -98,7 +98,7 @@ def fetch_undelivered(server: Server, stream: str, group: str, limit: int, must_
             return Undelivered(info.last_delivered, 0, commands)
         now = group_named(group, server.execute_all([command], is_no_such_key)[0])
         if now is not None and now.last_delivered != info.last_delivered:
-            return Undelivered(now.last_delivered, 0, commands + 1)  # others have read: the next look counts the rest
+            return Undelivered(now.last_delivered, 0, commands + 1)  # others have read: the rest is counted next
         return Undelivered(info.last_delivered, counted, commands + 1)
     return Undelivered(info.last_delivered, info.lag, commands)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -144,11 +145,13 @@ def write_file(name: str, head: bytes = b"") -> Iterator[Write]:
     if name == STANDARD:
         sys.stdout.buffer.write(head)
         yield lambda entries: write_lines(sys.stdout.buffer, entries)
+        sys.stdout.buffer.flush()
         return
     path = Path(name)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
-        with partial.open("wb") as file:
+        # "x" opens no file and no link that another user has laid under this name.
+        with partial.open("xb") as file:
             if is_parquet(name):
                 with parquet_writer(file) as writer:
                     yield lambda entries: writer.write_batch(batch_of(entries))

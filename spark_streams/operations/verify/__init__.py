@@ -1,7 +1,7 @@
 """`rstream verify`: the guarantees, tried on a user's own server and Spark.
 
-plan, history, checker, result, page    choices of a run, what was written down, its judge, the report: pure
-producer, driver, checkpoint, relay     tools/chaos and tests use them, too
-program, running_query                  the query, and the process that runs it
-server_side, observer, run              the rim: keys, connections, failovers; looks at the server; the whole run
+history.py, result.py             what was written down, its judge, the report: pure
+running_query.py, producer.py     the query in its process, and the entries; tools/chaos and tests use them, too
+relay.py, server_side.py          connections that break, failovers, keys
+observer.py, verify_run.py        snapshots of the server; the whole run
 """

@@ -1,7 +1,7 @@
-"""Looks at the server while the query runs: which entries are acknowledged. In the end it reads what the sink has.
+"""Snapshots of the server while the query runs: which entries are acknowledged. At the end it reads what the sink has.
 
-An entry is acknowledged if the group has received it and it is not pending. A look reads that first and the commit log
-later: if the log then lacks the entry's batch, the entry was acknowledged before its commit.
+An entry is acknowledged if the group has received it and it is not pending. A snapshot reads that first and the commit
+log later: if the log then lacks the entry's batch, the entry was acknowledged before its commit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_streams.connector.wire.xinfo import group_named
 from spark_streams.operations.verify.history import Acknowledged, Added, History, Place, Row
 from spark_streams.operations.verify.running_query import BAD, RunPlan
 
-_INTERVAL = 0.1  # seconds between looks
+_INTERVAL = 0.1  # seconds between snapshots
 _PAGE = 5_000  # entries of a reply
 _STRANGERS = ("", "0-0")  # place of rows that strangers have written
 _NEVER = 2**62  # batch of a row that no batch of the offset log contains
@@ -39,9 +39,9 @@ class RunObserver(threading.Thread):
         self._plan, self._checkpoint, self._added = plan, checkpoint, added
         self._ending = threading.Event()
         self._looked_at = [0] * len(added)  # entries of each list
-        self._open: dict[Place, StreamId] = {}  # entries that no look has found acknowledged
+        self._open: dict[Place, StreamId] = {}  # entries that no snapshot has shown acknowledged
         self._acknowledged: dict[Place, int] = {}  # with the last committed batch when it was noticed
-        self.seen_in_time = 0  # acknowledgements that looks have found while the query ran
+        self.seen_in_time = 0  # acknowledgements that snapshots have shown while the query ran
         self.written_ms: list[int] = []  # when the server took each row
         self.waits: list[float] = []  # seconds from each entry to its row, by the server's clock
         self.lost_by_server = set[Place]()  # entries that it confirmed, and that their streams do not hold
@@ -50,9 +50,9 @@ class RunObserver(threading.Thread):
     def run(self) -> None:
         while not self._ending.wait(_INTERVAL):
             try:
-                self._session.run(self._look)
+                self._session.run(self._take_snapshot)
             except RStreamError:
-                continue  # after a minute; the last look raises the error, if there is still one
+                continue  # after a minute; the last snapshot raises the error, if there is still one
 
     def close(self) -> None:
         """End the thread, if it runs, and close the connection."""
@@ -61,7 +61,7 @@ class RunObserver(threading.Thread):
             self.join()
         self._session.close()
 
-    def _look(self, server: Server) -> None:
+    def _take_snapshot(self, server: Server) -> None:
         for at, entries in enumerate(self._added):
             new = entries[self._looked_at[at] :]
             self._open.update((entry.place, StreamId.parse(entry.place[1])) for entry in new if entry.place is not None)
@@ -87,10 +87,10 @@ class RunObserver(threading.Thread):
                 yield stream, found.last_delivered, {(stream, entry[0].decode()) for entry in reply}
 
     def history(self) -> History:
-        """End the thread, look a last time, read both ends of the query, and return all that is known."""
+        """End the thread, take a last snapshot, read both ends of the query, and return all that is known."""
         self.seen_in_time = len(self._acknowledged) if self.is_alive() else 0  # a thread that has failed proves nothing
         self.close()
-        self._session.run(self._look)
+        self._session.run(self._take_snapshot)
         return self._session.run(self._history)
 
     def _history(self, server: Server) -> History:
@@ -113,7 +113,7 @@ class RunObserver(threading.Thread):
         held = {(stream, str(entry_id)) for stream in plan.streams for entry_id, _ in _entries(server, stream)}
         confirmed = {entry.place for entry in added if entry.place is not None}
         self.lost_by_server, self.unconfirmed = confirmed - held, held - confirmed
-        # Entries of unknown outcome are known by their rows only: no look has noticed their acknowledgement.
+        # Entries of unknown outcome are known by their rows only: no snapshot has shown their acknowledgement.
         late = {row.place for row in rows} - self._acknowledged.keys() - pending
         acknowledged = self._acknowledged | dict.fromkeys(late, self._checkpoint.committed())
         return History(

@@ -1,4 +1,4 @@
-"""A TCP relay in this process: it passes connections on to a server, and breaks them at a byte."""
+"""A relay in this process: it passes connections on to a server, and breaks them at a byte."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -16,21 +17,26 @@ UP, DOWN = "up", "down"  # to the server, from it
 
 
 class Relay:
-    """Listens on a port of 127.0.0.1, 0 for any. As a context manager it closes all its connections.
+    """Listens where the users of this machine reach no more than the server: on any port of 127.0.0.1, or for a server
+    on a socket on one in a folder. As a context manager it closes all its connections.
 
-    url: of the server, `redis://` or `unix://`.
+    url: of the server, `redis://` or `unix://`. folder: of this user alone.
     """
 
-    def __init__(self, url: str, port: int = 0) -> None:
+    def __init__(self, url: str, folder: Path) -> None:
         self._target = urlsplit(url)
-        self._listener = socket.create_server(("127.0.0.1", port))
+        self.path = folder / "relay.sock" if self._target.scheme == "unix" else None
+        if self.path is None:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+        else:
+            self._listener = socket.create_server(str(self.path), family=socket.AF_UNIX)
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._closing = False
         self._cut: tuple[str, int] | None = None  # direction, and bytes until then
         self.cut_so_far = 0
-        self.port: int = self._listener.getsockname()[1]
+        self.port: int = 0 if self.path else self._listener.getsockname()[1]
 
     def __enter__(self) -> Self:
         self._start(self._accept, self._listener)

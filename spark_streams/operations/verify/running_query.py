@@ -1,5 +1,5 @@
-"""What a run does, chosen by its seed, and the Spark driver that runs its query: a process that can be killed with its
-JVM and all processes below them.
+"""What a run does, chosen by its seed; the Spark driver that runs its query, a process that can be killed with its JVM
+and all processes below them; and what the driver runs.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import random
 import shlex
 import signal
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-SCHEMA = "p STRING, n LONG, _stream STRING, _id STRING"
+_SCHEMA = "p STRING, n LONG, _stream STRING, _id STRING"
 BAD = "none"  # a number that the schema cannot decode: the entry must become a dead letter
 
 
@@ -130,7 +131,7 @@ class Driver:
 
 _LOCAL = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _LOCAL["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # it starts often
-_LAUNCHER = "import pathlib, sys, spark_streams.operations.verify.program as p; p.main(pathlib.Path(sys.argv[1]))\n"
+_LAUNCHER = "import pathlib, sys, spark_streams.operations.verify.running_query as p; p.run(pathlib.Path(sys.argv[1]))"
 
 
 class RunningQuery(Driver):
@@ -167,3 +168,39 @@ class RunningQuery(Driver):
         while not condition() and self.end() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         return condition()
+
+
+def run(folder: Path) -> None:
+    """Run the query in the driver until its end, or until the process that started it has ended.
+
+    folder: has `plan.json`, and receives `versions.json`, `up`, `checkpoint`, and `error` if the query fails.
+    """
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+
+    import spark_streams
+    from spark_streams.connector.errors import find_in_text
+    from spark_streams.connector.running.ending import Stop
+    from spark_streams.connector.running.run import run_until_drained
+
+    plan = json.loads((folder / "plan.json").read_text())
+    spark = spark_streams.register(SparkSession.builder.config(map=plan["conf"]).getOrCreate())
+    versions = {"Spark": spark.version, "Python": platform.python_version(), "master": spark.sparkContext.master}
+    versions["Java"] = spark.sparkContext._jvm.System.getProperty("java.version")  # type: ignore[union-attr]
+    (folder / "versions.json").write_text(json.dumps(versions))
+    try:
+        rows = spark.readStream.format("rstream").schema(_SCHEMA).options(**plan["source"]).load()
+        columns = rows.select("p", "n", F.col("_stream").alias("source"), F.col("_id").alias("entry"))
+        writer = columns.writeStream.format("rstream").options(**plan["sink"])
+        writer = writer.option("checkpointLocation", (folder / "checkpoint").as_uri())
+        if plan["drains"]:
+            writer = writer.trigger(availableNow=True)
+            run_until_drained(writer.start(), writer.start, Stop())
+            return
+        query = writer.start()
+        (folder / "up").touch()
+        while not query.awaitTermination(1):
+            os.kill(plan["parent"], 0)  # an error if that process has ended
+    except Exception as error:
+        (folder / "error").write_text(find_in_text(str(error)) or str(error)[:2_000])
+        raise

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from spark_streams.base.version import __version__
 from spark_streams.connector.admin.checkpoint import CheckpointLog
@@ -59,7 +59,7 @@ def verify(
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="rstream-verify-")))
         if not plan.keeps:
             closing.callback(_clean, address, plan.prefix, CheckpointLog(folder / "checkpoint"), tell)
-        if (relay := None if plan.spark_submit else _relay_to(address)) is not None:
+        if (relay := None if plan.spark_submit else _relay_to(address, folder)) is not None:
             closing.enter_context(relay)
         run = _VerifyRun(plan, address, login, folder, relay, tell)
         closing.callback(run.close)
@@ -80,18 +80,20 @@ def _clean(address: Address, prefix: str, checkpoint: CheckpointLog, tell: Tell)
         tell(f"keys with {prefix} in their names are left: {error.message}")
 
 
-def _relay_to(address: Address) -> Relay | None:
+def _relay_to(address: Address, folder: Path) -> Relay | None:
     """Return a relay to one server without TLS. Only a Spark on this machine can use it."""
     if address.is_cluster or address.asks_sentinels:
         return None
     url = address.resolve()
     parts = urlsplit(url)
     has_login = parts.scheme == "unix" and (parts.netloc or parts.query)  # which the relay's URL would lack
-    return Relay(url) if parts.scheme in ("redis", "unix") and not has_login else None
+    return Relay(url, folder) if parts.scheme in ("redis", "unix") and not has_login else None
 
 
 def reached_through(address: Address, relay: Relay | None, name: str) -> Address:
     """Return the address that producers and query use: of the relay, or with a name for CLIENT LIST."""
+    if relay is not None and relay.path is not None:
+        return Address.parse(f"unix://{quote(str(relay.path))}")
     if relay is not None:
         named = address if address.nodes else Address.parse("redis://127.0.0.1")
         return named.node("127.0.0.1", relay.port)

@@ -16,7 +16,7 @@ from spark_streams.engine.journal import Journal
 from spark_streams.engine.resp.request_parser import RequestParser
 from spark_streams.engine.resp.wire_replies import encode
 from spark_streams.engine.resp.xadd_batch import BackgroundShapeMaker, Shapes, XaddBatch, find_batch
-from spark_streams.engine.store.id_ranges import IdRuns
+from spark_streams.engine.store.entryid import IdRuns
 from spark_streams.engine.store.stream import StoredStream
 from tests.engine.wire import command
 from tests.seeds import TIMES

@@ -131,7 +131,7 @@ def test_no_argument_ends_a_command_by_a_traceback(
     # `top --once` waits for its interval, which may be an hour here.
     sleep = time.sleep
     monkeypatch.setattr(
-        "spark_streams.operations.commands.look.monitor.time.sleep", lambda seconds: sleep(min(seconds, 0.1))
+        "spark_streams.operations.commands.read.monitor.time.sleep", lambda seconds: sleep(min(seconds, 0.1))
     )
     seed = first_seed()
     chance = random.Random(f"{seed} {path}")

@@ -218,7 +218,7 @@ def test_the_operators_own_server_and_login_are_accepted(tmp_path: Path, monkeyp
 def test_commands_and_jobs_are_limited_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RSTREAM_ALLOW_HOSTS", "streams.internal")
     ran = CliRunner().invoke(main, ["streams", "--url", "redis://evil"])
-    assert ran.exit_code == 1
+    assert ran.exit_code == 2
     assert "[RSTREAM_NOT_ALLOWED] host evil:6379" in ran.output
     config = str(PACKAGE.parent / "conf" / "etl.toml")
     job = ["run", "etl", "--config", config, "--check", "--set", "source.url=redis://evil"]

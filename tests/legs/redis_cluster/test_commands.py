@@ -113,7 +113,7 @@ def test_dead_letters(filled: RedisCluster) -> None:
 
 
 def test_top_goes_on_when_a_master_has_died(filled: RedisCluster) -> None:
-    from spark_streams.operations.commands.look.monitor import ServerWatch
+    from spark_streams.operations.commands.read.monitor import ServerWatch
 
     top = ServerWatch(filled.url, (), None, 1000)
     top.refresh()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.operations.groups import group_deletion as deletion
 from spark_streams.operations.groups import unused
 from tests.operations.groups.conftest import Rstream, RstreamJson
@@ -189,3 +190,20 @@ def test_many_consumers_take_several_transactions(
 def test_two_different_changes_are_refused(rstream: Rstream) -> None:
     ran = rstream(*WORDS, "--hold")
     assert (ran.exit_code, "leave one of them out" in ran.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("more", [(), ("--yes",)])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_only_copy_of_a_position_is_printed_before_it_goes(
+    client: redis.Redis, rstream: Rstream, more: tuple[str, ...], is_there: bool
+) -> None:
+    """Also if the consumer is gone, and only the keys of its query are left."""
+    client.xadd("s", {"n": 1}, id="5-1")
+    client.xgroup_create("s", "g", "0")
+    if is_there:
+        client.xgroup_createconsumer("s", "g", "etl")
+    client.set(committed_key("s", "g", "etl"), "5-1 7.5f1c9a0b")
+    words = ("groups", "delete", "s", "--group", "g", "--consumer", "etl", "--even-active")
+    told = rstream(*words, *more).stdout
+    assert "query 'etl' of group 'g' has committed stream 's' up to 5-1" in told
+    assert bool(client.exists(committed_key("s", "g", "etl"))) is not bool(more)

@@ -200,9 +200,9 @@ def test_a_group_without_a_query_or_with_several(
 ) -> None:
     client.xgroup_create("s", "h", id="0")
     ran = rstream("replay", "s", "--group", "h", "--from", "1h")
-    assert (ran.exit_code, "no query has committed entries" in ran.stderr) == (1, True)
+    assert (ran.exit_code, "no query has committed entries" in ran.stderr) == (3, True)
     client.xgroup_createconsumer("s", "g", "other")
     client.set("rstream:committed:{s}:g:other", f"{query.ids[-1]} 3.x")
     ran = rstream("replay", "s", *G, "--from", "1h")
-    assert (ran.exit_code, "Name one: --consumer 'other'" in ran.stderr) == (1, True)
+    assert (ran.exit_code, "Name one: --consumer 'other'" in ran.stderr) == (3, True)
     assert rstream_json("replay", "s", *G, "--from", "1h", "--consumer", "spark")["streams"][0]["query"] == "spark"

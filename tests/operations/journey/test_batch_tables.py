@@ -157,7 +157,7 @@ def test_a_table_that_cannot_be_used_is_an_error(server: Server, checkpoint: Pat
     ran = CliRunner().invoke(main, words)
     assert (ran.exit_code, "--table needs --checkpoint" in ran.output) == (2, True)
     ran = CliRunner().invoke(main, [*words, "--checkpoint", str(checkpoint)])
-    assert ran.exit_code == 1
+    assert ran.exit_code == 2
     assert "CATALOG.NAMESPACE.TABLE" in str(ran.exception) + ran.output
 
 

@@ -97,5 +97,5 @@ def test_the_ledger_of_the_sink_says_whether_the_rows_are_written(
 def test_a_folder_that_is_no_checkpoint_is_an_error(server: Server, orders: None, tmp_path: Path) -> None:
     words = ["where", "orders", "1-0", "--checkpoint", str(tmp_path), "--url", server.url]
     ran = CliRunner().invoke(main, words)
-    assert ran.exit_code == 1
+    assert ran.exit_code == 2
     assert "checkpointLocation" in str(ran.exception) + ran.output

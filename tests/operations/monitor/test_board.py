@@ -11,7 +11,7 @@ from rich.console import Console
 
 from spark_streams.base.units import count, duration, rate, short, sparkline
 from spark_streams.connector.lag.survey import ConsumerLag, GroupLag, StreamSummary, Survey
-from spark_streams.operations.commands.look.monitor import ServerWatch
+from spark_streams.operations.commands.read.monitor import ServerWatch
 from spark_streams.operations.monitor.board import Board, Title, shorten, widths
 from spark_streams.operations.monitor.rates import Rates, SurveyHistory, rates_between
 from tests.operations.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture

@@ -469,7 +469,7 @@ def test_a_port_that_is_in_use_is_an_error(engine_server: Server) -> None:
         other.listen()
         words = ["exporter", "--port", str(other.getsockname()[1]), "--url", engine_server.url]
         ran = CliRunner().invoke(main, words)
-    assert (ran.exit_code, "metrics cannot be served at 127.0.0.1:" in ran.output) == (1, True)
+    assert (ran.exit_code, "metrics cannot be served at 127.0.0.1:" in ran.output) == (2, True)
 
 
 def test_an_entry_waiting_for_retry_is_no_dead_letter_yet(

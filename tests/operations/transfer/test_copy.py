@@ -437,7 +437,7 @@ def test_each_server_has_its_login_and_few_rights_are_needed(redis_server: Serve
     writer = ["--to-username", "writer", "--to-password-file", str(tmp_path / "writer")]
     runner = CliRunner(**APART)  # type: ignore[arg-type]
     refused = runner.invoke(main, [*words, *reader, "--to-username", "writer", "--yes"])
-    assert (refused.exit_code, "secret" in refused.output + refused.stderr) == (1, False)
+    assert (refused.exit_code, "secret" in refused.output + refused.stderr) == (2, False)
     done = runner.invoke(main, [*words, *reader, *writer, "--yes", "--json"])
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["sent"] == 8

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from pathlib import Path
 
 import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from spark_streams.engine import LocalEngine
 from spark_streams.operations.verify.relay import DOWN, UP, Relay
 from tools.servers.server import Server
 
 
 def client_of(relay: Relay) -> redis.Redis:
-    return redis.Redis(port=relay.port, retry=Retry(NoBackoff(), 0), protocol=2)
+    retry = Retry(NoBackoff(), 0)
+    if relay.path is not None:
+        return redis.Redis(unix_socket_path=str(relay.path), retry=retry, protocol=2)
+    return redis.Redis(port=relay.port, retry=retry, protocol=2)
+
+
+def connection_to(relay: Relay) -> socket.socket:
+    if relay.path is None:
+        return socket.create_connection(("127.0.0.1", relay.port))
+    connected = socket.socket(socket.AF_UNIX)
+    connected.connect(str(relay.path))
+    return connected
 
 
 @pytest.mark.parametrize("direction", [UP, DOWN])
-def test_a_connection_breaks_within_a_request_or_a_reply(server: Server, direction: str) -> None:
-    with Relay(server.url) as relay, client_of(relay) as client, server.client() as direct:
+def test_a_connection_breaks_within_a_request_or_a_reply(server: Server, direction: str, tmp_path: Path) -> None:
+    with Relay(server.url, tmp_path) as relay, client_of(relay) as client, server.client() as direct:
         client.set("k", "before")
         relay.break_at(direction, 3)
         with pytest.raises(redis.ConnectionError):
@@ -30,8 +43,8 @@ def test_a_connection_breaks_within_a_request_or_a_reply(server: Server, directi
         assert client.set("k", "again")  # over another connection
 
 
-def test_all_connections_break(server: Server) -> None:
-    with Relay(server.url) as relay, socket.create_connection(("127.0.0.1", relay.port)) as connected:
+def test_all_connections_break(server: Server, tmp_path: Path) -> None:
+    with Relay(server.url, tmp_path) as relay, connection_to(relay) as connected:
         connected.sendall(b"PING\r\n")
         assert connected.recv(7) == b"+PONG\r\n"
         relay.cut_all()
@@ -39,3 +52,10 @@ def test_all_connections_break(server: Server) -> None:
             assert connected.recv(1) == b""
         with client_of(relay) as client:
             assert client.ping()
+
+
+def test_the_relay_to_a_socket_is_a_socket_in_its_own_folder(tmp_path: Path) -> None:
+    """A port of 127.0.0.1 would let every user of the machine reach a socket of mode 0700."""
+    with LocalEngine() as engine, Relay(engine.url, tmp_path) as relay, client_of(relay) as client:
+        assert (relay.path, relay.port) == (tmp_path / "relay.sock", 0)
+        assert client.ping()

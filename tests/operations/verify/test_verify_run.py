@@ -98,8 +98,9 @@ def test_connections_without_a_relay_have_the_name_of_the_run(url: str, reached:
     assert reached_through(Address.parse(url), None, "run").url == reached
 
 
-def test_a_relay_keeps_login_and_database() -> None:
-    with Relay("redis://h:1") as relay:
+def test_a_relay_keeps_login_and_database(tmp_path: Path) -> None:
+    with Relay("redis://h:1", tmp_path) as relay:
         through = reached_through(Address.parse("redis://u:p@h:1/3"), relay, "run")
         assert through.url == f"redis://u:p@127.0.0.1:{relay.port}/3"
-        assert reached_through(Address.parse("unix:///s"), relay, "run").url == f"redis://127.0.0.1:{relay.port}"
+    with Relay("unix:///s", tmp_path) as relay:
+        assert reached_through(Address.parse("unix:///s"), relay, "run").url == f"unix://{tmp_path}/relay.sock"

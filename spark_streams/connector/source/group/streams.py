@@ -25,8 +25,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import filterfalse
 
+from spark_streams.base.given_text import from_milliseconds
 from spark_streams.base.ids import MIN_ID
-from spark_streams.base.times import from_milliseconds
 from spark_streams.connector.deadletter.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.connector.deadletter.post import fetch_recorded
 from spark_streams.connector.errors import ConsumerTakenError, GroupForgottenError

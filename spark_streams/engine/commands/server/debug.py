@@ -13,8 +13,7 @@ from spark_streams.engine.command_table import Handler, command
 from spark_streams.engine.commands.command_arguments import integer_of, syntax_error
 from spark_streams.engine.commands.server.administration import write_all
 from spark_streams.engine.commands.values.plain_values import seconds_of
-from spark_streams.engine.core import Engine
-from spark_streams.engine.engine_clock import MovedClock
+from spark_streams.engine.core import Engine, MovedClock
 from spark_streams.engine.faults import REFUSALS, Faults
 from spark_streams.engine.persistence.aof_loader import CorruptFileError
 from spark_streams.engine.persistence.aof_writer import PersistenceError

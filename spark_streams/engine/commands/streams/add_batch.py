@@ -19,7 +19,7 @@ from spark_streams.engine.client import REPLY_ON, Client
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.xadd_batch import BatchShape, XaddBatch
 from spark_streams.engine.store import entryid
-from spark_streams.engine.store.id_ranges import DIGITS, Block, blocks
+from spark_streams.engine.store.entryid import DIGITS, Block, blocks
 from spark_streams.engine.store.stream import StoredStream
 
 

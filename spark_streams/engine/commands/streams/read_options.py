@@ -20,7 +20,7 @@ class ReadArguments:
     block: int | None = None
     group: bytes = b""
     consumer: bytes = b""
-    no_ack: bool = False
+    makes_pending: bool = True  # new entries become pending for the consumer; False: NOACK
     claim: int | None = None  # milliseconds
 
 
@@ -45,7 +45,7 @@ def parse(args: list[bytes], grouped: bool) -> ReadArguments:
             index += 3
         elif option == b"noack":
             _only_grouped("NOACK", grouped)
-            options.no_ack = True
+            options.makes_pending = False
             index += 1
         elif more:
             _take_number(options, option, args[index + 1], grouped)

@@ -100,7 +100,7 @@ def _read_after(stream: StoredStream | None, text: bytes) -> int | None:
 def xreadgroup(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
     """XREADGROUP GROUP group consumer [options] STREAMS key … id|> …
 
-    Options: COUNT n, MAXCOUNT n, MAXSIZE bytes, BLOCK ms, CLAIM min-idle, NOACK.
+    The options are those of read_options.
     """
     options = parse(args, grouped=True)
     db, name = client.db, options.group
@@ -207,7 +207,7 @@ def _read_new(
         slices, total = stream.slices(group.last_id + 1, entryid.HIGHEST, quota.count)
         slices, total = quota.cut(slices, total, len(_NEW) if claim is not None else 0)
     if total:
-        owner = None if options.no_ack else consumer
+        owner = consumer if options.makes_pending else None
         if owner is not None:
             engine.memory.grow(PER_RANGE * len(slices))
         group.deliver(slices, owner, engine.now, stream)

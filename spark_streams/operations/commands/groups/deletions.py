@@ -132,6 +132,7 @@ def _delete_consumers(
         delete_leftovers,
         find_consumer_keys,
         find_consumers,
+        position_lines,
     )
     from spark_streams.operations.groups.pending_entries import require_consumer
 
@@ -166,6 +167,9 @@ def _delete_consumers(
     for stream, keys in leftover_keys.items():
         if keys:
             report.add(server, delete_leftovers(server, stream, group, keys))
+    for deleted in report.stream_reports:
+        own = {name: up_to for name, up_to in deleted.committed.items() if name == consumer}
+        report.notes += position_lines(deleted.stream, group, own)
 
 
 @click.command(short_help="Delete abandoned groups.")
@@ -396,7 +400,7 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only
       rstream trim --acked
       rstream trim orders 'payments-*' --acked --yes
     """
-    from spark_streams.base.sizes import size
+    from spark_streams.base.units import binary_size
     from spark_streams.operations.groups import trim_acknowledged as trimming
 
     if not acked:
@@ -417,7 +421,7 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only
             "that nobody uses: rstream groups prune --hold --idle 1d"
         )
     if memory.limit:
-        report.notes.append(f"the server uses {size(memory.used)} of maxmemory {size(memory.limit)}")
+        report.notes.append(f"the server uses {binary_size(memory.used)} of maxmemory {binary_size(memory.limit)}")
     removed = sum((one.removed if yes else one.acknowledged or 0) for one in report.stream_reports)
     report.show(
         ("stream", "entries", "acknowledged ", "bytes ", "needed", "needed by", "removed"),

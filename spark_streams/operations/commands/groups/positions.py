@@ -277,7 +277,7 @@ def replay(
     -100               the last 100 entries that the query has committed
 
     Stop the query before, and start it as usual afterwards, with its checkpoint. The group's position and the
-    checkpoint stay unchanged. A query with noAck=true is refused.
+    checkpoint stay unchanged. A query that reads without a pending list is refused.
 
     \b
     held     entries of that part that are already pending; they stay with their consumers

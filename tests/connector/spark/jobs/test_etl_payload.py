@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from spark_streams.connector.errors import ConfigError
 from spark_streams.jobs.job_columns import Payload
+from spark_streams.jobs.job_config import check_keys
 from spark_streams.jobs.programs import etl
-from spark_streams.jobs.settings.job_config import check_keys
 from tests.connector.schemas.avro_values import FIRST, READER, VERSIONS, encoded
 from tests.connector.schemas.conftest import registry
 from tests.connector.schemas.registry_server import RegistryServer

@@ -14,8 +14,8 @@ from rich.console import Console
 
 import spark_streams
 from spark_streams.jobs.job import ACCESS_SHAPE, CheckedError, Job, JobError
+from spark_streams.jobs.job_config import load
 from spark_streams.jobs.programs.load import PROGRAM
-from spark_streams.jobs.settings.job_config import load
 from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark

@@ -26,11 +26,11 @@ from pyspark.java_gateway import launch_gateway
 from spark_streams.base.printable import printable
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.spark.startup.sitecustomize import add_to_path
-from spark_streams.jobs.settings.job_config import FREE, Config, value_at
+from spark_streams.jobs.job_config import FREE, Config, value_at
 
 # Keys of [spark]: `master`, `submit`, and any key of Spark, `spark.…`.
 SHAPE = FREE
-CONF = Path(__file__).parents[1] / "conf"  # of the repository
+CONF = Path(__file__).parent / "conf"  # of the repository
 _LOG4J = "-Dlog4j2.configurationFile="
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _OWN = ("master", "submit")
@@ -224,7 +224,7 @@ def start_jvm(settings: Mapping[str, str]) -> None:
             os.environ[_ARGUMENTS] = before
 
 
-_ENTRY = Path(__file__).parents[1] / "__main__.py"
+_ENTRY = Path(__file__).parent / "__main__.py"
 
 
 def find_spark_submit() -> str | None:

@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 import redis
 
-from spark_streams.engine import garbage
 from spark_streams.engine.commands import new_engine
-from spark_streams.engine.server.event_loop import EngineServer
+from spark_streams.engine.server.event_loop import (
+    EngineServer,
+    collect_all_objects,
+    collect_new_objects,
+    skip_survivors,
+)
 
 
 @pytest.fixture
@@ -97,7 +101,7 @@ def test_no_circle_is_left(path: str, uncollected: None, command: str) -> None:
 def test_what_has_survived_one_look_is_looked_at_when_nobody_asks() -> None:
     threshold = gc.get_threshold()
     try:
-        garbage.begin()
+        collect_new_objects()
         kept: list[list[int]] = [[] for _ in range(5_000)]
         assert gc.get_freeze_count() > 3_000
         circle: list[object] = []
@@ -105,9 +109,9 @@ def test_what_has_survived_one_look_is_looked_at_when_nobody_asks() -> None:
         gc.freeze()
         del circle
         assert gc.collect() == 0
-        garbage.sweep()
+        collect_all_objects()
         assert len(kept) == 5_000
     finally:
-        gc.callbacks.remove(garbage._leave_out)
+        gc.callbacks.remove(skip_survivors)
         gc.set_threshold(*threshold)
         gc.unfreeze()

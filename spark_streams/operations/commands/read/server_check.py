@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.printable import printable
 from spark_streams.base.units import duration
+from spark_streams.operations.commands.exit_codes import CHECK_FAILED, found
 from spark_streams.operations.commands.shared import address_of, console, json_option, print_json, url_option
 
 if TYPE_CHECKING:
@@ -68,12 +68,12 @@ def _counted(count: int, noun: str) -> str:
 
 def _of_all(servers: Sequence[ServerFacts]) -> list[str]:
     """Return the users, the sum of the memory, and the shortest uptime."""
-    from spark_streams.base.sizes import size
+    from spark_streams.base.units import binary_size
 
     users = sorted({server.user for server in servers if server.user})
     facts = [f"user {' and '.join(users)}"] if users else []
     used = sum(server.number("used_memory") for server in servers)
-    facts += [f"{size(used)} in use"] if used else []
+    facts += [f"{binary_size(used)} in use"] if used else []
     uptimes = [server.number("uptime_in_seconds") for server in servers if "uptime_in_seconds" in server.info]
     return [*facts, f"up {duration(1000 * min(uptimes))}"] if uptimes else facts
 
@@ -134,9 +134,6 @@ def _verdict(findings: Sequence[ServerFinding]) -> str:
     return ", ".join(f"{count} {level if count == 1 else f'{level}s'}" for level, count in counts.items() if count)
 
 
-NOT_WELL = 3  # exit code
-
-
 @click.command(short_help="Check a server's settings and a user's rights.")
 @click.argument("server_url", metavar="[URL]", required=False)
 @click.option(
@@ -174,16 +171,20 @@ def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...]
       rstream doctor || send-alert
     """
     from spark_streams.operations.doctor.rights import USES
-    from spark_streams.operations.doctor.server_facts import Level, worst
 
     address = address_of(server_url or url)
     examine_server = _at_cluster if address.is_cluster else _at_one
-    findings = examine_server(address, uses or USES, names, as_json)
+    examine_server(address, uses or USES, names, as_json)
+
+
+def _judge(findings: Sequence[ServerFinding]) -> None:
+    from spark_streams.operations.doctor.server_facts import Level, worst
+
     if worst(findings) in (Level.WARNING, Level.DANGER):
-        sys.exit(NOT_WELL)
+        found(CHECK_FAILED)
 
 
-def _at_one(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> list[ServerFinding]:
+def _at_one(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     from spark_streams.connector.wire.connect import connect
     from spark_streams.operations.doctor.examination import examine_server
     from spark_streams.operations.doctor.server_facts import sorted_by_level
@@ -193,25 +194,25 @@ def _at_one(address: Address, uses: Sequence[str], names: Sequence[str], as_json
         [node] = server.nodes()
         facts, findings = examine_server(node, uses, names)
         findings = sorted_by_level([*findings, *check_groups(server, names, facts.number("used_memory"))])
+    _judge(findings)
     if as_json:
         _print_json({"server": _about(facts)}, findings)
     else:
         show(facts, findings)
-    return findings
 
 
-def _at_cluster(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> list[ServerFinding]:
+def _at_cluster(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     from spark_streams.operations.doctor.examination import examine_cluster
     from spark_streams.operations.doctor.server_facts import sorted_by_level
     from spark_streams.operations.doctor.stream_findings import check_groups_of_cluster
 
     facts, findings = examine_cluster(address, uses, names)
     findings = sorted_by_level([*findings, *check_groups_of_cluster(address, names, facts.used_memory)])
+    _judge(findings)
     if as_json:
         _print_json({"cluster": _about_cluster(facts)}, findings)
     else:
         show_cluster(facts, findings)
-    return findings
 
 
 def _print_json(about: dict[str, object], findings: Sequence[ServerFinding]) -> None:

@@ -16,9 +16,9 @@ import pytest
 from pyspark import SparkContext
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.jobs.settings import spark_start
-from spark_streams.jobs.settings.sample_config import sample_config
-from spark_streams.jobs.settings.spark_start import (
+from spark_streams.jobs import spark_start
+from spark_streams.jobs.sample_config import sample_config
+from spark_streams.jobs.spark_start import (
     CONF,
     prepare,
     properties_text,
@@ -140,8 +140,8 @@ def test_the_first_spark_submit_is_that_of_spark_home(monkeypatch: pytest.Monkey
 def test_a_command_line_that_is_too_long_is_named(tmp_path: Path) -> None:
     """In a process of its own, which the program would replace."""
     program = (
-        "import sys; from spark_streams.jobs.settings.spark_start import exec_spark_submit\n"
-        "from spark_streams.jobs.settings.spark_start import SparkSettings\n"
+        "import sys; from spark_streams.jobs.spark_start import exec_spark_submit\n"
+        "from spark_streams.jobs.spark_start import SparkSettings\n"
         "from spark_streams.connector.errors import ConfigError\n"
         "try: exec_spark_submit('/bin/echo', SparkSettings(True, {}), ['etl', '--set', 'note=' + 'x' * 200_000])\n"
         "except ConfigError as error: print(error)"

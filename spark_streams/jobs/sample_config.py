@@ -1,13 +1,11 @@
 """A first file: the configuration of a job or a program, for an example or an existing stream.
 
 The example of the jobs is the flights of conf/. Its files are also the templates: for another stream, each of their
-texts about the flights is replaced. A rule, a partition and aggregates become comments about one of its columns, or
-count its entries. The example of a program is filled in, too (`$stream`).
+texts about the flights is replaced. A rule, a partition and aggregates become comments, or count its entries.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
@@ -15,14 +13,15 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, NamedTuple
 
+from spark_streams.base.printable import quoted
 from spark_streams.connector.wire.connection import Server
 from spark_streams.jobs.arguments import MONITORING, PROGRAMS
 
 if TYPE_CHECKING:
     from spark_streams.connector.source.infer_schema import InferredColumn  # it needs Arrow
 
-TEMPLATES = Path(__file__).parents[1] / "templates"
-CONF = Path(__file__).parents[1] / "conf"
+TEMPLATES = Path(__file__).parent / "templates"
+CONF = Path(__file__).parent / "conf"
 
 _ENTRIES = 500  # how many of the oldest and of the newest entries are read
 
@@ -67,14 +66,14 @@ def config_for(
     file is to name it; null_value: option nullValue, if the file is to set it."""
     example = _example(stream, columns)
     if job in PROGRAMS:
-        values = {} if url is None else {"url": _quoted(url)}
-        values |= {} if null_value is None else {"null_value": f'    .option("nullValue", {_quoted(null_value)})\n'}
+        values = {} if url is None else {"url": quoted(url)}
+        values |= {} if null_value is None else {"null_value": f'    .option("nullValue", {quoted(null_value)})\n'}
         return _program(job, example, values)
     changes = _changes(job, example)
     if url is not None:
-        changes['# url = "redis://127.0.0.1:6379/0"'] = f"url = {_quoted(url)}"
+        changes['# url = "redis://127.0.0.1:6379/0"'] = f"url = {quoted(url)}"
     if null_value is not None:
-        changes['streams = "flights"'] = f"nullValue = {_quoted(null_value)}\n" + changes['streams = "flights"']
+        changes['streams = "flights"'] = f"nullValue = {quoted(null_value)}\n" + changes['streams = "flights"']
     texts = sorted(changes, key=len, reverse=True)
     # All at once: a stream may have the name of another text.
     return re.sub("|".join(map(re.escape, texts)), lambda found: changes[found[0]], sample_config(job))
@@ -119,31 +118,31 @@ def _changes(job: str, example: Example) -> dict[str, str]:
     table = table if re.match("[A-Za-z]", table) else f"t_{table}"  # a name that SQL takes without quotes
     lines = [", ".join(ddl[first : first + _DDL_IN_A_LINE]) for first in range(0, len(ddl), _DDL_IN_A_LINE)]
     changes = {
-        'streams = "flights"': f"streams = {_quoted(stream)}",
-        'stream = "flights"': f"stream = {_quoted(stream)}",
-        '# name = "flights"': f"# name = {_quoted(stream)}",
-        '["flights"]': f"[{_quoted(stream)}]",
-        f'group = "{job}"': f"group = {_quoted(f'{stream}-{job}')}",  # two configurations share no group …
-        f'"out/checkpoints/{job}"': _quoted(f"out/checkpoints/{file}-{job}"),  # … and no checkpoint
-        **{f'"flights:{end}"': _quoted(f"{stream}:{end}") for end in ("dead", "dead:parked", "retry", "incomplete")},
-        'stream = "delays"': f"stream = {_quoted(f'{stream}:totals')}",
+        'streams = "flights"': f"streams = {quoted(stream)}",
+        'stream = "flights"': f"stream = {quoted(stream)}",
+        '# name = "flights"': f"# name = {quoted(stream)}",
+        '["flights"]': f"[{quoted(stream)}]",
+        f'group = "{job}"': f"group = {quoted(f'{stream}-{job}')}",  # two configurations share no group …
+        f'"out/checkpoints/{job}"': quoted(f"out/checkpoints/{file}-{job}"),  # … and no checkpoint
+        **{f'"flights:{end}"': quoted(f"{stream}:{end}") for end in ("dead", "dead:parked", "retry", "incomplete")},
+        'stream = "delays"': f"stream = {quoted(f'{stream}:totals')}",
         "flights.avsc": f"{file}.avsc",
         "flights.json": f"{file}.json",
         "out/flights": f"out/{file}",
         'or name = "flights"': f'or name = "{table}"',
-        '"year INT, month INT"': _quoted(", ".join(ddl[:2])),
+        '"year INT, month INT"': quoted(", ".join(ddl[:2])),
         "[[rule]]   ": "# [[rule]]   ",
-        'reason = "no departure time"': f"# reason = {_quoted(f'no {example.key}')}",
-        'when = "dep_time IS NULL"': f"# when = {_quoted(f'{key} IS NULL')}",
-        '"SELECT *, carrier IS NULL AS incomplete FROM rows"': _quoted(
+        'reason = "no departure time"': f"# reason = {quoted(f'no {example.key}')}",
+        'when = "dep_time IS NULL"': f"# when = {quoted(f'{key} IS NULL')}",
+        '"SELECT *, carrier IS NULL AS incomplete FROM rows"': quoted(
             f"SELECT *, {key} IS NULL AS incomplete FROM rows"
         ),
-        'partition_by = ["month"]': f"# partition_by = [{_quoted(example.key)}]",
-        '"carrier IS NULL"': _quoted(f"{key} IS NULL"),
-        '["carrier"]': f"[{_quoted(key)}]",
-        'where = "dep_delay IS NOT NULL"': f"# where = {_quoted(f'{key} IS NOT NULL')}",
-        '["carrier", "month"]': f"[{_quoted(example.key)}]",
-        '"time_hour" ': f"{_quoted(example.moment)} ",
+        'partition_by = ["month"]': f"# partition_by = [{quoted(example.key)}]",
+        '"carrier IS NULL"': quoted(f"{key} IS NULL"),
+        '["carrier"]': f"[{quoted(key)}]",
+        'where = "dep_delay IS NOT NULL"': f"# where = {quoted(f'{key} IS NOT NULL')}",
+        '["carrier", "month"]': f"[{quoted(example.key)}]",
+        '"time_hour" ': f"{quoted(example.moment)} ",
         'mean_dep_delay = "avg(dep_delay)"\nflights = "count(*)"': 'entries = "count(*)"',
         "# carrier = ": f"# {_toml_key(example.key)} = ",
     }
@@ -151,7 +150,7 @@ def _changes(job: str, example: Example) -> dict[str, str]:
         columns = [_column(name, kind, example) for name, kind in example.types.items()]
         changes["\n".join(f'{name} = "{kind}"' for name, kind in flights["columns"].items())] = "\n".join(columns)
     elif "input" in flights:
-        changes[flights["input"]["schema"].strip("\n")] = ",\n".join(f"  {_quoted(line)[1:-1]}" for line in lines)
+        changes[flights["input"]["schema"].strip("\n")] = ",\n".join(f"  {quoted(line)[1:-1]}" for line in lines)
     return changes
 
 
@@ -159,16 +158,16 @@ def _program(name: str, example: Example, values: Mapping[str, str]) -> str:
     """Return a program. values: those of its template that the example does not tell. They are texts with their quotes,
     or whole lines, or nothing."""
     stream = example.stream
-    reserved = _quoted(", ".join(example.reserved))
+    reserved = quoted(", ".join(example.reserved))
     of_example = {
-        "stream": _quoted(stream),
-        "group": _quoted(f"{stream}-{name}"),
-        "chosen": _quoted(f"{stream}:chosen"),
-        "checkpoint": _quoted(f"out/checkpoints/{_file(stream)}-{name}"),
-        "ddl": _quoted(", ".join(example.ddl) or "field STRING"),
-        "where": _quoted(f"{_sql(example.key)} IS NOT NULL"),
+        "stream": quoted(stream),
+        "group": quoted(f"{stream}-{name}"),
+        "chosen": quoted(f"{stream}:chosen"),
+        "checkpoint": quoted(f"out/checkpoints/{_file(stream)}-{name}"),
+        "ddl": quoted(", ".join(example.ddl) or "field STRING"),
+        "where": quoted(f"{_sql(example.key)} IS NOT NULL"),
         "reserved": f"    # Not read, because jobs reserve these names: {reserved}\n" if example.reserved else "",
-        "url": _quoted("embedded:"),
+        "url": quoted("embedded:"),
         "null_value": "",
     }
     # Its template is no Python, so tools for Python should not find it.
@@ -194,9 +193,4 @@ def _sql(name: str) -> str:
 
 
 def _toml_key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _quoted(name)
-
-
-def _quoted(text: str) -> str:
-    """Return a text as a string of TOML and of Python."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return name if _BARE.fullmatch(name) else quoted(name)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -172,7 +170,7 @@ def tail(names: tuple[str, ...], follow: bool, count: int, group: str | None, ur
     show = _line if as_json else _Screen(by_name=len(names) != 1 or is_pattern(names[0]))
     address = address_of(url)
     ends = contextlib.suppress(KeyboardInterrupt)
-    with ends, _ending_with_reader(), Session(address, "rstream tail", is_known=True) as session:
+    with ends, Session(address, "rstream tail", is_known=True) as session:
         run = Tail(names, count, group, session)
         # If the server does not answer before the first entry is printed, the command fails like other commands.
         with connect(address) as server:
@@ -327,16 +325,6 @@ def _line(seen: Seen | PreviewedEntry) -> None:
     else:
         entry = entry_as_json(str(seen.id), seen.pairs, stream=name_text(seen.stream))
     say(json_text(entry))
-
-
-@contextlib.contextmanager
-def _ending_with_reader() -> Iterator[None]:
-    """End without an error if the reader of the output has closed it (`| head`)."""
-    try:
-        yield
-    except BrokenPipeError:
-        # Python flushes standard output at exit: that must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 _LIMIT = 100_000  # entries of a stream that are read or counted by default

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import StreamStateError
+from spark_streams.operations.commands.exit_codes import CHECK_FAILED, found
 from spark_streams.operations.commands.shared import (
     address_of,
     connect,
@@ -216,9 +216,6 @@ def _entries(
     )
 
 
-NO_WORK = 3  # exit code
-
-
 @click.command(short_help="Wait until a group has something to read.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
 @click.option("--group", required=True, help="The consumer group.")
@@ -268,11 +265,12 @@ def wait(
                 )
         elif missing:
             raise missing[0]
-        found = wait_for_entries(session, streams, group, entries, math.inf if most is None else most / 1000)
-        if found is None and must_exist and (gone := session.run(lambda server: find_missing(server, streams, group))):
+        counts = wait_for_entries(session, streams, group, entries, math.inf if most is None else most / 1000)
+        if counts is None and must_exist and (gone := session.run(lambda server: find_missing(server, streams, group))):
             raise gone[0]
-    if found is None:
+    if counts is None:
+        found(CHECK_FAILED)
         say(f"group {group!r} has fewer than {counted(entries, 'undelivered entry', 'undelivered entries')}")
-        sys.exit(NO_WORK)
-    waiting = ", ".join(f"{count:,} of {stream}" for stream, count in found.items() if count)
+        return
+    waiting = ", ".join(f"{count:,} of {stream}" for stream, count in counts.items() if count)
     say(f"group {group!r} has undelivered entries: {waiting}")

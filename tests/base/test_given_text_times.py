@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spark_streams
-from spark_streams.base.times import from_milliseconds, moment
+from spark_streams.base.given_text import from_milliseconds, moment
 
 ROOT = Path(spark_streams.__file__).parent
 LAST = 253_402_300_799_999

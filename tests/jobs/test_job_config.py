@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_streams.connector.errors import ConfigError
-from spark_streams.jobs.settings.job_config import FREE, load
+from spark_streams.jobs.job_config import FREE, load
 
 PARQUET = {"path": str, "files": int, "partition_by": list}
 SHAPE: dict[str, Any] = {"source": FREE, "table": PARQUET, "dry": bool}

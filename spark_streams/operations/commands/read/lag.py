@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from spark_streams.base.units import count, duration
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.lag.survey import GroupLag, Survey
 from spark_streams.connector.operator_commands import shell_line
+from spark_streams.operations.commands.exit_codes import CHECK_FAILED, UNPROVED, found
 from spark_streams.operations.commands.shared import (
     connect,
     json_option,
@@ -33,13 +33,12 @@ if TYPE_CHECKING:
     from spark_streams.operations.monitor.rates import GroupTotal
 
 
-FAILED, UNKNOWN = 3, 4  # exit codes
 _SHOWN = 3  # missing groups that are named
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The line, and the exit code: 0, FAILED if a group is too far behind or missing, UNKNOWN."""
+    """The line, and the exit code: 0, CHECK_FAILED if a group is too far behind or missing, UNPROVED."""
 
     line: str
     code: int = 0
@@ -64,7 +63,7 @@ class LagCheck:
         if late:
             lines.append(f"behind: {_worst(late)}{_more(len(late) - 1, group_count)}")
         if lines:
-            return Verdict(printable("; ".join(lines)), FAILED)
+            return Verdict(printable("; ".join(lines)), CHECK_FAILED)
         if unknown:
             one = unknown[0]
             return Verdict(
@@ -73,7 +72,7 @@ class LagCheck:
                     f"its entry IDs are not times{_more(len(unknown) - 1, group_count)}. Check the number of entries: "
                     "--max"
                 ),
-                UNKNOWN,
+                UNPROVED,
             )
         worst = max(groups, key=_distance)
         behind = f"; {_worst(groups)}" if worst.lag or worst.pending else ", none behind"
@@ -135,7 +134,7 @@ def _behind(group: GroupLag) -> str:
     return f"{entries}{age} behind" + (f", {group.pending:,} pending" if group.pending else "")
 
 
-_LOOKS = 5  # within --over
+_SNAPSHOTS = 5  # within --over
 
 Key = tuple[str, str]  # stream, group
 
@@ -227,6 +226,9 @@ def lag(
     if check is None and group is not None and not groups:
         raise StreamStateError(f"no group {group!r} at {address} reads from these streams; rstream groups lists them")
     totals = group_totals(groups)
+    if check is not None:
+        verdict = check.verdict(groups, missing)
+        found(verdict.code)
     if as_json:
         held_by = {(one.stream, one.group): {"entries": one.entries, "bytes": one.bytes} for one in held}
         print_json(
@@ -242,11 +244,8 @@ def lag(
         )
     elif check is None:
         _print(groups, margins, totals, [one for one in unused(held) if group in (None, one.group)])
-    if check is not None:
-        verdict = check.verdict(groups, missing)
-        if verdict.code or not as_json:
-            say(verdict.line, err=as_json)
-        sys.exit(verdict.code)
+    if check is not None and (verdict.code or not as_json):
+        say(verdict.line, err=as_json)
 
 
 def _with_margins(
@@ -258,14 +257,14 @@ def _with_margins(
     from spark_streams.operations.monitor.held import stream_sizes
 
     window = MarginWindow(apart_ms=0)
-    for look in range(_LOOKS + 1 if over_ms else 1):
-        if look:
-            time.sleep(over_ms / 1000 / _LOOKS)
+    for number in range(_SNAPSHOTS + 1 if over_ms else 1):
+        if number:
+            time.sleep(over_ms / 1000 / _SNAPSHOTS)
             seen = survey(server, streams)
         existing = {stream.stream for stream in seen.streams}
         known = [stream for stream in streams if over_ms and name_text(stream) in existing]
         window.add(seen, stream_sizes(server, known, refused=lambda _: None) if known else {})
-        if over_ms:  # one look shows no rate
+        if over_ms:  # one snapshot shows no rate
             window.add_memory(node_memories(server, refused=lambda _: None), seen.at_ms)
     return seen, window.margins((group.stream, group.group) for group in seen.groups)
 

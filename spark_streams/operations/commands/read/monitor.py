@@ -16,6 +16,7 @@ import click
 
 from spark_streams.base.printable import json_text
 from spark_streams.connector.errors import ServerError
+from spark_streams.operations.commands.exit_codes import FAILED, found
 from spark_streams.operations.commands.shared import (
     address_of,
     connect,
@@ -320,9 +321,10 @@ def exporter(
     try:
         if once:
             # The same bytes as over HTTP, in any locale. Labels are printable.
-            click.echo(page.text().encode(), nl=False)
+            metrics = page.text().encode()
             if snapshots.failure is not None:
-                raise click.exceptions.Exit(1)
+                found(FAILED)
+            click.echo(metrics, nl=False)
         else:
             _wait_for_signal(lambda: tell(f"metrics of {address} at http://{host}:{page.port}/metrics"))
     finally:

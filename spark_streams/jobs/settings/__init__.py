@@ -1,1 +1,0 @@
-"""A job's configuration file, and the settings of its Spark session."""

@@ -1,0 +1,1 @@
+"""How commands of `rstream` end."""
