@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.bench import figures
+from tools.bench import row as figures
 from tools.bench.row import Row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +76,7 @@ def test_the_table_of_figures_has_those_of_its_rows() -> None:
     assert not wrong
 
 
-def row(number: str, ours: list[float], peers: list[float] | None = None) -> Row:
+def measured(number: str, ours: list[float], peers: list[float] | None = None) -> Row:
     peer = None if peers is None else lambda: 0.0
     made = Row(number, "a measure", "", "/s", None, lambda: 0.0, peer, "the peer")
     made.our_figures, made.peer_figures = ours, peers or []
@@ -88,9 +88,9 @@ def test_a_group_that_is_measured_replaces_the_one_in_the_file(tmp_path: Path, m
     where = {"date": "2026-01-02", "machine": "m", "server": "redis-server 7", "spark": "4"}
     monkeypatch.setattr(figures, "_circumstances", lambda: where)
     file = tmp_path / "figures.json"
-    figures.record("source", [row("P1", [1.0])], file)
-    figures.record("sink", [row("P9", [2.0])], file)
-    figures.record("source", [row("P1", [123_456.0, 5.0, 1e6], [61_728.0, 5.0, 1e6]), row("P2", [])], file)
+    figures.record("source", [measured("P1", [1.0])], file)
+    figures.record("sink", [measured("P9", [2.0])], file)
+    figures.record("source", [measured("P1", [123_456.0, 5.0, 1e6], [61_728.0, 5.0, 1e6]), measured("P2", [])], file)
     assert [one["number"] for one in figures.rows_in(file)] == ["P1", "P9"]
     groups = json.loads(file.read_text(encoding="utf-8"))
     assert {name: value for name, value in groups["source"].items() if name != "rows"} == where

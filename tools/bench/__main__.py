@@ -11,8 +11,7 @@ import sys
 
 from rich.console import Console
 
-from tools.bench import figures
-from tools.bench.row import Row, run_in_turns, show
+from tools.bench.row import FILE, Row, record, run_in_turns, show
 from tools.bench.servers import have_redis
 
 # Each group is a module of this package with a function `rows(stack)`.
@@ -48,9 +47,7 @@ def main() -> int:
         metavar="group",
         help=f"{', '.join(GROUPS)} (default: all but {', '.join(sorted(ON_REQUEST))})",
     )
-    parser.add_argument(
-        "--json", action="store_true", help=f"also write the medians into docs/internals/{figures.FILE.name}"
-    )
+    parser.add_argument("--json", action="store_true", help=f"also write the medians into docs/internals/{FILE.name}")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="measurements of each row (default 5)")
     parser.add_argument("--only", metavar="TEXT", help="measure only rows whose number or measure contains TEXT")
     arguments = parser.parse_args()
@@ -76,7 +73,7 @@ def main() -> int:
         in_turns = "one measurement each" if rounds == 1 else f"{rounds} rounds in turns, median and range"
         show(rows, f"{GROUPS[name]}: {in_turns}, {os.cpu_count()} cores", Console(emoji=False))
         if arguments.json:
-            figures.record(name, rows)
+            record(name, rows)
     return 0
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hiredis
 
 PAGE = 1000
 _IDS = re.compile(rb"\*2\r\n\$[0-9]+\r\n([0-9]+-[0-9]+)\r\n\*")
+STAMPS = re.compile(rb"\$1\r\nt\r\n\$16\r\n([0-9]{16})\r\n")  # of entries whose field t is a time in 16 digits
 
 
 def request(*arguments: Any) -> bytes:
@@ -18,8 +23,13 @@ def request(*arguments: Any) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
-class RawClient:
-    """One connection to a server on 127.0.0.1."""
+def ids_in(reply: bytes) -> list[bytes]:
+    """Return the IDs of the entries in a reply."""
+    return _IDS.findall(reply)
+
+
+class RawClient(contextlib.AbstractContextManager["RawClient"]):
+    """One connection to a server on 127.0.0.1, which a `with` closes."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -27,7 +37,7 @@ class RawClient:
         self._reader = hiredis.Reader(replyError=RuntimeError)
         self._buffer = memoryview(bytearray(1 << 20))
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self.socket.close()
 
     def call(self, *arguments: Any) -> Any:
@@ -39,8 +49,9 @@ class RawClient:
             raise value
         return value
 
-    def take(self, replies: int) -> None:
-        """Receive this number of replies, and drop them."""
+    def send(self, data: bytes, replies: int) -> None:
+        """Send requests, receive this number of replies, and drop them."""
+        self.socket.sendall(data)
         while replies:
             if self._reader.gets() is False:
                 self._reader.feed(self.socket.recv(1 << 20))
@@ -72,8 +83,41 @@ class RawClient:
         while True:
             command = request("XRANGE", "s", start, "+", "COUNT", PAGE)
             reply = self.bytes_of(command)
-            ids = _IDS.findall(reply)
+            ids = ids_in(reply)
             if not ids:
                 return pages
             pages.append((command, ids, len(reply)))
             start = b"(" + ids[-1]
+
+
+@contextlib.contextmanager
+def producing(rate: int, every: float, add: Callable[[int, int], object]) -> Iterator[None]:
+    """Within the block, call `add(microsecond, rows)` each `every` seconds, so that it adds `rate` rows a second."""
+    ended = threading.Event()
+
+    def produce() -> None:
+        begun, made = time.perf_counter(), 0
+        while not ended.wait(every):
+            due = int((time.perf_counter() - begun) * rate) - made
+            add(int(time.time() * 1e6), due)
+            made += due
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def adding(port: int, stream: str, rate: int, every: float, *fields: str) -> Iterator[None]:
+    """Within the block, add entries with the microsecond `t` and these fields at a rate."""
+    with RawClient(port) as client:
+
+        def add(stamp: int, count: int) -> None:
+            client.send(request("XADD", stream, "*", "t", f"{stamp:016d}", *fields) * count, count)
+
+        with producing(rate, every, add):
+            yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 
 from tools.bench.client import PAGE, request
@@ -17,62 +18,51 @@ _IDLE = 30.0  # seconds that the engine may take to pack cold data
 _GROUPS = {"engine": (15, 10), "redis-server": (0, 1)}
 
 
-class _Measured:
-    """A new server, filled with entries that are then read through a group. Figures are bytes per entry."""
+def measure(kind: str) -> dict[str, float]:
+    """Fill a new server, and read its entries through groups. Return bytes per entry, and megabytes when `empty`."""
+    with running(kind) as server:
+        empty = server.resident() / 1e6
+        before = _used(server)
+        fill(server, ENTRIES)
+        hot = (_used(server) - before) / ENTRIES
+        wait_until_steady(server)
+        cold = (_used(server) - before) / ENTRIES
+        before_groups, groups = _GROUPS[kind]
+        deliver(server, range(before_groups))
+        after = _allocated(server)
+        deliver(server, range(before_groups, before_groups + groups))
+        pending = (_allocated(server) - after) / (groups * ENTRIES)
+    return {"empty": empty, "hot": hot, "cold": cold, "pending": pending}
 
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self.empty = self.hot = self.cold = self.pending = 0.0
 
-    def run(self) -> None:
-        with running(self._kind) as server:
-            self.empty = server.resident() / 1e6
-            before = self._used(server)
-            fill(server, ENTRIES)
-            self.hot = (self._used(server) - before) / ENTRIES
-            if self._kind == "engine":
-                wait_until_steady(server)
-            self.cold = (self._used(server) - before) / ENTRIES
-            before_groups, groups = _GROUPS[self._kind]
-            self._deliver(server, range(before_groups))
-            after = self._allocated(server)
-            self._deliver(server, range(before_groups, before_groups + groups))
-            self.pending = (self._allocated(server) - after) / (groups * ENTRIES)
-
-    def _deliver(self, server: Running, groups: range) -> None:
-        """Let each of these new groups read the whole stream."""
-        client = server.client()
+def deliver(server: Running, groups: range) -> None:
+    """Let each of these new groups read the whole stream."""
+    with server.client() as client:
         for number in groups:
             client.call("XGROUP", "CREATE", "s", number, "0")
             for _ in range(ENTRIES // PAGE):
                 client.bytes_of(request("XREADGROUP", "GROUP", number, "c", "COUNT", PAGE, "STREAMS", "s", ">"))
-        client.close()
-        if self._kind == "engine":
-            wait_until_steady(server)
+    wait_until_steady(server)
 
-    def _used(self, server: Running) -> float:
-        if self._kind == "engine":
-            return server.resident()
-        client = server.client()
-        used = client.call("MEMORY", "USAGE", "s", "SAMPLES", 0)
-        client.close()
-        return float(used or 0)
 
-    def _allocated(self, server: Running) -> float:
-        """Return bytes, as `_used`. For redis-server from used_memory: its MEMORY USAGE only estimates groups."""
-        if self._kind == "engine":
-            return server.resident()
-        client = server.client()
-        info = client.call("INFO", "memory")
-        client.close()
-        return float(info.split(b"used_memory:")[1].split(b"\r\n")[0])
+def _used(server: Running) -> float:
+    if server.kind == "engine":
+        return server.resident()
+    return float(server.call("MEMORY", "USAGE", "s", "SAMPLES", 0) or 0)
+
+
+def _allocated(server: Running) -> float:
+    """Return bytes, as `_used`. For redis-server from used_memory: its MEMORY USAGE only estimates groups."""
+    if server.kind == "engine":
+        return server.resident()
+    return float(server.call("INFO", "memory").split(b"used_memory:")[1].split(b"\r\n")[0])
 
 
 def wait_until_steady(server: Running) -> None:
-    """Wait until the engine has packed its cold data."""
+    """Wait until the engine has packed its cold data. Another server is steady."""
     deadline = time.monotonic() + _IDLE
     last = server.resident()
-    same = 0
+    same = 0 if server.kind == "engine" else 4
     while time.monotonic() < deadline and same < 4:
         time.sleep(0.5)
         now = server.resident()
@@ -82,26 +72,15 @@ def wait_until_steady(server: Running) -> None:
 
 def rows(_stack: contextlib.ExitStack) -> list[Row]:
     """Return all rows of the group. Each side is measured once, because memory does not vary."""
-    ours, peer = _Measured("engine"), _Measured("redis-server")
-
-    def first() -> float:
-        ours.run()
-        return ours.cold
-
-    def first_of_peer() -> float:
-        peer.run()
-        return peer.cold
-
+    ours, peer = functools.partial(measure, "engine"), functools.partial(measure, "redis-server")
+    row = functools.partial(Row, ours=ours, at_least=False, rounds=1)
     ran = f"{ENTRIES:,} entries of two fields of 12 digits; private memory of the engine, MEMORY USAGE of redis-server"
+    delivered = f"{ENTRIES:,} delivered in thousands"
     return [
-        Row("P17", "bytes per entry, cold", ran + "; after some seconds without commands", "B", 1.0, first,
-            first_of_peer, at_least=False, rounds=1),
-        Row("P17", "bytes per entry, hot", ran, "B", 1.8, lambda: ours.hot, lambda: peer.cold,
-            at_least=False, rounds=1),
-        Row("P17", "an engine that holds nothing", "private memory", "MB", 16, lambda: ours.empty,
-            at_least=False, rounds=1),
-        Row("P18", "bytes per pending entry", f"{ENTRIES:,} delivered in thousands to each of ten groups", "B", 1.0,
-            lambda: ours.pending, at_least=False, rounds=1),
-        Row("P18", "against redis-server", f"{ENTRIES:,} delivered in thousands", "B", None, lambda: ours.pending,
-            lambda: peer.pending, at_least=False, rounds=1),
+        row("P17", "bytes per entry, cold", f"{ran}; after some seconds without commands", "B", 1.0, peer=peer,
+            name="cold"),
+        row("P17", "bytes per entry, hot", ran, "B", 1.8, peer=peer, name="hot"),
+        row("P17", "an engine that holds nothing", "private memory", "MB", 16, name="empty"),
+        row("P18", "bytes per pending entry", f"{delivered} to each of ten groups", "B", 1.0, name="pending"),
+        row("P18", "against redis-server", delivered, "B", None, peer=peer, name="pending"),
     ]  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,9 +12,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tools.bench.client import RawClient
+from tools.servers.server import free_port
 from tools.stopping import stop
+from tools.waiting import until
 
 _FAKE = """
 import fakeredis
@@ -34,9 +36,19 @@ class Running:
     port: int
     pid: int
 
+    @property
+    def url(self) -> str:
+        """URL that a user would configure."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
     def client(self) -> RawClient:
         """Return a new raw client."""
         return RawClient(self.port)
+
+    def call(self, *words: Any) -> Any:
+        """Return the reply to one command, on a connection of its own."""
+        with self.client() as client:
+            return client.call(*words)
 
     def resident(self) -> int:
         """Return bytes of private memory of its process."""
@@ -51,19 +63,10 @@ def have_redis() -> bool:
     return bool(shutil.which("redis-server") and shutil.which("redis-benchmark"))
 
 
-def have_fakeredis() -> bool:
-    """Whether fakeredis is installed."""
-    try:
-        import fakeredis  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def running(kind: str, *options: str) -> Iterator[Running]:
     """Start an empty server of this kind in an empty directory, and stop it at the end."""
-    port = _free_port()
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="rstream-bench-") as directory:
         arguments = ["--port", str(port), "--dir", directory, *options]
         command = {
@@ -75,9 +78,16 @@ def running(kind: str, *options: str) -> Iterator[Running]:
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
         ) as process:
+            server = Running(kind, port, process.pid)
+
+            def answers() -> bool:
+                with contextlib.suppress(OSError):
+                    return bool(server.call("PING") == b"PONG")
+                return False
+
             try:
-                _wait(port, process)
-                yield Running(kind, port, process.pid)
+                until(answers, f"{kind} does not answer", 15, lambda: process.poll() is None, interval=0.002)
+                yield server
             finally:
                 stop(process)
 
@@ -87,20 +97,3 @@ def first_pong(kind: str) -> float:
     started = time.perf_counter()
     with running(kind):
         return (time.perf_counter() - started) * 1000
-
-
-def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 15
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as probe:
-            probe.sendall(b"*1\r\n$4\r\nPING\r\n")
-            if probe.recv(64).startswith(b"+PONG"):
-                return
-        time.sleep(0.002)
-    raise RuntimeError(f"the server on port {port} did not answer PING within 15 s (exit code: {process.poll()})")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
