@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from tools.bench.servers import Running, running
 from tools.bench.source import add_to
 from tools.bench.spark import append, load, next_batch, rate_of_batches, source, trigger_time_of
 from tools.bench.spark import running as running_query
+from tools.servers.server import resident
 
-_PENDING = (100_000, 1_000_000, 10_000_000)
 _NEW = 10_000  # entries of a trigger
 _BUSY = 1_000  # streams that receive them
 _TRIGGERS = 3
@@ -91,10 +90,8 @@ def measures() -> list[Measure]:
                 f"{batches}; the other groups are idle", rounds=3),
         Measure("entries/s", "entries of backlog", "/s", (1_000_000, 10_000_000, 100_000_000), measure_backlogs,
                 f"{batches}, from the begin of the backlog", memory=lambda count: count * _ENTRY),
-        Measure("entries/s", "entries pending for others", "/s", _PENDING, measure_foreign_pending,
-                f"{batches}, after the pending entries", memory=pending_memory),
-        Measure("first trigger", "entries pending for the query", "ms", _PENDING, measure_own_pending,
-                f"triggerExecution of a new run that reads {_BATCH:,} of them", is_rate=False, memory=pending_memory),
+        Measure("entries/s", "entries pending for others", "/s", (100_000, 1_000_000, 10_000_000),
+                measure_foreign_pending, f"{batches}, after the pending entries", memory=pending_memory),
         Measure("MB/s", "bytes of a value", "MB/s", (10_000, 100_000, 1_000_000, 10_000_000), measure_values,
                 f"{batches}, of {_VALUE_BATCH / 1e6:g} MB each", rounds=3),
         Measure("entries/s", "tasks", "/s", (4, 16, 64), measure_tasks,
@@ -123,17 +120,10 @@ def measure_streams(counts: Sequence[int]) -> dict[str, float]:
                 add = add_to(server, busy, _NEW // len(busy))
                 milliseconds = trigger_time_of(query, _NEW, _TRIGGERS, add)
                 figures[f"trigger {count}"] = milliseconds
-                figures[f"memory {count}"] = sum(map(_resident, source_processes())) / 1e6
+                figures[f"memory {count}"] = sum(map(resident, source_processes())) / 1e6
                 time.sleep(3 + 3 * milliseconds / 1000)  # the query has acknowledged the last batch, and is idle
                 figures[f"idle {count}"] = cost_now(server)["commands"]
     return figures
-
-
-def _resident(pid: int) -> int:
-    """Return bytes of a process that are in memory; 0 if it has ended."""
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-    return 0
 
 
 def measure_groups(counts: Sequence[int]) -> dict[str, float]:
@@ -165,22 +155,6 @@ def measure_foreign_pending(counts: Sequence[int]) -> dict[str, float]:
     """Return entries per second by the number of entries that are pending for another consumer."""
     with _loaded(max(counts) + _BATCHES * _BATCH) as server:
         return {f"{count}": rate(server, count) for count in counts}
-
-
-def measure_own_pending(counts: Sequence[int]) -> dict[str, float]:
-    """Return milliseconds of the first trigger by the number of entries that an earlier run has left pending."""
-    figures = {}
-    with _loaded(max(counts)) as server, server.client() as client:
-        for count in counts:
-            client.call("XGROUP", "CREATE", "long", "g", "0")
-            leave_pending(client, "long", "spark", count)
-            frame = source(server.url, streams="long", maxEntriesPerTrigger=_BATCH)
-            with running_query(frame, "0 seconds") as query:
-                first = next_batch(query, -1)
-            assert first.numInputRows == min(count, _BATCH), "the first batch does not have the pending entries"
-            figures[f"{count}"] = float(first.durationMs["triggerExecution"])
-            client.call("XGROUP", "DESTROY", "long", "g")
-    return figures
 
 
 def measure_values(sizes: Sequence[int]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from tools.bench.row import Row
 from tools.bench.servers import Running, running
 from tools.bench.spark import entries, source, wait
 from tools.bench.spark import running as running_query
+from tools.servers.server import processor_seconds
 
 SECONDS = 10.0
 STREAMS = (1, 1_000, 10_000)
@@ -61,8 +62,7 @@ def cost_now(server: Running) -> dict[str, float]:
 def _totals(server: Running) -> tuple[float, float]:
     """Return the number of commands of the server, and processor seconds of the source's processes."""
     info = server.call("INFO", "stats").partition(b"total_commands_processed:")[2]
-    # Linux computes the number of a process' clock from its ID.
-    return float(info.split()[0]), sum(time.clock_gettime(~pid << 3 | 2) for pid in source_processes())
+    return float(info.split()[0]), sum(map(processor_seconds, source_processes()))
 
 
 def first_entry(server: Running) -> float:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.bench.client import RawClient
-from tools.servers.server import free_port
-from tools.stopping import stop
-from tools.waiting import until
+from tools.servers.server import free_port, started
 
 _FAKE = """
 import fakeredis
@@ -74,22 +70,14 @@ def running(kind: str, *options: str) -> Iterator[Running]:
             "redis-server": ["redis-server", "--save", "", *arguments],
             "fakeredis": [sys.executable, "-c", _FAKE.format(port=port)],
         }[kind]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-        with subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
-        ) as process:
-            server = Running(kind, port, process.pid)
+        with started(kind, f"redis://127.0.0.1:{port}/0", command, lambda _: _answers(port), interval=0.002) as served:
+            yield Running(kind, port, served.process.pid)
 
-            def answers() -> bool:
-                with contextlib.suppress(OSError):
-                    return bool(server.call("PING") == b"PONG")
-                return False
 
-            try:
-                until(answers, f"{kind} does not answer", 15, lambda: process.poll() is None, interval=0.002)
-                yield server
-            finally:
-                stop(process)
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError), RawClient(port) as client:
+        return bool(client.call("PING") == b"PONG")
+    return False
 
 
 def first_pong(kind: str) -> float:
