@@ -36,9 +36,8 @@ from rich.console import Console
 
 from spark_streams.jobs.command import program
 from spark_streams.jobs.job import Job
-from tools.bench.client import adding, producing
 from tools.bench.row import Row
-from tools.bench.servers import Running, running
+from tools.bench.servers import Running, adding, producing, running
 from tools.bench.spark import PATIENCE, session, source, started
 from tools.waiting import until
 
@@ -328,7 +327,7 @@ def measure(server: Running, home: Path, writer: str, case: Case) -> dict[str, f
     return {f"p{one}": float(np.percentile(milliseconds, one)) for one in (50, 99)}
 
 
-def rows(stack: contextlib.ExitStack) -> list[Row]:
+def arrival_rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return the rows of the group: each program in each case, beside its peers."""
     server = stack.enter_context(running("redis-server"))
     home = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -1,8 +1,9 @@
-"""P4, P23: decode the reply of XRANGE to a RecordBatch, compared with redis-py and hiredis. Without a server."""
+"""P4, P23, P30: decode the reply of XRANGE to a RecordBatch, and Avro values, beside others. Without a server."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import random
 import subprocess
@@ -10,20 +11,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
+import fastavro
 import hiredis
 import pyarrow as pa
+from pyspark.sql import types as T
 from redis._parsers.helpers import parse_stream_list
 
+from spark_streams.connector.schemas.decode import decode_array
+from spark_streams.connector.schemas.encode import EncodeTarget, encode_array
+from spark_streams.connector.schemas.payload_format import PayloadFormat
+from spark_streams.connector.schemas.schema_registry import Schema
 from spark_streams.connector.source.rows.columns import Columns
+from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.wire.entries.entry_page import decode_entries
 from tools.bench.row import Row
 from tools.stopping import stop
 
 ENTRIES = 8_000  # source.task.read_partition's largest page
-SECONDS = 0.4  # of one measurement
 FLIGHTS = pa.schema([("carrier", pa.string()), ("flight", pa.int32()), ("delay", pa.float64())])
 TEXTS = pa.schema([(name, pa.string()) for name in FLIGHTS.names])
 _MAP = pa.schema([("_fields", pa.map_(pa.string(), pa.string()))])
@@ -137,11 +145,13 @@ def _rows_by_redis_py(reply: bytes, schema: pa.Schema) -> Callable[[], object]:
     return work
 
 
-def _rate(work: Callable[[], object], entries: int) -> float:
-    """Return entries per second."""
+def _rate(
+    work: Callable[[], object], entries: int, seconds: float = 0.4, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return entries per second of a measurement that takes some seconds of the clock."""
     done = 0
-    begun = time.perf_counter()
-    while (spent := time.perf_counter() - begun) < SECONDS:
+    begun = clock()
+    while (spent := clock() - begun) < seconds:
         work()
         done += entries
     return done / spent
@@ -195,7 +205,7 @@ def _wide(measure: str, target: float, reply: bytes, schema: pa.Schema) -> Row:
                "redis-py")  # fmt: skip
 
 
-def rows(_stack: contextlib.ExitStack) -> list[Row]:
+def decode_rows(_stack: contextlib.ExitStack) -> list[Row]:
     """All rows of the group."""
     names = FLIGHTS.names
     two = [names, ["carrier", "delay"]]
@@ -218,4 +228,64 @@ def rows(_stack: contextlib.ExitStack) -> list[Row]:
         _wide("_fields of 20", 8, fields_of_twenty, _MAP),
         _wide("a JSON column", 6, *objects()),
         _wide("values of 10 kB", 1, *large()),
+    ]  # fmt: skip
+
+
+# -- values: P30 -------------------------------------------------------------------------------------------------------
+
+
+VALUES = 5_000
+_DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}
+_TIME = {"type": "long", "logicalType": "timestamp-micros"}
+_STATE = {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}
+# Name, Avro type and Spark type of each field.
+_FIELDS: list[tuple[str, Any, T.DataType]] = [
+    ("id", "long", T.LongType()), ("who", "string", T.StringType()), ("amount", _DECIMAL, T.DecimalType(12, 2)),
+    ("at", _TIME, T.TimestampType()), ("day", {"type": "int", "logicalType": "date"}, T.DateType()),
+    ("state", _STATE, T.StringType()), ("note", ["null", "string"], T.StringType()), ("n", "int", T.IntegerType()),
+    ("weight", "double", T.DoubleType()), ("paid", "boolean", T.BooleanType()),
+]  # fmt: skip
+_COLUMNS = T.StructType([T.StructField(name, kind) for name, _, kind in _FIELDS])
+_SCHEMA = {"type": "record", "name": "Order", "fields": [{"name": name, "type": kind} for name, kind, _ in _FIELDS]}
+
+
+def _values() -> list[dict[str, Any]]:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    return [
+        {
+            "id": n, "who": f"customer {n % 97}", "amount": Decimal(n).scaleb(-2), "at": begin + timedelta(seconds=n),
+            "day": date(2026, 1, 1 + n % 28), "state": "PAID" if n % 2 else "NEW", "note": None if n % 3 else "x",
+            "n": n % 1000, "weight": n / 7, "paid": n % 2 == 0,
+        }
+        for n in range(VALUES)
+    ]  # fmt: skip
+
+
+def _values_rate(work: Callable[[], object]) -> float:
+    """Return values per second of this process' processor time: it does not wait, and other work counts less."""
+    return _rate(work, VALUES, 0.5, time.process_time)
+
+
+def values_rows(_stack: contextlib.ExitStack) -> list[Row]:
+    """All rows of the group."""
+    values, parsed = _values(), fastavro.parse_schema(_SCHEMA)
+    structs = pa.array(values, pa.struct(list(arrow_schema(_COLUMNS))))
+    target, form = EncodeTarget("avro", Schema(json.dumps(_SCHEMA))), PayloadFormat("avro", json.dumps(_SCHEMA))
+    bodies = encode_array(structs, target).field("value")
+    payloads = bodies.to_pylist()
+
+    def write_alone() -> None:
+        for value in values:
+            fastavro.schemaless_writer(io.BytesIO(), parsed, value)
+
+    def read_alone() -> None:
+        for payload in payloads:
+            fastavro.schemaless_reader(io.BytesIO(payload), parsed, None)
+
+    ran = f"{VALUES:,} Avro values of ten fields, in Arrow arrays; peer: Python values in a loop"
+    return [
+        Row("P30", "decode", ran, "/s", None, lambda: _values_rate(lambda: decode_array(bodies, form, _COLUMNS)),
+            lambda: _values_rate(read_alone), peer_name="fastavro"),
+        Row("P30", "encode", ran, "/s", None, lambda: _values_rate(lambda: encode_array(structs, target)),
+            lambda: _values_rate(write_alone), peer_name="fastavro"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""P13 … P16, P20, P21: the engine's commands, compared with redis-server and fakeredis."""
+"""P13 … P21: the engine beside redis-server and fakeredis: rates, memory, and latency of blocked consumers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import contextlib
 import functools
 import random
 import re
+import selectors
 import subprocess
 import time
 from collections.abc import Callable
 
-from tools.bench.client import PAGE, request
 from tools.bench.row import Row
-from tools.bench.servers import Running, first_pong, running
+from tools.bench.servers import PAGE, STAMPS, RawClient, Running, first_pong, request, running
 
 _SMALL = ["*", "f", "__rand_int__", "g", "__rand_int__"]
 _WIDE = ["*", *(word for name in "abcdefghij" for word in (name, "__rand_int__"))]
@@ -98,7 +98,7 @@ _DRAINED: list[tuple[str, str, str, Callable[[Running, int], float]]] = [
 ]
 
 
-def rows(stack: contextlib.ExitStack) -> list[Row]:
+def engine_rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return all rows of the group. The servers run while the stack is open."""
     engine, redis, fake = (stack.enter_context(running(kind)) for kind in ("engine", "redis-server", "fakeredis"))
     append_only = ["--appendonly", "yes", "--appendfsync", "everysec"]
@@ -134,3 +134,178 @@ def _row(engine: Running, peer: Running, number: str, measure: str, ran: str, ta
     fake = peer.kind == "fakeredis"
     return Row("P20" if fake else number, measure, ran, "/s", 10 if fake else target, functools.partial(run, engine),
                functools.partial(run, peer), peer.kind, rounds=3 if fake else None)  # fmt: skip
+
+
+# -- memory: P17, P18 --------------------------------------------------------------------------------------------------
+
+
+ENTRIES = 1_000_000
+_IDLE = 30.0  # seconds that the engine may take to pack cold data
+# Groups that read the stream before the measurement, and groups that are measured. A first read takes 2 MB of working
+# memory (also with NOACK), and the lists of the first ten groups, 0.3 MB each, fit into memory that packing has freed.
+_GROUPS = {"engine": (15, 10), "redis-server": (0, 1)}
+
+
+def measure_memory(kind: str) -> dict[str, float]:
+    """Fill a new server, and read its entries through groups. Return bytes per entry, and megabytes when `empty`."""
+    with running(kind) as server:
+        empty = server.resident() / 1e6
+        before = _used(server)
+        fill(server, ENTRIES)
+        hot = (_used(server) - before) / ENTRIES
+        wait_until_steady(server)
+        cold = (_used(server) - before) / ENTRIES
+        before_groups, groups = _GROUPS[kind]
+        deliver(server, range(before_groups))
+        after = _allocated(server)
+        deliver(server, range(before_groups, before_groups + groups))
+        pending = (_allocated(server) - after) / (groups * ENTRIES)
+    return {"empty": empty, "hot": hot, "cold": cold, "pending": pending}
+
+
+def deliver(server: Running, groups: range) -> None:
+    """Let each of these new groups read the whole stream."""
+    with server.client() as client:
+        for number in groups:
+            client.call("XGROUP", "CREATE", "s", number, "0")
+            for _ in range(ENTRIES // PAGE):
+                client.bytes_of(request("XREADGROUP", "GROUP", number, "c", "COUNT", PAGE, "STREAMS", "s", ">"))
+    wait_until_steady(server)
+
+
+def _used(server: Running) -> float:
+    if server.kind == "engine":
+        return server.resident()
+    return float(server.call("MEMORY", "USAGE", "s", "SAMPLES", 0) or 0)
+
+
+def _allocated(server: Running) -> float:
+    """Return bytes, as `_used`. For redis-server from used_memory: its MEMORY USAGE only estimates groups."""
+    if server.kind == "engine":
+        return server.resident()
+    return float(server.call("INFO", "memory").split(b"used_memory:")[1].split(b"\r\n")[0])
+
+
+def wait_until_steady(server: Running) -> None:
+    """Wait until the engine has packed its cold data. Another server is steady."""
+    deadline = time.monotonic() + _IDLE
+    last = server.resident()
+    same = 0 if server.kind == "engine" else 4
+    while time.monotonic() < deadline and same < 4:
+        time.sleep(0.5)
+        now = server.resident()
+        same = same + 1 if abs(now - last) < 1 << 20 else 0
+        last = now
+
+
+def memory_rows(_stack: contextlib.ExitStack) -> list[Row]:
+    """Return all rows of the group. Each side is measured once, because memory does not vary."""
+    ours, peer = functools.partial(measure_memory, "engine"), functools.partial(measure_memory, "redis-server")
+    row = functools.partial(Row, ours=ours, at_least=False, rounds=1)
+    ran = f"{ENTRIES:,} entries of two fields of 12 digits; private memory of the engine, MEMORY USAGE of redis-server"
+    delivered = f"{ENTRIES:,} delivered in thousands"
+    return [
+        row("P17", "bytes per entry, cold", f"{ran}; after some seconds without commands", "B", 1.0, peer=peer,
+            name="cold"),
+        row("P17", "bytes per entry, hot", ran, "B", 1.8, peer=peer, name="hot"),
+        row("P17", "an engine that holds nothing", "private memory", "MB", 16, name="empty"),
+        row("P18", "bytes per pending entry", f"{delivered} to each of ten groups", "B", 1.0, name="pending"),
+        row("P18", "against redis-server", delivered, "B", None, peer=peer, name="pending"),
+    ]  # fmt: skip
+
+
+# -- latency: P19 ------------------------------------------------------------------------------------------------------
+
+
+CONSUMERS = 10
+RATE = 10_000  # messages per second
+SECONDS = 4.0
+OLD = 1_000_000
+
+
+class _Consumer:
+    """A connection that waits in XREADGROUP, or will soon wait there again."""
+
+    def __init__(self, client: RawClient, name: str) -> None:
+        self.client = client
+        self.command = request("XREADGROUP", "GROUP", "g", name, "COUNT", 100, "BLOCK", 0, "STREAMS", "s", ">")
+        self.data = b""
+        client.socket.sendall(self.command)
+        client.socket.setblocking(False)
+
+    def take(self) -> list[int]:
+        """Receive bytes. If a reply is complete, return its time stamps and send the next command."""
+        self.data += self.client.socket.recv(1 << 20)
+        stamps = STAMPS.findall(self.data)
+        count = re.match(rb"\*1\r\n\*2\r\n\$1\r\ns\r\n\*([0-9]+)\r\n", self.data)
+        if count is None or len(stamps) < int(count[1]):
+            return []
+        self.data = b""
+        self.client.socket.sendall(self.command)
+        return [int(stamp) for stamp in stamps]
+
+
+def milliseconds(server: Running) -> list[float]:
+    """Return the time from sending to receiving of each message."""
+    head = request("XADD", "s", "*", "t", "x" * 16)[: -len(b"$16\r\n") - 18]
+    latencies: list[float] = []
+    with contextlib.ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        for number in range(CONSUMERS):
+            consumer = _Consumer(stack.enter_context(server.client()), f"c{number}")
+            selector.register(consumer.client.socket, selectors.EVENT_READ, consumer)
+        producer = stack.enter_context(server.client()).socket
+        producer.setblocking(False)
+        selector.register(producer, selectors.EVENT_READ, None)
+        time.sleep(0.1)
+        begun = time.perf_counter_ns()
+        sent, total = 0, int(RATE * SECONDS)
+        while len(latencies) < total and time.perf_counter_ns() - begun < 3 * SECONDS * 1e9:
+            now = time.perf_counter_ns()
+            due = min(int((now - begun) * RATE / 1e9), total)
+            if sent < due:
+                producer.sendall(b"%b$16\r\n%016d\r\n" % (head, now) * (due - sent))
+                sent = due
+            for key, _mask in selector.select(0.0001):
+                if key.data is None:
+                    producer.recv(1 << 20)
+                else:
+                    stamps = key.data.take()
+                    now = time.perf_counter_ns()
+                    latencies += [(now - stamp) / 1e6 for stamp in stamps]
+    return latencies
+
+
+def measure_latency(server: Running, pending: int) -> dict[str, float]:
+    """Return the percentage of messages that arrived within 2 ms, and the milliseconds of the slowest one."""
+    with server.client() as client:
+        if not pending:
+            client.call("FLUSHALL")
+            client.call("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+        elif client.call("EXISTS", "s") == 0 or client.call("XPENDING", "s", "g")[0] < pending:
+            fill(server, pending)
+            client.call("XGROUP", "CREATE", "s", "g", "0")
+            for _ in range(pending // PAGE):
+                client.bytes_of(request("XREADGROUP", "GROUP", "g", "old", "COUNT", PAGE, "STREAMS", "s", ">"))
+    latencies = milliseconds(server)
+    wait_until_steady(server)  # packing would compete with the next measurement
+    within = sum(latency <= 2 for latency in latencies)
+    return {"share": 100 * within / max(len(latencies), 1), "worst": max(latencies, default=0.0)}
+
+
+def latency_rows(stack: contextlib.ExitStack) -> list[Row]:
+    """Return all rows of the group."""
+    rows = []
+    ran = (
+        f"{CONSUMERS} consumers in XREADGROUP BLOCK 0 COUNT 100, {RATE:,} messages/s for {SECONDS:g} s by a raw client"
+    )
+    for pending, case in ((0, "without pending entries"), (OLD, f"with {OLD:,} old pending entries")):
+        ours, peer = (
+            functools.partial(measure_latency, stack.enter_context(running(kind)), pending)
+            for kind in ("engine", "redis-server")
+        )
+        rows += [
+            Row("P19", f"share within 2 ms, {case}", ran, "%", 1.0, ours, peer, name="share"),
+            Row("P19", f"the worst, {case}", "the same runs", "ms", 2, ours, peer, at_least=False, name="worst"),
+        ]
+    return rows

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.bench.client import RawClient, request
-from tools.bench.idle import cost_now, source_processes
+from tools.bench.hops import cost_now, source_processes
 from tools.bench.row import Row
-from tools.bench.servers import Running, running
+from tools.bench.servers import RawClient, Running, request, running
 from tools.bench.source import add_to
 from tools.bench.spark import append, load, next_batch, rate_of_batches, source, trigger_time_of
 from tools.bench.spark import running as running_query
@@ -64,7 +63,7 @@ class Measure:
         ]  # fmt: skip
 
 
-def rows(stack: contextlib.ExitStack) -> list[Row]:
+def growth_rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return all rows of the group. Each measure starts its own servers."""
     return [row for measure in measures() for row in measure.rows(_available())]
 

@@ -23,7 +23,7 @@ _CORES = 2  # of the session
 _groups = itertools.count()
 
 
-def rows(stack: contextlib.ExitStack) -> list[Row]:
+def nexmark_rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return a row for each query."""
     server = stack.enter_context(running("redis-server"))
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

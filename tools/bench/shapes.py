@@ -26,9 +26,8 @@ from typing import Any
 
 import fastavro
 
-from tools.bench.client import request
 from tools.bench.row import Row
-from tools.bench.servers import Running, running
+from tools.bench.servers import Running, request, running
 
 _BYTES = 200_000_000  # of all fields of a shape …
 _MOST = 2_000_000  # … but no more entries
@@ -196,7 +195,7 @@ def _fill(server: Running, shape: Shape) -> None:
                 page, waiting = bytearray(), 0
 
 
-def rows(stack: contextlib.ExitStack) -> list[Row]:
+def shapes_rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return a row for each shape."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     registry = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), _Registry))

@@ -1,4 +1,4 @@
-"""P9 … P12: the sink, compared with redis-benchmark, with redis-py, and with other options of itself."""
+"""P9 … P12, P28, P29: the sink, compared with redis-benchmark, redis-py, and itself with other options."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from pyspark.sql import Row as SparkRow
 from redis.connection import Connection as PackingConnection
 
 from spark_streams.connector.options.sink_options import SinkOptions
+from spark_streams.connector.shards.names import shards_of
 from spark_streams.connector.sink.encode.fields import text_columns
 from spark_streams.connector.sink.ledger.batch import Batch
 from spark_streams.connector.sink.ledger.runs import begin_run
@@ -29,7 +31,8 @@ from spark_streams.connector.wire.entries.xadd_bytes import encode_xadd
 from tools.bench.engine import benchmark
 from tools.bench.row import Row
 from tools.bench.servers import Running, running
-from tools.bench.spark import session
+from tools.bench.spark import session, source, steady_rate
+from tools.servers.cluster import running_cluster
 
 ROWS = 2_000_000
 _PEER_ROWS = 200_000
@@ -189,7 +192,7 @@ def _best(encode: Callable[[], None], passes: int) -> float:
     return _BATCH / min(seconds)
 
 
-def rows(stack: contextlib.ExitStack) -> list[Row]:
+def sink_rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return all rows of the group. The server runs while the stack is open."""
     server = stack.enter_context(running("redis-server"))
     words = ["xadd", "s", "maxlen", "~", str(KEEP), "*", "f", "__rand_int__", "g", "__rand_int__"]
@@ -209,4 +212,74 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
             lambda: task_rate(server, True), lambda: task_rate(server, False), "at least once"),
         Row("P12", "encode alone, 10 mixed columns", f"{_BATCH:,} rows; to_pylist and redis-py's pack_commands", "/s",
             10.0, encode_rate, redis_py_encode_rate, "redis-py"),
+    ]  # fmt: skip
+
+
+# -- shards: P28, P29 --------------------------------------------------------------------------------------------------
+
+
+_SHARDS = 8
+_SHARDED = {"shards": str(_SHARDS), "shardBy": "f"}
+_ORDERED_BATCH, _ORDERED = 250_000, 1_000_000
+_groups = count()
+
+
+def write(url: str, rows: DataFrame, count: int, stream: str, **options: str) -> float:
+    """Return rows per second of `df.write` to a new stream, exactly once, with all of Spark's work."""
+    names = shards_of(stream, _SHARDS) if "shards" in options else (stream,)
+    with connect(Address.parse(url)) as server:
+        for key in (*names, f"rstream:shards:{{{stream}}}"):
+            server.execute("DEL", key)
+    return write_rate(url, rows, count, stream, names, **options)
+
+
+def drain(url: str, stream: str) -> float:
+    """Return entries per second of Spark, one task for each stream, from the second batch to the end."""
+    options = {"group": f"g{next(_groups)}", "ordered": "true", "maxEntriesPerTrigger": _ORDERED_BATCH}
+    return steady_rate(source(url, "f STRING, g STRING", streams=stream, **options), _ORDERED_BATCH + _ORDERED)
+
+
+def shards_rows(stack: contextlib.ExitStack) -> list[Row]:
+    """Return all rows of the group. The servers run while the stack is open."""
+
+    @functools.cache
+    def url(place: str) -> str:
+        """Start the server, or the masters, and write once."""
+        if place == "one server":
+            url = stack.enter_context(running("redis-server")).url
+        else:  # without a failover during a measurement
+            url = stack.enter_context(running_cluster("--cluster-node-timeout", "15000")).url
+        write(url, frame(ROWS), ROWS, "one", maxlen=str(KEEP))
+        return url
+
+    @functools.cache
+    def loaded(place: str) -> str:
+        """Write the streams that are read, and read them once, for the JVM."""
+        count = _ORDERED_BATCH + _ORDERED
+        rows = frame(ROWS).limit(count).cache()
+        write(url(place), rows, count, "in")
+        write(url(place), rows, count, "in-shards", **_SHARDED)
+        for stream in ("in", "in-shards"):
+            drain(url(place), stream)
+        return url(place)
+
+    def sink(place: str, stream: str, **options: str) -> Callable[[], float]:
+        return lambda: write(url(place), frame(ROWS), ROWS, stream, maxlen=str(KEEP), **options)
+
+    def read(place: str, stream: str) -> Callable[[], float]:
+        return lambda: drain(loaded(place), stream)
+
+    written = (f"df.write of {ROWS:,} rows of 2 columns, as many keys, local[2], exactly once, maxlen ~ {KEEP:,}; "
+               "the same to one stream")  # fmt: skip
+    ran = (f"ordered, local[2], noop, {_ORDERED:,} entries in batches of {_ORDERED_BATCH:,}, after a first batch; the "
+           "same of one stream")  # fmt: skip
+    return [
+        row
+        for place in ("one server", "three masters")
+        for row in (
+            Row("P28", f"eight shards, written, {place}", written, "/s", 0.8, sink(place, "s", **_SHARDED),
+                sink(place, "one"), "one stream"),
+            Row("P29", f"eight shards, read in order, {place}", ran, "/s", 1.0, read(place, "in-shards"),
+                read(place, "in"), "one stream"),
+        )
     ]  # fmt: skip

@@ -10,11 +10,10 @@ from typing import Any
 
 import redis
 
-from tools.bench import decode
-from tools.bench.client import RawClient, request
+from tools.bench.decode import decode_rows
 from tools.bench.own_source import OwnSource
 from tools.bench.row import Row
-from tools.bench.servers import Running, running
+from tools.bench.servers import RawClient, Running, request, running
 from tools.bench.spark import entries, load, rate_of_one_batch, session, source, steady_rate, trigger_time
 
 BATCH = 500_000
@@ -137,7 +136,7 @@ def constant_source(_server: Running) -> float:
     return trigger_time(session().readStream.format("own").load(), 100, None, "1 second")
 
 
-def rows(stack: contextlib.ExitStack) -> list[Row]:
+def source_rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return all rows of the group. The server runs while the stack is open."""
     server = stack.enter_context(running("redis-server"))
 
@@ -166,7 +165,7 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
             on(drain_at_once), on(drain_with_redis_py), "redis-py"),
         Row("P3", "drain, noAck, with a limit", f"{spark}; peer: {redis_py}", "/s", 3, on(drain, noAck="true"),
             on(drain_with_redis_py), "redis-py"),
-        *decode.rows(stack),
+        *decode_rows(stack),
         Row("P5", "a trigger of 100 entries", f"trigger every second, {median}", "ms", None, small, on(rate_source),
             "rate source", at_least=False, rounds=3),
         Row("P5", "against a Python source", "the same; peer: 100 constant rows from Python", "ms", 1.05,

@@ -20,8 +20,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_streams
-from tools.bench.client import request
-from tools.bench.servers import Running
+from tools.bench.servers import Running, request
 from tools.waiting import until
 
 SCHEMA = "carrier STRING, flight INT, delay DOUBLE"

@@ -130,7 +130,7 @@ def _with_classes(archive: Path, program: Callable[[Mapping[str, str]], float]) 
     return program({"SPARK_SUBMIT_OPTS": f"-XX:SharedArchiveFile={archive}"})
 
 
-def rows(stack: contextlib.ExitStack) -> list[Row]:
+def start_rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return all rows of the group."""
     server, of_flights = (stack.enter_context(running("redis-server")) for _ in range(2))
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rstream-bench-")))
