@@ -164,9 +164,8 @@ class Leg:
         (self.home / "tmp").mkdir(parents=True)
         environment = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"}
         folders_of_leg = ["-o", f"cache_dir={self.home / 'cache'}", f"--basetemp={self.home / 't'}"]
-        limit = ["-p", "tools.stuck_tests", f"--timeout={TEST_SECONDS}"]
-        counted = ["-p", "tools.counted_tests", f"--counts={self.home / 'counts'}"]
-        options = [*limit, *counted, *folders_of_leg, *self.part.options]
+        of_leg = ["-p", "tools.pytest_of_leg", f"--timeout={TEST_SECONDS}", f"--counts={self.home / 'counts'}"]
+        options = [*of_leg, *folders_of_leg, *self.part.options]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [self.python, "-m", "pytest", *options, *self.part.paths],

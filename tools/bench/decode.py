@@ -29,7 +29,7 @@ from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.wire.entries.entry_page import decode_entries
 from tools.bench.row import Row
-from tools.stopping import stop
+from tools.waiting import stop
 
 ENTRIES = 8_000  # source.task.read_partition's largest page
 FLIGHTS = pa.schema([("carrier", pa.string()), ("flight", pa.int32()), ("delay", pa.float64())])

@@ -18,16 +18,6 @@ _SMALL = ["*", "f", "__rand_int__", "g", "__rand_int__"]
 _WIDE = ["*", *(word for name in "abcdefghij" for word in (name, "__rand_int__"))]
 _RATE = re.compile(r"([0-9.]+) requests per second")
 _PASSES = 3
-_READ = {"redis-server": 200_000, "fakeredis": 10_000}  # entries
-# Number, measure, options of redis-benchmark, arguments of XADD, target
-_ADDED: list[tuple[str, str, str, list[str], float]] = [
-    ("P13", "XADD, one client", "-P 100 -c 1", _SMALL, 1.0),
-    ("P13", "XADD, ten clients", "-P 100 -c 10", _SMALL, 1.0),
-    ("P13", "XADD MAXLEN ~", "-P 100 -c 1", ["maxlen", "~", "100000", *_SMALL], 1.0),
-    ("P13", "XADD, ten fields", "-P 100 -c 1", _WIDE, 0.8),
-    ("P14", "XADD, unpipelined", "-P 1 -c 50", _SMALL, 0.9),
-]
-_LOGGED: list[tuple[str, str, str, list[str], float]] = [("P13", "XADD, fsync everysec", "-P 100 -c 1", _SMALL, 0.7)]
 
 
 def benchmark(server: Running, options: str, seconds: float, words: list[str]) -> float:
@@ -92,48 +82,56 @@ def read_pages(server: Running, count: int) -> float:
     return max(rates)
 
 
-_DRAINED: list[tuple[str, str, str, Callable[[Running, int], float]]] = [
-    ("P15", "drain", "XREADGROUP COUNT 1000, XACK of the thousand", drain),
-    ("P16", "XRANGE", "XRANGE COUNT 1000", read_pages),
-]
+# Number, measure, description of a run, target beside redis-server, a run.
+_Measure = tuple[str, str, str, float, Callable[[Running], float]]
+
+
+def _added(number: str, measure: str, options: str, words: list[str], target: float = 1.0) -> _Measure:
+    command = ["xadd", "s", *words]
+    run = functools.partial(benchmark, options=options, seconds=1.0, words=command)
+    return number, measure, f"redis-benchmark {options} {' '.join(command)}", target, run
+
+
+def _read(count: int) -> list[_Measure]:
+    ran = f"; {count:,} entries, best of {_PASSES} passes, replies counted"
+    acknowledged = f"XREADGROUP COUNT 1000, XACK of the thousand{ran}"
+    return [
+        ("P15", "drain", acknowledged, 2.0, functools.partial(drain, count=count)),
+        ("P16", "XRANGE", f"XRANGE COUNT 1000{ran}", 2.0, functools.partial(read_pages, count=count)),
+    ]
+
+
+def _compared(engine: Running, peer: Running, measures: list[_Measure]) -> list[Row]:
+    is_fake = peer.kind == "fakeredis"
+    return [
+        Row("P20" if is_fake else number, measure, ran, "/s", 10 if is_fake else target, functools.partial(run, engine),
+            functools.partial(run, peer), peer.kind, rounds=3 if is_fake else None)
+        for number, measure, ran, target, run in measures
+    ]  # fmt: skip
 
 
 def engine_rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return all rows of the group. The servers run while the stack is open."""
     engine, redis, fake = (stack.enter_context(running(kind)) for kind in ("engine", "redis-server", "fakeredis"))
     append_only = ["--appendonly", "yes", "--appendfsync", "everysec"]
-    logged = [stack.enter_context(running(kind, *append_only)) for kind in ("engine", "redis-server")]
+    logged_engine, logged_redis = (
+        stack.enter_context(running(kind, *append_only)) for kind in ("engine", "redis-server")
+    )
+    added = [
+        _added("P13", "XADD, one client", "-P 100 -c 1", _SMALL),
+        _added("P13", "XADD, ten clients", "-P 100 -c 10", _SMALL),
+        _added("P13", "XADD MAXLEN ~", "-P 100 -c 1", ["maxlen", "~", "100000", *_SMALL]),
+        _added("P13", "XADD, ten fields", "-P 100 -c 1", _WIDE, 0.8),
+        _added("P14", "XADD, unpipelined", "-P 1 -c 50", _SMALL, 0.9),
+    ]
     return [
-        *(_added(engine, redis, *one) for one in _ADDED),
-        *(_added(logged[0], logged[1], *one) for one in _LOGGED),
-        *(_read(engine, redis, *one) for one in _DRAINED),
-        *(_added(engine, fake, *one) for one in _ADDED),
-        *(_read(engine, fake, *one) for one in _DRAINED),
+        *_compared(engine, redis, added),
+        *_compared(logged_engine, logged_redis, [_added("P13", "XADD, fsync everysec", "-P 100 -c 1", _SMALL, 0.7)]),
+        *_compared(engine, redis, _read(200_000)),
+        *_compared(engine, fake, [*added, *_read(10_000)]),
         Row("P21", "start to first PONG", "python -m spark_streams.engine, PING every 2 ms", "ms", 60,
             lambda: first_pong("engine"), at_least=False),
     ]  # fmt: skip
-
-
-def _added(engine: Running, peer: Running, number: str, measure: str, options: str, words: list[str],
-           target: float) -> Row:  # fmt: skip
-    command = ["xadd", "s", *words]
-    run = functools.partial(benchmark, options=options, seconds=1.0, words=command)
-    ran = f"redis-benchmark {options} {' '.join(command)}"
-    return _row(engine, peer, number, measure, ran, target, run)
-
-
-def _read(engine: Running, peer: Running, number: str, measure: str, ran: str,
-          run: Callable[[Running, int], float]) -> Row:  # fmt: skip
-    count = _READ[peer.kind]
-    ran = f"{ran}; {count:,} entries, best of {_PASSES} passes, replies counted"
-    return _row(engine, peer, number, measure, ran, 2.0, lambda server: run(server, count))
-
-
-def _row(engine: Running, peer: Running, number: str, measure: str, ran: str, target: float,
-         run: Callable[[Running], float]) -> Row:  # fmt: skip
-    fake = peer.kind == "fakeredis"
-    return Row("P20" if fake else number, measure, ran, "/s", 10 if fake else target, functools.partial(run, engine),
-               functools.partial(run, peer), peer.kind, rounds=3 if fake else None)  # fmt: skip
 
 
 # -- memory: P17, P18 --------------------------------------------------------------------------------------------------

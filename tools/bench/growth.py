@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,15 +86,15 @@ def measures() -> list[Measure]:
                    ran="resident memory of the source's Python process, after the triggers"),
         of_streams("idle query", unit="/s", name="idle ",
                    ran="commands of the server, 10 s without an entry, a trigger every 0.5 s"),
-        Measure("entries/s", "groups of a stream", "/s", (10, 100, 1_000), measure_groups,
+        Measure("entries/s", "groups of a stream", "/s", (10, 100, 1_000), of_groups,
                 f"{batches}; the other groups are idle", rounds=3),
-        Measure("entries/s", "entries of backlog", "/s", (1_000_000, 10_000_000, 100_000_000), measure_backlogs,
+        Measure("entries/s", "entries of backlog", "/s", (1_000_000, 10_000_000, 100_000_000), of_backlogs,
                 f"{batches}, from the begin of the backlog", memory=lambda count: count * _ENTRY),
-        Measure("entries/s", "entries pending for others", "/s", (100_000, 1_000_000, 10_000_000),
-                measure_foreign_pending, f"{batches}, after the pending entries", memory=pending_memory),
+        Measure("entries/s", "entries pending for others", "/s", (100_000, 1_000_000, 10_000_000), of_foreign_pending,
+                f"{batches}, after the pending entries", memory=pending_memory),
         Measure("MB/s", "bytes of a value", "MB/s", (10_000, 100_000, 1_000_000, 10_000_000), measure_values,
                 f"{batches}, of {_VALUE_BATCH / 1e6:g} MB each", rounds=3),
-        Measure("entries/s", "tasks", "/s", (4, 16, 64), measure_tasks,
+        Measure("entries/s", "tasks", "/s", (4, 16, 64), of_tasks,
                 f"{batches}, of {_TASK_BATCH:,} entries each", rounds=3),
     ]  # fmt: skip
 
@@ -125,35 +126,47 @@ def measure_streams(counts: Sequence[int]) -> dict[str, float]:
     return figures
 
 
-def measure_groups(counts: Sequence[int]) -> dict[str, float]:
+def of_groups(counts: Sequence[int]) -> dict[str, float]:
     """Return entries per second by the number of groups of the stream."""
-    figures = {}
-    with _loaded(_BATCHES * _BATCH) as server:
-        created = 1  # the query's
-        for count in counts:
-            for number in range(created, count):
-                server.call("XGROUP", "CREATE", "long", f"other:{number}", "$")
-            created = count
-            figures[f"{count}"] = rate(server)
-    return figures
+
+    def create(server: Running, before: int, count: int) -> None:
+        for number in range(max(1, before), count):  # one is the query's
+            server.call("XGROUP", "CREATE", "long", f"other:{number}", "$")
+
+    return _rates(_BATCHES * _BATCH, counts, prepare=create)
 
 
-def measure_backlogs(counts: Sequence[int]) -> dict[str, float]:
+def of_backlogs(counts: Sequence[int]) -> dict[str, float]:
     """Return entries per second by the length of the stream, which is read from its begin."""
-    figures = {}
-    length = 0
-    with _loaded(0) as server:
-        for count in counts:
-            append(server, "long", count - length)
-            length = count
-            figures[f"{count}"] = rate(server)
-    return figures
+    return _rates(0, counts, prepare=lambda server, before, count: append(server, "long", count - before))
 
 
-def measure_foreign_pending(counts: Sequence[int]) -> dict[str, float]:
+def of_foreign_pending(counts: Sequence[int]) -> dict[str, float]:
     """Return entries per second by the number of entries that are pending for another consumer."""
-    with _loaded(max(counts) + _BATCHES * _BATCH) as server:
-        return {f"{count}": rate(server, count) for count in counts}
+    return _rates(max(counts) + _BATCHES * _BATCH, counts, lambda count: {"foreign": count})
+
+
+def of_tasks(counts: Sequence[int]) -> dict[str, float]:
+    """Return entries per second by the number of tasks of a batch."""
+    options = {"batch": _TASK_BATCH}
+    return _rates(_BATCHES * _TASK_BATCH, counts, lambda count: options | {"entriesPerPartition": _TASK_BATCH // count})
+
+
+def _rates(
+    length: int,
+    sizes: Sequence[int],
+    options: Callable[[int], Mapping[str, int]] = lambda _: {},
+    prepare: Callable[[Running, int, int], None] = lambda _server, _before, _size: None,
+) -> dict[str, float]:
+    """Return `rate` by size, of a stream that has this length at the begin. prepare: called with the size before."""
+    figures = {}
+    with running("redis-server") as server:
+        _warm_up()
+        load(server, "long", length)
+        for before, size in itertools.pairwise((0, *sizes)):
+            prepare(server, before, size)
+            figures[f"{size}"] = rate(server, **options(size))
+    return figures
 
 
 def measure_values(sizes: Sequence[int]) -> dict[str, float]:
@@ -168,23 +181,6 @@ def measure_values(sizes: Sequence[int]) -> dict[str, float]:
             frame = source(server.url, "value STRING", streams="s", maxEntriesPerTrigger=batch)
             figures[f"{size}"] = rate_of_batches(frame, _BATCHES - 1) * size / 1e6
     return figures
-
-
-def measure_tasks(counts: Sequence[int]) -> dict[str, float]:
-    """Return entries per second by the number of tasks of a batch."""
-    with _loaded(_BATCHES * _TASK_BATCH) as server:
-        return {
-            f"{count}": rate(server, batch=_TASK_BATCH, entriesPerPartition=_TASK_BATCH // count) for count in counts
-        }
-
-
-@contextlib.contextmanager
-def _loaded(count: int) -> Iterator[Running]:
-    """Run a server with a stream of this length, after a warm-up of the JVM."""
-    with running("redis-server") as server:
-        _warm_up()
-        load(server, "long", count)
-        yield server
 
 
 @functools.cache

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tools.bench.own_source import RATE, ClockSource
+from tools.bench.own_source import OwnSource
 from tools.bench.row import Row
 from tools.bench.servers import STAMPS, Running, adding, ids_in, request, running
 from tools.bench.spark import entries, session, source, wait
 from tools.bench.spark import running as running_query
 from tools.servers.server import processor_seconds
 
+RATE = 1_000  # entries per second
 WARM_UP, MEASURED = 6.0, 10.0  # seconds
 
 
@@ -26,9 +27,9 @@ def measure(server: Running, hops: Sequence[str]) -> dict[str, float]:
     server.call("FLUSHALL")
     for stream in ("in", "between", "out"):
         server.call("XGROUP", "CREATE", stream, "g", "$", "MKSTREAM")
-    session().dataSource.register(ClockSource)
+    session().dataSource.register(OwnSource)
     if len(hops) == 1:
-        frames = [session().readStream.format("clock").load()]
+        frames = [session().readStream.format("own").option("rate", RATE).load()]
     else:
         frames = [source(server.url, "t STRING", streams=stream) for stream in hops[:-1]]
     with contextlib.ExitStack() as stack:

@@ -1,7 +1,7 @@
-"""A Python source that makes its rows: what any Python source costs in Spark, the peer of P5 and the floor of P22.
+"""A Python source that makes its rows: what any Python source costs in Spark. It is the peer of P5 and the floor of P22.
 
-format("own"): the same hundred rows in each trigger. format("clock"): RATE rows a second, each with the microsecond at
-which it is due.
+format("own") has the same hundred rows in each trigger. With option("rate", N) it has N rows a second, each with the
+microsecond at which it is due.
 """
 
 from __future__ import annotations
@@ -14,43 +14,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-RATE = 1_000  # rows per second
-
-
-class _Constant(DataSourceStreamReader):
-    _triggers = -1
-
-    def now(self) -> int:
-        self._triggers += 1
-        return self._triggers
-
-    def rows(self, start: int, end: int) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pydict({"n": list(range(100))})
-
-    def initialOffset(self) -> dict[str, Any]:
-        return {"row": self.now()}
-
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # Spark calls it without arguments
-        return {"row": self.now()}
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [InputPartition((start["row"], end["row"]))]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield self.rows(*partition.value)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        pass
-
-
-class _Clock(_Constant):
-    def now(self) -> int:
-        return int(time.time() * RATE)
-
-    def rows(self, start: int, end: int) -> pa.RecordBatch:
-        stamps = [f"{row * (1_000_000 // RATE):016d}" for row in range(start + 1, end + 1)]
-        return pa.RecordBatch.from_arrays([pa.array(stamps, pa.string())], names=["t"])
-
 
 class OwnSource(DataSource):
     """format("own")."""
@@ -60,21 +23,33 @@ class OwnSource(DataSource):
         return "own"
 
     def schema(self) -> str:
-        return "n BIGINT"
+        return "t STRING" if "rate" in self.options else "n BIGINT"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return _Constant()
+        return _Reader(int(self.options.get("rate", 0)))
 
 
-class ClockSource(OwnSource):
-    """format("clock")."""
+class _Reader(DataSourceStreamReader):
+    def __init__(self, rate: int) -> None:
+        self._rate, self._triggers = rate, -1
 
-    @classmethod
-    def name(cls) -> str:
-        return "clock"
+    def initialOffset(self) -> dict[str, Any]:
+        return self.latestOffset()
 
-    def schema(self) -> str:
-        return "t STRING"
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # Spark calls it without arguments
+        self._triggers += 1
+        return {"row": int(time.time() * self._rate) if self._rate else self._triggers}
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return _Clock()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [InputPartition((start["row"], end["row"]))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not self._rate:
+            yield pa.RecordBatch.from_pydict({"n": list(range(100))})
+            return
+        start, end = partition.value
+        stamps = [f"{row * 1_000_000 // self._rate:016d}" for row in range(start + 1, end + 1)]
+        yield pa.RecordBatch.from_arrays([pa.array(stamps, pa.string())], names=["t"])
+
+    def commit(self, end: dict[str, Any]) -> None:
+        pass

@@ -21,8 +21,7 @@ import pytest
 import redis
 
 from tools.machine_time import machine_seconds
-from tools.stopping import stop
-from tools.waiting import until
+from tools.waiting import stop, until
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PORTS_FOR_TESTS = (10_240, 32_768)  # Linux, macOS and Windows assign none of these ports by themselves
