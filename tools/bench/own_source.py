@@ -1,4 +1,4 @@
-"""A Python source that makes its rows: what any Python source costs in Spark. It is the peer of P5 and the floor of P22.
+"""A Python source that makes its rows: what a Python source costs in Spark. It is the peer of P5, and the floor of P22.
 
 format("own") has the same hundred rows in each trigger. With option("rate", N) it has N rows a second, each with the
 microsecond at which it is due.
