@@ -6,7 +6,7 @@ import contextlib
 import functools
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -67,10 +67,11 @@ def hops_rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return all rows of the group."""
     server = stack.enter_context(running("redis-server"))
     warm = functools.cache(lambda: measure(server, ("in", "between", "out")))  # warm-up of the JVM, not measured
-    one, two, floor = (
-        functools.partial(lambda hops: warm() and measure(server, hops), hops)
-        for hops in (("in", "out"), ("in", "between", "out"), ("out",))
-    )
+
+    def over(*hops: str) -> Callable[[], dict[str, float]]:
+        return lambda: warm() and measure(server, hops)
+
+    one, two, floor = over("in", "out"), over("in", "between", "out"), over("out")
     ran = f"{RATE:,} entries/s for {MEASURED:g} s after {WARM_UP:g} s, processingTime 0, exactly once into a stream"
     row = functools.partial(Row, "P22", unit="ms", at_least=False, rounds=3)
     beside = functools.partial(row, ran=f"{ran}; peer: a Python source of such rows, into the same sink", target=1.1,
