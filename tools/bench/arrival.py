@@ -21,7 +21,6 @@ import signal
 import tempfile
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -77,35 +76,22 @@ CASES = (
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-class Table(ABC):
-    """A table below a folder. `name` is its key in TABLES; `settings` are the keys of [table] of the job."""
+class Table:
+    """A table below a folder: here a folder of Parquet files. A file can be read once it has its name."""
 
-    name: str
-    settings: Mapping[str, Any]
+    name = "parquet"  # its key in TABLES
 
     def __init__(self, folder: Path) -> None:
         """Set up the table; the first batch creates it."""
         self.path = folder / "table"
-        self.settings = {"format": self.name, "path": str(self.path)}
+        self.settings: dict[str, Any] = {"format": self.name, "path": str(self.path)}  # [table] of the job
 
-    @abstractmethod
     def append(self, rows: DataFrame, number: int) -> None:
         """Write a micro-batch, as the documentation of the format says."""
-
-    @abstractmethod
-    def commits(self) -> Iterator[tuple[Path, list[Path]]]:
-        """Yield each commit that is there, and its data files."""
-
-
-class ParquetFolder(Table):
-    """A folder of Parquet files. A file can be read once it has its name."""
-
-    name = "parquet"
-
-    def append(self, rows: DataFrame, number: int) -> None:
         rows.write.mode("append").parquet(str(self.path))
 
     def commits(self) -> Iterator[tuple[Path, list[Path]]]:
+        """Yield each commit that is there, and its data files."""
         # os.walk passes over folders that the writer removes meanwhile.
         for place, folders, names in os.walk(self.path):
             folders[:] = [name for name in folders if not name.startswith(("_", "."))]
@@ -114,7 +100,7 @@ class ParquetFolder(Table):
                     yield Path(place, name), [Path(place, name)]
 
 
-class DeltaTableFolder(Table):
+class DeltaTable(Table):
     """A Delta table. Its log names the files of each commit."""
 
     name = "deltalake"
@@ -157,7 +143,7 @@ class IcebergTable(Table):
             yield commit, files
 
 
-TABLES: Mapping[str, type[Table]] = {one.name: one for one in (ParquetFolder, DeltaTableFolder, IcebergTable)}
+TABLES: Mapping[str, type[Table]] = {one.name: one for one in (Table, DeltaTable, IcebergTable)}
 
 
 @contextlib.contextmanager
@@ -215,7 +201,7 @@ def job(server: Running, table: Table, case: Case, folder: Path) -> Iterator[Non
         "url": server.url,
         "source": {"streams": STREAM, "group": "g", "startingOffsets": "earliest"},
         "columns": COLUMNS,
-        "table": dict(table.settings),
+        "table": table.settings,
         "dead_letters": {"stream": "dead"},
         "job": {"checkpoint": str(folder / "checkpoint"), "trigger": f"{case.interval} seconds"},
     }
