@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import pickle
 import time
 from collections.abc import Callable, Iterator
@@ -52,24 +53,15 @@ def reader(
     batch: Callable[[], MicroBatchName | None] = micro_batch,
     patience: Patience = DEFAULT_PATIENCE,
     first_at_once: bool = False,
+    beside: bool = False,
     **options: str,
 ) -> StreamReader:
-    """Return a query's reader. Earlier readers have died: their leases are free, their reservations are pending."""
-    stop_all()
-    return another_reader(server, schema, now, limits, batch, patience, first_at_once, **options)
+    """Return a query's reader. Earlier readers have died: their leases are free, their reservations are pending.
 
-
-def another_reader(
-    server: Server,
-    schema: pa.Schema = SCHEMA,
-    now: Callable[[], float] = time.monotonic,
-    limits: Limits = SMALL,
-    batch: Callable[[], MicroBatchName | None] = micro_batch,
-    patience: Patience = DEFAULT_PATIENCE,
-    first_at_once: bool = False,
-    **options: str,
-) -> StreamReader:
-    """Return a reader in addition to the running ones. now: monotonic seconds; batch: the batch of its tasks."""
+    now: monotonic seconds; batch: the batch of its tasks; beside: it runs in addition to the earlier readers.
+    """
+    if not beside:
+        stop_all()
     settings = {"url": server.url, "streams": "s", "group": "g", "startingOffsets": "earliest", **options}
     if "streamsPattern" in options:
         del settings["streams"]
@@ -79,6 +71,9 @@ def another_reader(
     columns = Columns(schema, True, source_options.mode, source_options.column_name_of_corrupt_record)
     _running.append(StreamReader(source_options, columns, now, limits, batch, first_at_once))
     return _running[-1]
+
+
+another_reader = functools.partial(reader, beside=True)
 
 
 def positions(offset: Any) -> dict[str, str]:

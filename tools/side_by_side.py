@@ -1,20 +1,16 @@
 """Run all tests, several folders at a time, each in its own pytest: `python -m tools.side_by_side` (scripts/test).
 
 `--spark`: only tests that depend on Spark, for a Python with another version of it. `--short`: a selection of these
-that takes some minutes. `--quick`: a selection that needs no Spark. `--both`: run each test of BY_TURNS on both
-servers, as with `--spark`, instead of on one, with all its rows, and all tests that need Spark or are marked in_turn.
-The end says which were left out.
+that takes some minutes. `--quick`: a selection that needs no Spark. `--both`: each test on both servers, and all tests
+that need Spark or are marked in_turn. The end says which were left out. PYTEST_ADDOPTS adds to the options of each.
 
-Most tests wait, mainly for Spark. Each pytest has its own servers, Spark and temporary folder, so that nothing is
-shared. Its output is printed when it has ended. The exit code is that of the first folder, in the order of their start,
-whose tests did not all pass. PYTEST_ADDOPTS adds to the options of each.
+Most tests wait, mainly for Spark. Each pytest has its own servers, Spark and temporary folder. The exit code is that of
+the first folder, in the order of their start, whose tests did not all pass. If only a few tests failed, they run once
+more when all others have ended: a busy machine may have been too slow for them. Tests that pass then do not count as
+failed. They are listed at the end, because they are defects of the tests.
 
-If only a few tests failed, they run once more when all others have ended: a busy machine may have been too slow for
-them. Tests that pass then do not count as failed. They are listed at the end, because they are defects of the tests.
-
-A test that waits forever fails after TEST_SECONDS, with the stacks of all threads. A pytest that does not end, whatever
-the reason, is ended after LEG_SECONDS with the same output, and runs again as a whole. Both are machine seconds, which
-are longer on a busy machine (tools/machine_time.py).
+A test that waits forever fails after TEST_SECONDS, with the stacks of all threads. A pytest that does not end is ended
+after LEG_SECONDS with the same output, and runs again as a whole. Both are machine seconds (tools/machine_time.py).
 """
 
 from __future__ import annotations
@@ -41,105 +37,75 @@ from tools.processor_time import ProcessorTime
 
 ROOT = Path(__file__).resolve().parents[1]
 WITH_ROOMS = ("connector", "operations", "legs")  # below tests/
-# The longest folders begin first; folders that are not named here run, too.
-# A Spark waits most of the time. With too many at once, its Python processes need more than the ten seconds it allows.
-SPARK = [
-    "tests/connector/spark",
-    "tests/legs/faults",
-    "tests/jobs",
-    "tests/connector/sink",
-    "tests/legs/notebooks",
-    "tests/legs/recipes",
-    "tests/legs/connect",
-]
-FIRST = [
-    "tests/connector/spark",
-    "tests/connector/source",
-    "tests/jobs",
-    "tests/operations/console",
-    "tests/legs/faults",
-    "tests/legs/recipes",
-    "tests/legs/redis_cluster",
-    "tests/engine",
-    "tests/connector/sink",
-    "tests/legs/sentinel",
-    "tests/project",
-    "tests/operations/transfer",
-    "tests/operations/monitor",
-    "tests/legs/connect",
-    "tests/legs/notebooks",
-]
+# Folders below tests/, and what is special about them. Those that are not named here run, too.
+#   first: It takes long, so it begins early; in this order.
+#   together: Its tests take seconds: one pytest runs all of these, and imports once what they share.
+#   spark: A Spark waits most of the time. With too many at once, its Python processes need more than the ten seconds
+#       that it allows.
+#   connect: It may have a Python of its own (OF_CONNECT).
+#   turns: Its tests take most of the time. Each test runs on the engine or redis-server, by turns, with a part of its
+#       rows; `--both` runs all of them, as the nightly workflow does. The tests of other folders run on both.
+#   1, 2, 3: If only the tests of one day run, these share a pytest, and so a Java process, or imports and servers.
+#   reports: It depends on what Spark reports.
+_FOLDERS = {
+    "connector/spark": "first spark turns reports 1",
+    "connector/source": "first turns reports",
+    "jobs": "first spark turns reports",
+    "operations/console": "first turns",
+    "legs/faults": "first spark turns reports 1",
+    "legs/recipes": "first spark connect turns 2",
+    "legs/redis_cluster": "first",
+    "engine": "first turns",
+    "connector/sink": "first spark turns reports",
+    "legs/sentinel": "first 3",
+    "project": "first reports",
+    "operations/transfer": "first turns 3",
+    "operations/monitor": "first turns",
+    "legs/connect": "first spark connect turns 2",
+    "legs/notebooks": "first spark together",
+    "base": "together",
+    "connector/deadletter": "turns 3",
+    "connector/lag": "together turns",
+    "connector/options": "together",
+    "connector/running": "reports",
+    "connector/schemas": "turns 3",
+    "connector/shards": "together turns",
+    "connector/test_counters.py": "together",
+    "connector/test_dead_letters.py": "together",
+    "connector/test_version_1.py": "together",
+    "connector/watch": "together turns",
+    "connector/wire": "together turns",
+    "legs/cluster": "together",
+    "legs/console_browser": "together",
+    "legs/engine_pyspark": "3",
+    "legs/examples": "together",
+    "legs/extras": "together",
+    "legs/hostile": "turns 3",
+    "legs/identity": "together",
+    "legs/sail": "together",
+    "legs/upgrade": "together",
+    "operations/doctor": "together",
+    "operations/groups": "together turns",
+    "simulation": "together turns",
+}
+
+
+def _with(word: str) -> list[str]:
+    return [f"tests/{folder}" for folder, words in _FOLDERS.items() if word in words.split()]
+
+
+FIRST, TOGETHER, SPARK, BY_TURNS, IN_CONNECT = map(_with, ("first", "together", "spark", "turns", "connect"))
+OF_ONE_DAY = [_with(number) for number in "123"]
+ON_ANOTHER_SPARK = _with("reports")
 # Folders that would take longer than all others: number of legs that share their files.
 PARTS = {"tests/connector/spark": 3}
-# Folders that share a pytest if only the tests of one day run, and so a Java process, or imports and servers.
-OF_ONE_DAY = [
-    ("tests/connector/spark", "tests/legs/faults"),
-    ("tests/legs/recipes", "tests/legs/connect"),
-    (
-        "tests/connector/deadletter",
-        "tests/connector/schemas",
-        "tests/legs/hostile",
-        "tests/operations/transfer",
-        "tests/legs/sentinel",
-        "tests/legs/engine_pyspark",
-    ),
-]
-# Folders whose tests take most of the time. Each test runs on the engine or redis-server, by turns, with a part of its
-# rows; `--both` runs all of them, as the nightly workflow does. The tests of other folders run on both.
-BY_TURNS = [
-    "tests/operations/console",
-    "tests/connector/spark",
-    "tests/legs/faults",
-    "tests/jobs",
-    "tests/legs/recipes",
-    "tests/legs/connect",
-    "tests/connector/sink",
-    "tests/connector/source",
-    "tests/operations/transfer",
-    "tests/operations/monitor",
-    "tests/connector/lag",
-    "tests/connector/watch",
-    "tests/connector/deadletter",
-    "tests/simulation",
-    "tests/engine",
-    "tests/operations/groups",
-    "tests/legs/hostile",
-    "tests/connector/schemas",
-    "tests/connector/shards",
-    "tests/connector/wire",
-]
 # Tests that need Spark, and others that are marked in_turn, run on one day of seven (tests/turns.py).
 IN_TURNS = ("--in-turn", *(f"--by-turns={path}" for path in BY_TURNS))
 LEFT_OUT = "left for another turn: "  # of a pytest's output (tests/conftest.py)
-# Folders whose tests take seconds: one pytest runs all of them, and imports once what they share.
-TOGETHER = [
-    "tests/legs/cluster",
-    "tests/legs/console_browser",
-    "tests/operations/doctor",
-    "tests/legs/examples",
-    "tests/legs/extras",
-    "tests/operations/groups",
-    "tests/legs/identity",
-    "tests/base",
-    "tests/legs/notebooks",
-    "tests/connector/lag",
-    "tests/connector/options",
-    "tests/connector/test_counters.py",
-    "tests/connector/test_dead_letters.py",
-    "tests/connector/test_version_1.py",
-    "tests/connector/watch",
-    "tests/legs/sail",
-    "tests/connector/shards",
-    "tests/simulation",
-    "tests/legs/upgrade",
-    "tests/connector/wire",
-]
-# A Python with the packages for Spark Connect and the recipes, if scripts/test has set it up, and the folders for it.
+# A Python with the packages for Spark Connect and the recipes, if scripts/test has set it up.
 OF_CONNECT = Path(sys.prefix) / "connect" / "bin" / "python"
-IN_CONNECT = SPARK[-2:]
-# Tests that depend on Spark, or on what Spark reports. SHORT is the most useful selection for a short run: the driver's
-# side, a query from end to end, and the end of a query. (Not Spark Connect, recipes and notebooks.)
-ON_ANOTHER_SPARK = [*SPARK[:-3], "tests/connector/source", "tests/connector/running", "tests/project"]
+# The most useful selection for a short run of tests that depend on Spark: the driver's side, a query from end to end,
+# and the end of a query.
 SHORT = {
     "tests/connector/spark": ("tests/connector/spark/test_end_to_end.py",),
     "tests/legs/faults": ("tests/legs/faults/test_endings.py",),
@@ -198,9 +164,8 @@ class Leg:
         (self.home / "tmp").mkdir(parents=True)
         environment = {name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"}
         folders_of_leg = ["-o", f"cache_dir={self.home / 'cache'}", f"--basetemp={self.home / 't'}"]
-        limit = ["-p", "tools.stuck_tests", f"--timeout={TEST_SECONDS}"]
-        counted = ["-p", "tools.counted_tests", f"--counts={self.home / 'counts'}"]
-        options = [*limit, *counted, *folders_of_leg, *self.part.options]
+        of_leg = ["-p", "tools.pytest_of_leg", f"--timeout={TEST_SECONDS}", f"--counts={self.home / 'counts'}"]
+        options = [*of_leg, *folders_of_leg, *self.part.options]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [self.python, "-m", "pytest", *options, *self.part.paths],
@@ -296,10 +261,9 @@ def parts() -> list[Part]:
 
 def daily_parts() -> list[Part]:
     """Return all parts with the tests of one day."""
-    several = {folders[0]: folders for folders in OF_ONE_DAY}
-    others = {folder for folders in OF_ONE_DAY for folder in folders}
-    first = [Part(f"{folder} +{len(paths) - 1}", folder, paths) for folder, paths in several.items()]
-    return [part._replace(options=IN_TURNS) for part in [*first, *(one for one in parts() if one.folder not in others)]]
+    several = [Part(f"{paths[0]} +{len(paths) - 1}", paths[0], tuple(paths)) for paths in OF_ONE_DAY]
+    others = [part for part in parts() if not any(part.folder in paths for paths in OF_ONE_DAY)]
+    return [part._replace(options=IN_TURNS) for part in [*several, *others]]
 
 
 def short_parts() -> list[Part]:

@@ -1,8 +1,9 @@
-"""Wait for a condition in a test or a tool."""
+"""Wait for a condition in a test or a tool, and for the end of a process."""
 
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import time
 from collections.abc import Callable
 
@@ -36,3 +37,13 @@ def until(
             text = f"the process has ended: {message}" if ended else message
             raise AssertionError(text if log is None else f"{text}\n{log()[-3000:]}")
         time.sleep(interval)
+
+
+def stop(process: subprocess.Popen[bytes], seconds: float = 5) -> None:
+    """Send SIGTERM and wait for the end; after these seconds send SIGKILL."""
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.bench import figures
-from tools.bench.row import Row
+from tools.bench.row import FILE, Row, record, rows_in
 
 ROOT = Path(__file__).resolve().parents[2]
 _DOCS = ROOT / "docs"
@@ -29,7 +28,7 @@ def rates_in(text: str) -> list[tuple[str, float]]:
 
 
 def known_rates() -> set[float]:
-    rows = [row for row in figures.rows_in() if row["unit"] == "/s"]
+    rows = [row for row in rows_in() if row["unit"] == "/s"]
     return {row[side] for row in rows for side in ("ours", "peers") if side in row}
 
 
@@ -67,7 +66,7 @@ def test_the_table_of_figures_has_those_of_its_rows() -> None:
     wrong = []
     for line in re.findall(r"^\| (P\d.*) \|$", section, re.MULTILINE):
         number, _, ours, peer, ratio = [cell.strip() for cell in line.split("|")][:5]
-        rows = [row for row in figures.rows_in() if row["number"] in number.split(", ")]
+        rows = [row for row in rows_in() if row["number"] in number.split(", ")]
         known = {row[side] for row in rows for side in ("ours", "peers", "ratio") if side in row}
         shown = re.findall(r"\d[\d,]*(?:\.\d+)?", re.sub(r"[A-Za-z]\w*-?\w*", "", f"{ours} {peer} {ratio}"))
         for figure in (float(one.replace(",", "")) for one in shown):
@@ -76,7 +75,7 @@ def test_the_table_of_figures_has_those_of_its_rows() -> None:
     assert not wrong
 
 
-def row(number: str, ours: list[float], peers: list[float] | None = None) -> Row:
+def measured(number: str, ours: list[float], peers: list[float] | None = None) -> Row:
     peer = None if peers is None else lambda: 0.0
     made = Row(number, "a measure", "", "/s", None, lambda: 0.0, peer, "the peer")
     made.our_figures, made.peer_figures = ours, peers or []
@@ -86,12 +85,12 @@ def row(number: str, ours: list[float], peers: list[float] | None = None) -> Row
 def test_a_group_that_is_measured_replaces_the_one_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With medians of three digits, machine, date, server and Spark. A row that was skipped is left out."""
     where = {"date": "2026-01-02", "machine": "m", "server": "redis-server 7", "spark": "4"}
-    monkeypatch.setattr(figures, "_circumstances", lambda: where)
+    monkeypatch.setattr("tools.bench.row._circumstances", lambda: where)
     file = tmp_path / "figures.json"
-    figures.record("source", [row("P1", [1.0])], file)
-    figures.record("sink", [row("P9", [2.0])], file)
-    figures.record("source", [row("P1", [123_456.0, 5.0, 1e6], [61_728.0, 5.0, 1e6]), row("P2", [])], file)
-    assert [one["number"] for one in figures.rows_in(file)] == ["P1", "P9"]
+    record("source", [measured("P1", [1.0])], file)
+    record("sink", [measured("P9", [2.0])], file)
+    record("source", [measured("P1", [123_456.0, 5.0, 1e6], [61_728.0, 5.0, 1e6]), measured("P2", [])], file)
+    assert [one["number"] for one in rows_in(file)] == ["P1", "P9"]
     groups = json.loads(file.read_text(encoding="utf-8"))
     assert {name: value for name, value in groups["source"].items() if name != "rows"} == where
     assert groups["source"]["rows"] == [
@@ -103,5 +102,5 @@ def test_a_group_that_is_measured_replaces_the_one_in_the_file(tmp_path: Path, m
 
 
 def test_the_file_says_where_each_group_was_measured() -> None:
-    groups = json.loads(figures.FILE.read_text(encoding="utf-8"))
+    groups = json.loads(FILE.read_text(encoding="utf-8"))
     assert {"date", "machine", "server", "spark", "rows"} == set.intersection(*map(set, groups.values()))

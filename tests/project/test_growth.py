@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,8 +14,9 @@ from tools.bench.spark import append, load
 
 def measured(figures: dict[int, float], is_rate: bool, available: int = 0, entry: int = 0) -> list[bool | None]:
     """Return whether each row of a measure with these figures meets its target. None: it was skipped."""
+    named = {f"size {size}": figure for size, figure in figures.items()}
     measure = growth.Measure(
-        "m", "entries", "/s", [*figures], lambda: figures, "", is_rate, lambda size: size * entry
+        "m", "entries", "/s", [*figures], lambda _: named, "", "size ", is_rate, lambda size: size * entry
     )  # fmt: skip
     rows = measure.rows(available)
     run_in_turns(rows, 5, lambda _: None)
@@ -40,15 +41,25 @@ def test_sizes_that_do_not_fit_into_memory_are_skipped() -> None:
     assert measured({10: 1.0, 100: 1.0, 1000: 1.0}, is_rate=True, available=15_000, entry=10) == [True, True]
 
 
-def test_a_measure_that_is_repeated_reports_the_median_of_each_size() -> None:
-    runs = [{10: 3.0, 100: 9.0}, {10: 1.0, 100: 8.0}, {10: 2.0, 100: 7.0}]
-    assert growth.medians(runs) == {10: 2.0, 100: 8.0}
+def test_a_run_with_figures_of_several_rows_is_made_once_a_round() -> None:
+    """With the sizes that fit into memory."""
+    runs: list[list[int]] = []
+
+    def run(sizes: Sequence[int]) -> dict[str, float]:
+        runs.append([*sizes])
+        return {f"{size}": size * len(runs) for size in sizes}
+
+    rows = growth.Measure("m", "entries", "/s", [1, 2, 4, 8], run, "", memory=lambda size: size, rounds=3).rows(6)
+    run_in_turns(rows, 5, lambda _: None)
+    assert runs == [[1, 2, 4]] * 3
+    assert [row.our_figures for row in rows] == [[2.0, 4.0, 6.0], [4.0, 8.0, 12.0], []]
+    assert [row.ratios for row in rows] == [[2.0] * 3, [2.0] * 3, []]
 
 
 @pytest.mark.skipif(not have_redis(), reason="redis-server and redis-benchmark are not installed")
 def test_loaders() -> None:
     """A backlog grows by what is appended, and entries are left pending for one consumer."""
-    with running("redis-server") as server, contextlib.closing(server.client()) as client:
+    with running("redis-server") as server, server.client() as client:
         load(server, "s", 10_000)
         append(server, "s", 20_000)
         assert client.call("XLEN", "s") == 30_000

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tools.counted_tests import LEG_OF_MARKER
+from tools.pytest_of_leg import LEG_OF_MARKER
 from tools.side_by_side import ROOT, folders
 
 pytestmark = pytest.mark.in_turn(6)

@@ -217,7 +217,7 @@ def test_longer(): pass
 def test_today(): pass
 """)
     counts = project_folder / "counts"
-    run = run_with_turns(project_folder, "--in-turn", "-p", "tools.counted_tests", f"--counts={counts}")
+    run = run_with_turns(project_folder, "--in-turn", "-p", "tools.pytest_of_leg", f"--counts={counts}")
     assert run.returncode == 0, run.stdout + run.stderr
     assert json.loads(counts.read_text()) == {"ran": 2, "not_run": {"--long": 1, "--both": 1}}
     told = side_by_side.told_counts(

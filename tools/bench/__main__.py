@@ -11,26 +11,25 @@ import sys
 
 from rich.console import Console
 
-from tools.bench import figures
-from tools.bench.row import Row, run_in_turns, show
+from tools.bench.row import FILE, Row, record, run_in_turns, show
 from tools.bench.servers import have_redis
 
-# Each group is a module of this package with a function `rows(stack)`.
+# Of each group the title, and the module of this package that has a function `GROUP_rows(stack)`.
 GROUPS = {
-    "engine": "Engine against redis-server and fakeredis",
-    "latency": "Latency of blocked consumers",
-    "memory": "Memory",
-    "source": "Source on redis-server",
-    "sink": "Sink on redis-server",
-    "shards": "Eight shards against one stream",
-    "values": "Avro values against fastavro",
-    "hops": "Latency from stream to stream",
-    "start": "Waiting times of a user",
-    "idle": "A query without new entries",
-    "nexmark": "Nexmark over streams, against Spark's file source",
-    "arrival": "From XADD to a row in a table",
-    "shapes": "Entries of other shapes through the job etl",
-    "growth": "Growth of the source, against a tenth of the size",
+    "engine": ("Engine against redis-server and fakeredis", "engine"),
+    "latency": ("Latency of blocked consumers", "engine"),
+    "memory": ("Memory", "engine"),
+    "source": ("Source on redis-server", "source"),
+    "sink": ("Sink on redis-server", "sink"),
+    "shards": ("Eight shards against one stream", "sink"),
+    "values": ("Avro values against fastavro", "decode"),
+    "hops": ("Latency from stream to stream", "hops"),
+    "start": ("Waiting times of a user", "start"),
+    "idle": ("A query without new entries", "hops"),
+    "nexmark": ("Nexmark over streams, against Spark's file source", "nexmark"),
+    "arrival": ("From XADD to a row in a table", "arrival"),
+    "shapes": ("Entries of other shapes through the job etl", "shapes"),
+    "growth": ("Growth of the source, against a tenth of the size", "growth"),
 }
 # Measured only if the arguments name it: ten minutes and 9 GB of memory, or longer.
 ON_REQUEST = {"growth", "nexmark", "arrival", "shapes"}
@@ -48,9 +47,7 @@ def main() -> int:
         metavar="group",
         help=f"{', '.join(GROUPS)} (default: all but {', '.join(sorted(ON_REQUEST))})",
     )
-    parser.add_argument(
-        "--json", action="store_true", help=f"also write the medians into docs/internals/{figures.FILE.name}"
-    )
+    parser.add_argument("--json", action="store_true", help=f"also write the medians into docs/internals/{FILE.name}")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="measurements of each row (default 5)")
     parser.add_argument("--only", metavar="TEXT", help="measure only rows whose number or measure contains TEXT")
     arguments = parser.parse_args()
@@ -68,15 +65,16 @@ def main() -> int:
     console = Console(emoji=False, stderr=True)
     for name in arguments.groups or [name for name in GROUPS if name not in ON_REQUEST]:
         with contextlib.ExitStack() as stack, console.status(name) as status:
-            rows: list[Row] = importlib.import_module(f"tools.bench.{name}").rows(stack)
+            title, module = GROUPS[name]
+            rows: list[Row] = getattr(importlib.import_module(f"tools.bench.{module}"), f"{name}_rows")(stack)
             if arguments.only:
                 rows = [row for row in rows if arguments.only in row.number or arguments.only in row.measure]
             run_in_turns(rows, arguments.rounds, status.update)
         rounds = max((len(row.our_figures) for row in rows), default=0)
         in_turns = "one measurement each" if rounds == 1 else f"{rounds} rounds in turns, median and range"
-        show(rows, f"{GROUPS[name]}: {in_turns}, {os.cpu_count()} cores", Console(emoji=False))
+        show(rows, f"{title}: {in_turns}, {os.cpu_count()} cores", Console(emoji=False))
         if arguments.json:
-            figures.record(name, rows)
+            record(name, rows)
     return 0
 
 

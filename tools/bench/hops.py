@@ -1,208 +1,179 @@
-"""P22: time from XADD to the row at the sink, at a thousand entries per second.
-
-The peer is a Python source that returns only the times at which its rows were due.
-"""
+"""P22, P26: time from XADD to the row at the sink, in traffic and after a pause; what an idle query costs."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-import re
+import functools
 import statistics
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
-import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.streaming.query import StreamingQuery
 
-from tools.bench.client import request
+from tools.bench.own_source import OwnSource
 from tools.bench.row import Row
-from tools.bench.servers import Running, running
-from tools.bench.spark import session
+from tools.bench.servers import STAMPS, Running, adding, ids_in, request, running
+from tools.bench.spark import entries, session, source, wait
+from tools.bench.spark import running as running_query
+from tools.servers.server import processor_seconds
 
 RATE = 1_000  # entries per second
 WARM_UP, MEASURED = 6.0, 10.0  # seconds
-_PATIENCE = 120.0  # seconds that the first row may take
-_STAMP = re.compile(rb"\$1\r\nt\r\n\$16\r\n([0-9]{16})\r\n")
 
 
-class ClockSource(DataSource):
-    """format("clock"): a thousand rows per second. Each holds the microsecond at which it is due."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "clock"
-
-    def schema(self) -> str:
-        """One column."""
-        return "t STRING"
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return _Clock()
-
-
-class _Clock(DataSourceStreamReader):
-    def initialOffset(self) -> dict[str, Any]:
-        return {"row": _row_of_now()}
-
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # Spark calls it without arguments
-        return {"row": _row_of_now()}
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [InputPartition((start["row"], end["row"]))]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        start, end = partition.value
-        step = 1_000_000 // RATE
-        stamps = [f"{row * step:016d}" for row in range(start + 1, end + 1)]
-        yield pa.RecordBatch.from_arrays([pa.array(stamps, pa.string())], names=["t"])
-
-    def commit(self, end: dict[str, Any]) -> None:
-        pass
-
-
-def _row_of_now() -> int:
-    return int(time.time() * RATE)
-
-
-class _Producer(threading.Thread):
-    """Adds an entry with a time stamp every millisecond."""
-
-    def __init__(self, server: Running, stream: str) -> None:
-        super().__init__(daemon=True)
-        self._client, self._stream = server.client(), stream
-        self.ended = threading.Event()
-
-    def run(self) -> None:
-        begun, sent = time.perf_counter(), 0
-        while not self.ended.wait(0.001):
-            due = int((time.perf_counter() - begun) * RATE) - sent
-            stamp = int(time.time() * 1e6)
-            self._client.socket.sendall(request("XADD", self._stream, "*", "t", f"{stamp:016d}") * due)
-            self._client.take(due)
-            sent += due
-        self._client.close()
+def measure(server: Running, hops: Sequence[str]) -> dict[str, float]:
+    """Return percentiles of the milliseconds over these streams, the last of which is `out`. Of one: the floor."""
+    server.call("FLUSHALL")
+    for stream in ("in", "between", "out"):
+        server.call("XGROUP", "CREATE", stream, "g", "$", "MKSTREAM")
+    session().dataSource.register(OwnSource)
+    if len(hops) == 1:
+        frames = [session().readStream.format("own").option("rate", RATE).load()]
+    else:
+        frames = [source(server.url, "t STRING", streams=stream) for stream in hops[:-1]]
+    with contextlib.ExitStack() as stack:
+        queries = [
+            stack.enter_context(running_query(frame, "0 seconds", url=server.url, stream=out, maxlen="100000"))
+            for frame, out in zip(frames, hops[-len(frames) :], strict=True)
+        ]
+        if len(hops) > 1:  # the first entry passes when all queries have started
+            server.call("XADD", "in", "*", "t", f"{0:016d}")
+        wait(lambda: server.call("XLEN", "out"), *queries)
+        if len(hops) > 1:
+            stack.enter_context(adding(server.port, "in", RATE, 0.001))
+        points = statistics.quantiles(latencies(server, "out"), n=100)
+    return {"half": points[49], "99 of 100": points[98]}
 
 
 def latencies(server: Running, stream: str) -> list[float]:
     """Return milliseconds from each time stamp to its arrival at a blocked client, after the warm-up."""
-    client = server.client()
     samples: list[float] = []
     last = b"$"
     begun = time.perf_counter()
-    while (passed := time.perf_counter() - begun) < WARM_UP + MEASURED:
-        reply = client.bytes_of(request("XREAD", "COUNT", 10_000, "BLOCK", 30_000, "STREAMS", stream, last))
-        now = time.time() * 1e6
-        ids = _ids(reply)
-        if not ids:
-            raise TimeoutError("no entry arrived for 30 s")
-        last = ids[-1]
-        if passed > WARM_UP:
-            samples += [(now - int(stamp)) / 1000 for stamp in _STAMP.findall(reply)]
-    client.close()
+    with server.client() as client:
+        while (passed := time.perf_counter() - begun) < WARM_UP + MEASURED:
+            reply = client.bytes_of(request("XREAD", "COUNT", 10_000, "BLOCK", 30_000, "STREAMS", stream, last))
+            now = time.time() * 1e6
+            if not (ids := ids_in(reply)):
+                raise TimeoutError("no entry arrived for 30 s")
+            last = ids[-1]
+            if passed > WARM_UP:
+                samples += [(now - int(stamp)) / 1000 for stamp in STAMPS.findall(reply)]
     return samples
 
 
-def _ids(reply: bytes) -> list[bytes]:
-    return re.findall(rb"\r\n\$[0-9]+\r\n([0-9]+-[0-9]+)\r\n\*2\r\n", reply)
+def hops_rows(stack: contextlib.ExitStack) -> list[Row]:
+    """Return all rows of the group."""
+    server = stack.enter_context(running("redis-server"))
+    warm = functools.cache(lambda: measure(server, ("in", "between", "out")))  # warm-up of the JVM, not measured
+
+    def over(*hops: str) -> Callable[[], dict[str, float]]:
+        return lambda: warm() and measure(server, hops)
+
+    one, two, floor = over("in", "out"), over("in", "between", "out"), over("out")
+    ran = f"{RATE:,} entries/s for {MEASURED:g} s after {WARM_UP:g} s, processingTime 0, exactly once into a stream"
+    row = functools.partial(Row, "P22", unit="ms", at_least=False, rounds=3)
+    beside = functools.partial(row, ran=f"{ran}; peer: a Python source of such rows, into the same sink", target=1.1,
+                               ours=one, peer=floor, peer_name="the floor")  # fmt: skip
+    behind = functools.partial(row, ran=f"{ran}, and by a second query into another", target=None, ours=two)
+    return [
+        beside("one hop, half of the entries", name="half"),
+        beside("one hop, 99 of 100", name="99 of 100"),
+        behind("two hops, half of the entries", name="half"),
+        behind("two hops, 99 of 100", name="99 of 100"),
+    ]
 
 
-def _source(server: Running, stream: str) -> DataFrame:
-    reader = session().readStream.format("rstream").schema("t STRING")
-    options = {"url": f"redis://127.0.0.1:{server.port}/0", "streams": stream, "group": "g"}
-    return reader.options(**options).load()
+# -- a query without new entries: P26 ----------------------------------------------------------------------------------
+
+
+SECONDS = 10.0
+STREAMS = (1, 1_000, 10_000)
+SAMPLES = 10
+_SOURCE_PROCESS = b"streaming_source_runner"  # the Python process on the driver that runs a query's source
 
 
 @contextlib.contextmanager
-def _query(server: Running, frame: DataFrame, out: str) -> Iterator[None]:
-    """Run a query that writes the frame to stream `out` exactly once, with one trigger directly after another."""
-    options = {"url": f"redis://127.0.0.1:{server.port}/0", "stream": out, "maxlen": "100000"}
-    with tempfile.TemporaryDirectory(prefix="rstream-bench-") as folder:
-        writer = frame.writeStream.format("rstream").options(**options, checkpointLocation=folder)
-        query = writer.trigger(processingTime="0 seconds").start()
-        try:
-            yield
-        finally:
-            query.stop()
-
-
-class _Runs:
-    """Latencies of all runs, by kind of run. One run gives several rows of the table."""
-
-    def __init__(self, server: Running) -> None:
-        self._server = server
-        self.latencies: dict[str, list[list[float]]] = {"one hop": [], "two hops": [], "floor": []}
-
-    def measure(self, kind: str, percentile: int) -> float:
-        """Return a percentile in milliseconds. The median starts a run; other percentiles use the last run."""
-        if percentile == 50:
-            if not any(self.latencies.values()):
-                self._run("two hops")  # warm-up of the JVM, not measured
-            self.latencies[kind].append(self._run(kind))
-        return statistics.quantiles(self.latencies[kind][-1], n=100)[percentile - 1]
-
-    def _run(self, kind: str) -> list[float]:
-        client = self._server.client()
+def idle_query(server: Running, streams: int) -> Iterator[StreamingQuery]:
+    """Run a query over this number of streams into stream `out`. It has read all entries, and has been idle for 3 s."""
+    with server.client() as client:
         client.call("FLUSHALL")
-        for stream in ("in", "between", "out"):
-            client.call("XGROUP", "CREATE", stream, "g", "$", "MKSTREAM")
-        client.close()
-        with contextlib.ExitStack() as stack:
-            if kind == "floor":
-                session().dataSource.register(ClockSource)
-                stack.enter_context(_query(self._server, session().readStream.format("clock").load(), "out"))
-                self._wait_for_row()
-                return latencies(self._server, "out")
-            hops = ["in", "out"] if kind == "one hop" else ["in", "between", "out"]
-            for source, out in itertools.pairwise(hops):
-                stack.enter_context(_query(self._server, _source(self._server, source), out))
-            self._pass_entry()
-            producer = _Producer(self._server, "in")
-            stack.callback(producer.ended.set)
-            producer.start()
-            return latencies(self._server, "out")
-
-    def _pass_entry(self) -> None:
-        """Send an entry through all queries, and wait until it arrives: all of them have started then."""
-        client = self._server.client()
-        client.call("XADD", "in", "*", "t", f"{0:016d}")
-        client.close()
-        self._wait_for_row()
-
-    def _wait_for_row(self) -> None:
-        client = self._server.client()
-        deadline = time.monotonic() + _PATIENCE
-        while not client.call("XLEN", "out"):
-            for query in session().streams.active:
-                if (error := query.exception()) is not None:
-                    raise error
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the first row of the query did not arrive within {_PATIENCE:g} s")
-            time.sleep(0.05)
-        client.close()
+        client.send(b"".join(entries(f"in:{number}", 1) for number in range(streams)), streams)
+    names = {"streams": "in:0"} if streams == 1 else {"streamsPattern": "in:*"}
+    with running_query(source(server.url, **names), "0 seconds", url=server.url, stream="out") as query:
+        wait(lambda: server.call("XLEN", "out") == streams, query)
+        time.sleep(3)
+        yield query
 
 
-def rows(stack: contextlib.ExitStack) -> list[Row]:
+def source_processes() -> Iterator[int]:
+    """Yield the IDs of the sources' Python processes on the driver."""
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # a process may end at any moment
+            if folder.name.isdigit() and _SOURCE_PROCESS in (folder / "cmdline").read_bytes():
+                yield int(folder.name)
+
+
+def idleness(server: Running, streams: int) -> dict[str, float]:
+    """Measure the cost of a query over this number of streams without new entries."""
+    with idle_query(server, streams):
+        return cost_now(server)
+
+
+def cost_now(server: Running) -> dict[str, float]:
+    """Return what the query that runs costs: commands of the server per second, and percent of a core in its source."""
+    before, begun = _totals(server), time.monotonic()
+    time.sleep(SECONDS)
+    after, seconds = _totals(server), time.monotonic() - begun
+    commands, source = ((end - start) / seconds for start, end in zip(before, after, strict=True))
+    return {"commands": commands, "source": 100 * source}
+
+
+def _totals(server: Running) -> tuple[float, float]:
+    """Return the number of commands of the server, and processor seconds of the source's processes."""
+    info = server.call("INFO", "stats").partition(b"total_commands_processed:")[2]
+    return float(info.split()[0]), sum(map(processor_seconds, source_processes()))
+
+
+def first_entry(server: Running) -> float:
+    """Return the median milliseconds from XADD to the entry in the next stream, each after ten idle seconds."""
+    latencies = []
+    with idle_query(server, 1), server.client() as client:
+        for _ in range(SAMPLES):
+            time.sleep(SECONDS)
+            last = client.call("XREVRANGE", "out", "+", "-", "COUNT", 1)[0][0]
+            begun = time.perf_counter()
+            client.send(entries("in:0", 1), 1)
+            client.call("XREAD", "BLOCK", 10_000, "STREAMS", "out", last)
+            latencies.append((time.perf_counter() - begun) * 1000)
+    return statistics.median(latencies)
+
+
+def stop(server: Running) -> float:
+    """Return the seconds that query.stop() takes without new entries."""
+    with idle_query(server, 1) as query:
+        begun = time.perf_counter()
+        query.stop()
+        return time.perf_counter() - begun
+
+
+def idle_rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return all rows of the group."""
-    runs = _Runs(stack.enter_context(running("redis-server")))
-
-    def figure(kind: str, number: int) -> Callable[[], float]:
-        return lambda: runs.measure(kind, number)
-
-    ran = f"{RATE:,} entries/s for {MEASURED:g} s after {WARM_UP:g} s, processingTime 0, exactly once into a stream"
-    floor = f"{ran}; peer: a Python source of such rows, into the same sink"
+    server = stack.enter_context(running("redis-server"))
+    row = functools.partial(Row, "P26", at_least=False, rounds=1)
+    rows = []
+    for count in STREAMS:
+        cost = functools.partial(idleness, server, count)
+        rows += [
+            row(f"idle: commands per second, {count:,} streams", f"{SECONDS:g} s without an entry", "/s", 5.0, cost,
+                name="commands"),
+            row(f"idle: processor, source, {count:,} streams", "its Python processes on the driver", "%", None, cost,
+                name="source"),
+        ]  # fmt: skip
+    ran = f"from XADD to the entry in the next stream, {SAMPLES} times after {SECONDS:g} s of idleness"
     return [
-        Row("P22", "one hop, half of the entries", floor, "ms", 1.1, figure("one hop", 50), figure("floor", 50),
-            "the floor", at_least=False, rounds=3),
-        Row("P22", "one hop, 99 of 100", "the same runs", "ms", 1.1, figure("one hop", 99), figure("floor", 99),
-            "the floor", at_least=False, rounds=3),
-        Row("P22", "two hops, half of the entries", f"{ran}, and by a second query into another", "ms", None,
-            figure("two hops", 50), at_least=False, rounds=3),
-        Row("P22", "two hops, 99 of 100", "the same runs", "ms", None, figure("two hops", 99),
-            at_least=False, rounds=3),
-    ]  # fmt: skip
+        *rows,
+        row("idle: first entry, median", ran, "ms", None, functools.partial(first_entry, server)),
+        row("idle: query.stop()", "after 3 s of idleness", "s", 0.2, functools.partial(stop, server), rounds=None),
+    ]

@@ -23,17 +23,15 @@ _CORES = 2  # of the session
 _groups = itertools.count()
 
 
-def rows(stack: contextlib.ExitStack) -> list[Row]:
+def nexmark_rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return a row for each query."""
     server = stack.enter_context(running("redis-server"))
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    url = f"redis://127.0.0.1:{server.port}/0"
     with redis.Redis(port=server.port) as client:
         produce(client, _PREFIX, folder / "events", _EVENTS)
-    session().conf.set("spark.sql.shuffle.partitions", _CORES)
-    session().conf.set("spark.sql.session.timeZone", "UTC")
-    stack.callback(session().conf.unset, "spark.sql.shuffle.partitions")
-    stack.callback(session().conf.unset, "spark.sql.session.timeZone")
+    for name, value in (("spark.sql.shuffle.partitions", _CORES), ("spark.sql.session.timeZone", "UTC")):
+        session().conf.set(name, value)
+        stack.callback(session().conf.unset, name)
     return [
         Row(
             "P33",
@@ -41,7 +39,7 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
             f"{_EVENTS:,} events, availableNow, into Parquet; events a second a core; peer: files of JSON",
             "/s",
             None,
-            functools.partial(_streams, query, url, folder),
+            functools.partial(_streams, query, server.url, folder),
             functools.partial(_rate, query, file_streams(session(), folder / "events"), folder),
             "Spark's files",
         )

@@ -1,33 +1,48 @@
-"""A row of the table: a measure, its two sides, and their figures."""
+"""A row of the table: a measure, its two sides, and their figures. They are printed, and written into figures.json.
+
+docs/internals/figures.json has an object for each group, with machine, date, server and Spark, and a row for each
+measure: medians, as the program prints them. tests/project/test_figures.py finds rates on the pages that are not in it.
+"""
 
 from __future__ import annotations
 
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
 import statistics
-from collections.abc import Callable, Sequence
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+FILE = Path(__file__).resolve().parents[2] / "docs" / "internals" / "figures.json"
+
+# A run of one side: its figure, or several figures by name for several rows.
+Run = Callable[[], float | Mapping[str, float]]
+
 
 @dataclass
 class Row:
-    """One measure. `ours` and `peer` run it once and return its figure; they are called in turns.
-
-    The ratio is ours to the peer's, round by round. `at_least` is true if a ratio above the target is good. Without a
-    peer, the figure itself is compared with the target.
-    """
+    """One measure. The ratio is ours to the peer's, round by round; without a peer, the figure itself counts."""
 
     number: str
     measure: str
     ran: str  # description of the run, in one line
     unit: str
     target: float | None
-    ours: Callable[[], float]
-    peer: Callable[[], float] | None = None
+    ours: Run
+    peer: Run | None = None  # called in turns with `ours`
     peer_name: str = "redis-server"
-    at_least: bool = True
+    at_least: bool = True  # whether a ratio above the target is good
     rounds: int | None = None  # fewer rounds, if figures do not vary or a round takes long
+    name: str = ""  # of the figure, if a run gives several
+    peers_figure: str = ""  # the same of the peer's; empty: `name`
     our_figures: list[float] = field(default_factory=list)
     peer_figures: list[float] = field(default_factory=list)
     skipped: str = ""  # reason why there are no figures
@@ -52,21 +67,22 @@ class Row:
 
 
 def run_in_turns(rows: Sequence[Row], rounds: int, tell: Callable[[str], None]) -> None:
-    """Measure all rows. Our side and the peer's take turns, and so does the side that begins a round. A function that
-    several rows have is called once a round."""
-    for round_number in range(rounds):
-        measured: dict[Callable[[], float], float] = {}
+    """Measure all rows. Our side and the peer's take turns, and so does the side that begins a round. A run that
+    several rows have is made once a round."""
+    for number in range(rounds):
+        made: dict[Run, float | Mapping[str, float]] = {}
         for row in rows:
-            if row.skipped or round_number >= (row.rounds or rounds):
+            if row.skipped or number >= (row.rounds or rounds):
                 continue
-            tell(f"round {round_number + 1} of {rounds}: {row.number} {row.measure}")
-            sides = [(row.ours, row.our_figures)]
+            tell(f"round {number + 1} of {rounds}: {row.number} {row.measure}")
+            sides = [(row.ours, row.name, row.our_figures)]
             if row.peer is not None:
-                sides.append((row.peer, row.peer_figures))
-            for measure, figures in sides if round_number % 2 == 0 else reversed(sides):
-                if measure not in measured:
-                    measured[measure] = measure()
-                figures.append(measured[measure])
+                sides.append((row.peer, row.peers_figure or row.name, row.peer_figures))
+            for run, name, figures in sides if number % 2 == 0 else reversed(sides):
+                if run not in made:
+                    made[run] = run()
+                value = made[run]
+                figures.append(value[name] if isinstance(value, Mapping) else value)
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -78,18 +94,17 @@ def show(rows: Sequence[Row], title: str, console: Console) -> None:
     for name in ("#", "measure", "ours", "peer", "", "measured", "range", "target"):
         table.add_column(name, justify="right" if name in {"ours", "peer", "measured"} else "left")
     for row in rows:
+        sign, times = "≥" if row.at_least else "≤", row.peer is not None
+        target = "" if row.target is None else f"{sign} {_ratio(row.target, row, 'g')}"
         if row.skipped:
-            table.add_row(row.number, row.measure, "", "", "", "[dim]" + row.skipped, "", _target(row))
+            table.add_row(row.number, row.measure, "", "", "", "[dim]" + row.skipped, "", target)
             continue
         ours = figure(statistics.median(row.our_figures), row.unit)
-        peer = figure(statistics.median(row.peer_figures), row.unit) if row.peer_figures else ""
-        measured = statistics.median(row.ratios)
+        peer = figure(statistics.median(row.peer_figures), row.unit) if times else ""
         colour = {True: "green", False: "red", None: "default"}[row.meets_target]
-        shown = f"{measured:.2f}×" if row.peer is not None else figure(measured, row.unit)
-        low, high = min(row.ratios), max(row.ratios)
-        spread = f"{low:.2f} … {high:.2f}" if row.peer is not None else f"{low:.4g} … {high:.4g}"
-        name = row.peer_name if row.peer is not None else ""
-        table.add_row(row.number, row.measure, ours, peer, name, f"[{colour}]{shown}", spread, _target(row))
+        measured = f"[{colour}]{_ratio(statistics.median(row.ratios), row)}"
+        spread = " … ".join(format(edge, ".2f" if times else ".4g") for edge in (min(row.ratios), max(row.ratios)))
+        table.add_row(row.number, row.measure, ours, peer, row.peer_name if times else "", measured, spread, target)
     console.print(table)
     console.print("\nWhat was run:")
     for row in rows:
@@ -106,8 +121,45 @@ def figure(value: float, unit: str) -> str:
     return f"{value:.4g} {unit}"
 
 
-def _target(row: Row) -> str:
-    if row.target is None:
-        return ""
-    sign = "≥" if row.at_least else "≤"
-    return f"{sign} {row.target:g}×" if row.peer is not None else f"{sign} {figure(row.target, row.unit)}"
+def _ratio(value: float, row: Row, form: str = ".2f") -> str:
+    return figure(value, row.unit) if row.peer is None else f"{value:{form}}×"
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def record(group: str, rows: Sequence[Row], file: Path = FILE) -> None:
+    """Write a group that was measured into the file, in place of the one that is there."""
+    groups = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    groups[group] = {**_circumstances(), "rows": [_summary(row) for row in rows if row.our_figures]}
+    file.write_text(json.dumps(groups, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def rows_in(file: Path = FILE) -> list[dict[str, Any]]:
+    """Return the rows of all groups."""
+    groups = json.loads(file.read_text(encoding="utf-8"))
+    return [row for group in groups.values() for row in group["rows"]]
+
+
+def _circumstances() -> dict[str, str]:
+    """Return what the figures depend on."""
+    said = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout
+    version = next(word for word in said.split() if word.startswith("v=")).removeprefix("v=")
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "server": f"{said.split()[0]} {version}",
+        "spark": importlib.metadata.version("pyspark"),
+    }
+
+
+def _summary(row: Row) -> dict[str, object]:
+    """Return a row's medians with three digits: the next ones are noise. ratio: ours to the peer's."""
+    figures = {"ours": row.our_figures}
+    summary: dict[str, object] = {
+        "number": row.number, "measure": row.measure, "unit": row.unit, "rounds": len(row.our_figures)
+    }  # fmt: skip
+    if row.peer is not None:
+        figures |= {"peers": row.peer_figures, "ratio": row.ratios}
+        summary["peer"] = row.peer_name
+    return summary | {side: float(f"{statistics.median(values):.3g}") for side, values in figures.items()}

@@ -13,6 +13,7 @@ import io
 import json
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,10 +26,8 @@ from typing import Any
 
 import fastavro
 
-from tools.bench.arrival import toml
-from tools.bench.client import RawClient, request
 from tools.bench.row import Row
-from tools.bench.servers import Running, running
+from tools.bench.servers import Running, request, running
 
 _BYTES = 200_000_000  # of all fields of a shape …
 _MOST = 2_000_000  # … but no more entries
@@ -47,22 +46,19 @@ _AVRO = {
 
 @dataclass(frozen=True)
 class Shape:
-    """Entries of one shape. columns: of the job; samples: fields of entries, which are added in turns; streams: number
-    of them; rule: SQL that holds for no row; decode: the job's [decode]."""
+    """Entries of one shape."""
 
     name: str
-    columns: Mapping[str, str]
-    samples: Sequence[Mapping[str, Any]]
-    rule: str
+    columns: Mapping[str, str]  # of the job
+    samples: Sequence[Mapping[str, Any]]  # fields of entries, which are added in turns
+    rule: str  # SQL that holds for no row
     streams: int = 1
-    decode: Mapping[str, str] = field(default_factory=dict)
+    decode: Mapping[str, str] = field(default_factory=dict)  # the job's [decode]
 
     @functools.cached_property
     def size(self) -> float:
         """Mean bytes of an entry's values and names."""
-        return sum(len(_bytes(part)) for one in self.samples for pair in one.items() for part in pair) / len(
-            self.samples
-        )
+        return statistics.mean(sum(len(_bytes(part)) for pair in one.items() for part in pair) for one in self.samples)
 
     @functools.cached_property
     def count(self) -> int:
@@ -136,100 +132,81 @@ class _Registry(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-class _Runs:
-    """One server, which has the entries of one shape at a time."""
+def megabytes(server: Running, folder: Path, shape: Shape) -> float:
+    """Run the job over the entries of a shape, and return megabytes a second."""
+    _fill(server, shape)
+    out = folder / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    limit = -(-shape.count // _BATCHES)
+    source = {"group": "g", "startingOffsets": "earliest", "maxEntriesPerTrigger": limit}
+    settings = {
+        "url": server.url,
+        "source": source | ({"streams": "s:0"} if shape.streams == 1 else {"streamsPattern": "s:*"}),
+        "table": {"format": "parquet", "path": f"{out}/table"},
+        "dead_letters": {"stream": "dead"},
+        "job": {"checkpoint": f"{out}/checkpoint", "trigger": "available-now", "log": f"{out}/log"},
+        "spark": {"master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "3g"},
+        "rule": [{"reason": "never", "when": shape.rule}],
+        **({"decode": shape.decode} if shape.decode else {"columns": shape.columns}),
+    }
+    config = out / "etl.toml"
+    config.write_text("\n".join(f"{name} = {_toml(value)}" for name, value in settings.items()))
+    command = [sys.executable, "-m", "spark_streams.cli", "run", "etl", "--config", str(config)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise RuntimeError(f"{shape.name}: the job failed:\n{run.stderr[-2000:]}")
+    lines = [json.loads(line) for line in (out / "log").read_text().splitlines()]
+    batches = [line for line in lines if line["event"] == "progress" and line["rows"]]
+    if (read := sum(batch["rows"] for batch in batches)) != shape.count:
+        raise RuntimeError(f"{shape.name}: {read} of {shape.count} entries were read")
+    began, last = (datetime.datetime.fromisoformat(batches[place]["began"]) for place in (1, -1))
+    seconds = (last - began).total_seconds() + batches[-1]["batch_ms"] / 1000
+    return float(sum(batch["rows"] for batch in batches[1:]) / seconds * shape.size / 1e6)
 
-    def __init__(self, server: Running, folder: Path) -> None:
-        self._server, self._folder = server, folder
-        self._filled = ""
 
-    def megabytes(self, shape: Shape) -> float:
-        """Run the job, and return megabytes a second."""
-        self._fill(shape)
-        out = self._folder / "out"
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir()
-        source: dict[str, Any] = {"group": "g", "startingOffsets": "earliest"}
-        source |= {"maxEntriesPerTrigger": -(-shape.count // _BATCHES)}
-        source |= {"streams": "s:0"} if shape.streams == 1 else {"streamsPattern": "s:*"}
-        settings: dict[str, Any] = {
-            "url": f"redis://127.0.0.1:{self._server.port}/0",
-            "source": source,
-            "table": {"format": "parquet", "path": f"{out}/table"},
-            "dead_letters": {"stream": "dead"},
-            "job": {"checkpoint": f"{out}/checkpoint", "trigger": "available-now", "log": f"{out}/log"},
-            "spark": {"master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "3g"},
-        }
-        settings |= {"decode": shape.decode} if shape.decode else {"columns": shape.columns}
-        rule = f"\n[[rule]]\nreason = 'never'\nwhen = {json.dumps(shape.rule)}\n"
-        (out / "etl.toml").write_text(toml(settings) + rule)
-        command = [
-            sys.executable,
-            "-m",
-            "spark_streams.cli",
-            "run",
-            "etl",
-            "--config",
-            str(out / "etl.toml"),
-        ]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
-        if run.returncode:
-            raise RuntimeError(f"{shape.name}: the job failed:\n{run.stderr[-2000:]}")
-        lines = [json.loads(line) for line in (out / "log").read_text().splitlines()]
-        batches = [line for line in lines if line["event"] == "progress" and line["rows"]]
-        if (read := sum(batch["rows"] for batch in batches)) != shape.count:
-            raise RuntimeError(f"{shape.name}: {read} of {shape.count} entries were read")
-        began, last = (datetime.datetime.fromisoformat(batches[place]["began"]) for place in (1, -1))
-        seconds = (last - began).total_seconds() + batches[-1]["batch_ms"] / 1000
-        return float(sum(batch["rows"] for batch in batches[1:]) / seconds * shape.size / 1e6)
+def _toml(value: object) -> str:
+    """Return a value as TOML: JSON, but for tables."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(name)} = {_toml(one)}' for name, one in value.items())}}}"
+    return json.dumps(value)
 
-    def _fill(self, shape: Shape) -> None:
-        client = self._server.client()
-        if self._filled != shape.name:
-            client.call("FLUSHALL")
-            _add(client, shape)
-            self._filled = shape.name
-        else:
+
+def _fill(server: Running, shape: Shape) -> None:
+    """Let the server have the entries of this shape alone, and no trace of a run."""
+    with server.client() as client:
+        if client.call("GET", "shape") == shape.name.encode():
             for number in range(shape.streams):
                 client.call("XGROUP", "DESTROY", f"s:{number}", "g")
             for key in client.call("KEYS", "rstream:*"):
                 client.call("DEL", key)
-        client.close()
+            return
+        client.call("FLUSHALL")
+        client.call("SET", "shape", shape.name)
+        bodies = [[part for pair in one.items() for part in pair] for one in shape.samples]
+        page, waiting = bytearray(), 0
+        for number in range(shape.count):
+            page += request("XADD", f"s:{number % shape.streams}", "*", *bodies[number % len(bodies)])
+            waiting += 1
+            if len(page) > _PAGE or number + 1 == shape.count:
+                client.send(bytes(page), waiting)
+                page, waiting = bytearray(), 0
 
 
-def _add(client: RawClient, shape: Shape) -> None:
-    bodies = [[part for pair in one.items() for part in pair] for one in shape.samples]
-    sent, waiting, size = 0, [], 0
-    while sent < shape.count:
-        one = request("XADD", f"s:{sent % shape.streams}", "*", *bodies[sent % len(bodies)])
-        waiting.append(one)
-        size, sent = size + len(one), sent + 1
-        if size > _PAGE or sent == shape.count:
-            client.socket.sendall(b"".join(waiting))
-            client.take(len(waiting))
-            waiting, size = [], 0
-
-
-def rows(stack: contextlib.ExitStack) -> list[Row]:
+def shapes_rows(stack: contextlib.ExitStack) -> list[Row]:
     """Return a row for each shape."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     registry = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), _Registry))
     threading.Thread(target=registry.serve_forever, daemon=True).start()
     stack.callback(registry.shutdown)
     base, *others = _shapes(f"http://127.0.0.1:{registry.server_port}", folder)
-    runs = _Runs(stack.enter_context(running("redis-server")), folder)
+    server = stack.enter_context(running("redis-server"))
+    peer = functools.partial(megabytes, server, folder, base)
     ran = "etl with a rule into Parquet, available-now; MB of fields a second"
-    peer = functools.partial(runs.megabytes, base)
     return [
-        Row(
-            "P32",
-            shape.name,
-            f"{ran}: {shape.count:,} entries of {shape.size:,.0f} B",
-            "MB/s",
-            1 / 3,
-            functools.partial(runs.megabytes, shape),
-            peer,
-            base.name,
-        )
+        Row("P32", shape.name, f"{ran}: {shape.count:,} entries of {shape.size:,.0f} B", "MB/s", 1 / 3,
+            functools.partial(megabytes, server, folder, shape), peer, base.name)
         for shape in others
-    ]
+    ]  # fmt: skip

@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
-import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import redis
 
 from spark_streams.connector.keys import SLOTS, slot_of
-from tools.servers.sentinels import let_replicas_catch_up
-from tools.servers.server import Server, free_port, redis_server_path
+from tools.servers.nodes import Nodes
+from tools.servers.server import Server, free_port
 from tools.waiting import until
 
 NODE_TIMEOUT = 1_000  # milliseconds of silence, then a node may be failing
 MASTERS = REPLICAS = 3
 
 
-class RedisCluster:
-    """All six processes, by their ports. `url` is the URL that a user would configure.
+class RedisCluster(Nodes):
+    """All six processes.
 
     keys: folder of tests.certificates. The nodes then use TLS among themselves, and on extra ports for clients
-    (`secured`). The ports that tests use stay without TLS. program: path of another redis-server.
+    (`secured`). The ports that tests use stay without TLS.
     """
 
-    def __init__(self, directory: Path, *options: str, keys: Path | None = None, program: Path | None = None) -> None:
-        self._program = program or redis_server_path()
-        self._directory = directory
-        self._options = options
+    def __init__(self, *options: str, keys: Path | None = None, program: Path | None = None) -> None:
         self._keys = keys
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._clients: dict[int, redis.Redis] = {}
-        self._frozen: set[int] = set()
         self.ports: list[int] = []
         self._bus: dict[int, int] = {}
         self._tls: dict[int, int] = {}
-        try:
-            self._begin()
-        except BaseException:
-            self.stop()
-            raise
+        super().__init__(*options, program=program)
 
     def _begin(self) -> None:
         """Start three masters that own all slots, and one replica of each master."""
@@ -84,16 +70,10 @@ class RedisCluster:
         """Return the cluster as a `Server`, for the helpers of other tests."""
         return ClusterServer("redis", self.url)
 
-    def client(self, port: int) -> redis.Redis:
-        """A plain client of one process."""
+    def client(self, port: int, user: str | None = None, password: str | None = None) -> redis.Redis:
+        """The plain client of one process, which is used again."""
         if port not in self._clients:
-            self._clients[port] = redis.Redis(
-                port=port,
-                protocol=2,
-                decode_responses=True,
-                socket_timeout=5,
-                retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
-            )
+            self._clients[port] = super().client(port, user, password)
         return self._clients[port]
 
     def command(self, port: int, *words: Any) -> Any:
@@ -122,11 +102,10 @@ class RedisCluster:
 
     def masters(self) -> list[int]:
         """Return the ports of the masters that own slots, as the first node that answers reports them."""
-        for port in self.ports:
-            if self._processes[port].poll() is None and port not in self._frozen:
-                with contextlib.suppress(redis.RedisError):
-                    slot_ranges = self.command(port, "CLUSTER", "SLOTS")
-                    return list(dict.fromkeys(int(slot_range[2][1]) for slot_range in slot_ranges))
+        for port in self.answering(self.ports):
+            with contextlib.suppress(redis.RedisError):
+                slot_ranges = self.command(port, "CLUSTER", "SLOTS")
+                return list(dict.fromkeys(int(slot_range[2][1]) for slot_range in slot_ranges))
         raise AssertionError("no node answers")
 
     def owner(self, key: str) -> int:
@@ -136,14 +115,16 @@ class RedisCluster:
     def owner_of_slot(self, slot: int) -> int:
         """Return the port of the slot's owner. The owner's own report wins over the reports of other nodes."""
         owners = []
-        for port in self.ports:
-            if self._processes[port].poll() is None and port not in self._frozen:
-                with contextlib.suppress(redis.RedisError):
-                    for first, last, master, *_ in self.command(port, "CLUSTER", "SLOTS"):
-                        if first <= slot <= last:
-                            owners.append((port, int(master[1])))
+        for port in self.answering(self.ports):
+            with contextlib.suppress(redis.RedisError):
+                owners += [(port, owner) for owner in self._reported(port, slot)]
         assert owners, f"no node owns slot {slot}"
         return next((owner for port, owner in owners if owner == port), owners[0][1])
+
+    def _reported(self, port: int, slot: int) -> list[int]:
+        """Return the port of the slot's owner as the node at `port` reports it."""
+        slots = self.command(port, "CLUSTER", "SLOTS")
+        return [int(master[1]) for first, last, master, *_ in slots if first <= slot <= last]
 
     # -- faults and changes ----------------------------------------------------------------------------------------
 
@@ -174,26 +155,6 @@ class RedisCluster:
         del self._processes[port]
         for node_port in self.ports:
             self.command(node_port, "CLUSTER", "FORGET", name)
-
-    def kill(self, port: int) -> None:
-        """Send SIGKILL after the node's replicas have caught up."""
-        let_replicas_catch_up(self.client(port))
-        self._processes[port].kill()
-        self._processes[port].wait()
-
-    def is_running(self, port: int) -> bool:
-        """Whether the process runs, frozen or not."""
-        return self._processes[port].poll() is None
-
-    def freeze(self, port: int) -> None:
-        """Send SIGSTOP after the node's replicas have caught up."""
-        let_replicas_catch_up(self.client(port))
-        self._frozen.add(port)
-        self._processes[port].send_signal(signal.SIGSTOP)
-
-    def thaw(self, port: int) -> None:
-        self._processes[port].send_signal(signal.SIGCONT)
-        self._frozen.discard(port)
 
     def move(self, slot: int, to: int) -> None:
         """Move a slot as redis-cli does: SETSLOT, and its keys one by one."""
@@ -228,13 +189,10 @@ class RedisCluster:
     def _is_agreed(self, slot: int, owner: int) -> bool:
         """Whether all nodes that answer report this owner of the slot, and the same epoch."""
         epochs = set()
-        for port in self.ports:
-            if self._processes[port].poll() is None and port not in self._frozen:
-                slots = self.command(port, "CLUSTER", "SLOTS")
-                named = [int(master[1]) for first, last, master, *_ in slots if first <= slot <= last]
-                if named != [owner]:
-                    return False
-                epochs.update(re.findall(r"current_epoch:\d+", self.command(port, "CLUSTER", "INFO")))
+        for port in self.answering(self.ports):
+            if self._reported(port, slot) != [owner]:
+                return False
+            epochs.update(re.findall(r"current_epoch:\d+", self.command(port, "CLUSTER", "INFO")))
         return len(epochs) == 1
 
     def healthy(self) -> None:
@@ -255,45 +213,23 @@ class RedisCluster:
         if any(set(flags) - {"master", "slave"} for _, flags, _ in views[0]):
             return False
         for port in self.masters():
-            replication = self.client(port).info("replication")
-            states = [replication[f"slave{n}"]["state"] for n in range(replication["connected_slaves"])]
-            if states != ["online"]:
+            if [one["state"] for one in self.replicas(port)] != ["online"]:
                 return False
         return len(self.masters()) == MASTERS
 
-    def stop(self) -> None:
-        """Stop all processes, frozen ones included."""
-        for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGCONT)
-            process.kill()
-            process.wait()
-
-    # -- processes --------------------------------------------------------------------------------------------------
-
-    def _start(self, port: int) -> None:
-        path = self._program
-        assert path is not None, "redis-server is not installed"
-        where = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(self._directory)]
+    def _start(self, port: int, *more: str) -> None:
         cluster = [
             *("--cluster-enabled", "yes", "--cluster-port", str(self._bus[port])),
             *("--cluster-config-file", f"{port}.nodes", "--cluster-node-timeout", str(NODE_TIMEOUT)),
             *("--cluster-allow-replica-migration", "no", "--cluster-replica-validity-factor", "0"),
         ]
-        fast = ["--save", "", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
-        more = ["--dbfilename", f"{port}.rdb", *self._options]
         if self._keys is not None:
-            more += ["--tls-port", str(self._tls[port]), "--tls-cluster", "yes", "--tls-replication", "yes",
-                     "--tls-ca-cert-file", f"{self._keys}/ca.pem", "--tls-cert-file", f"{self._keys}/server.pem",
-                     "--tls-key-file", f"{self._keys}/server.key"]  # fmt: skip
-        with (self._directory / f"{port}.log").open("ab") as log:
-            self._processes[port] = subprocess.Popen([path, *where, *cluster, *fast, *more], stdout=log, stderr=log)
-        with contextlib.suppress(KeyError):
+            cluster += ["--tls-port", str(self._tls[port]), "--tls-cluster", "yes", "--tls-replication", "yes",
+                        "--tls-ca-cert-file", f"{self._keys}/ca.pem", "--tls-cert-file", f"{self._keys}/server.pem",
+                        "--tls-key-file", f"{self._keys}/server.key"]  # fmt: skip
+        if port in self._clients:
             self._clients.pop(port).close()
-        until(self.client(port).ping, f"port {port} does not answer: {self._log(port)}")
-
-    def _log(self, port: int) -> str:
-        return (self._directory / f"{port}.log").read_text()[-2000:]
+        super()._start(port, *cluster, *more)
 
 
 class ClusterServer(Server):
@@ -316,12 +252,4 @@ class _KeptClient(redis.RedisCluster):
 _clients: dict[tuple[Any, ...], _KeptClient] = {}
 
 
-@contextlib.contextmanager
-def running_cluster(*options: str, keys: Path | None = None, program: Path | None = None) -> Iterator[RedisCluster]:
-    """Start a cluster, and stop it at the end."""
-    with tempfile.TemporaryDirectory(prefix="rstream-cluster-") as directory:
-        cluster = RedisCluster(Path(directory), *options, keys=keys, program=program)
-        try:
-            yield cluster
-        finally:
-            cluster.stop()
+running_cluster = RedisCluster

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -21,8 +21,9 @@ import pytest
 import redis
 
 from tools.machine_time import machine_seconds
-from tools.stopping import stop
+from tools.waiting import stop, until
 
+_ROOT = Path(__file__).resolve().parents[2]
 _PORTS_FOR_TESTS = (10_240, 32_768)  # Linux, macOS and Windows assign none of these ports by themselves
 _chance = random.SystemRandom()  # no seed: pytest processes that run in parallel must draw different ports
 
@@ -41,7 +42,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Served(Server):
-    """An engine that was started with options."""
+    """A server in a process of its own, which writes its log to a file."""
 
     process: subprocess.Popen[bytes]
     file: IO[bytes]
@@ -53,37 +54,47 @@ class Served(Server):
 
     def resident(self) -> int:
         """Bytes of its process in memory."""
-        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+        return resident(self.process.pid)
 
     def processor_time(self) -> float:
-        """Seconds of processor time that its process has used; Linux computes the clock's number from the pid."""
-        return time.clock_gettime(~self.process.pid << 3 | 2)
+        """Seconds of processor time that its process has used."""
+        return processor_seconds(self.process.pid)
+
+
+def resident(pid: int) -> int:
+    """Return bytes of a process in memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def processor_seconds(pid: int) -> float:
+    """Return seconds of processor time that a process has used; Linux computes the clock's number from the pid."""
+    return time.clock_gettime(~pid << 3 | 2)
+
+
+def _skip_without(what: str, client: redis.Redis, *command: Any) -> None:
+    """Skip a test if the server refuses this command, whose second word is a key."""
+    try:
+        client.execute_command(*command)
+    except redis.ResponseError:
+        pytest.skip(f"this server has no {what}: this test did not run on it")
+    finally:
+        client.delete(command[1])
 
 
 def skip_without_xnack(client: redis.Redis) -> None:
-    """Skip a test of released entries on a server without XNACK (before Redis 8.8)."""
+    """Skip a test of released entries on a server without XNACK."""
     with contextlib.suppress(redis.ResponseError):
         client.xgroup_create("xnack?", "g", mkstream=True)
-    try:
-        client.execute_command("XNACK", "xnack?", "g", "FAIL", "IDS", 1, "1-1")
-    except redis.ResponseError:
-        pytest.skip("this server has no XNACK (Redis 8.8): the released entries of this test are not tested on it")
-    finally:
-        client.delete("xnack?")
+    _skip_without("XNACK (Redis 8.8)", client, "XNACK", "xnack?", "g", "FAIL", "IDS", 1, "1-1")
 
 
 def skip_without_idempotent_adds(client: redis.Redis) -> None:
-    """Skip a test of XADD IDMP on a server without it (before Redis 8.6)."""
-    try:
-        client.execute_command("XADD", "idmp?", "IDMP", "p", "m", "*", "a", 1)
-    except redis.ResponseError:
-        pytest.skip("this server has no XADD IDMP (Redis 8.6): the idempotent adds of this test are not tested on it")
-    finally:
-        client.delete("idmp?")
+    """Skip a test of XADD IDMP on a server without it."""
+    _skip_without("XADD IDMP (Redis 8.6)", client, "XADD", "idmp?", "IDMP", "p", "m", "*", "a", 1)
 
 
 def skip_without_stream_sizes(client: redis.Redis) -> None:
-    """Skip a test of INFO keysizes on a server that does not count streams there (before Redis 8.12)."""
+    """Skip a test of INFO keysizes on a server that does not count streams there."""
     client.xadd("keysizes?", {"a": 1})
     is_counted = any(name.endswith("_distrib_streams_items") for name in client.info("keysizes"))
     client.delete("keysizes?")
@@ -131,32 +142,48 @@ def skip_without_redis() -> None:
 
 
 @contextlib.contextmanager
+def started(
+    kind: str,
+    url: str,
+    command: Sequence[str],
+    is_ready: Callable[[Served], bool],
+    interval: float = 0.01,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Served]:
+    """Start a server, wait until it is ready, and stop it at the end. interval: seconds between two looks; variables:
+    more environment variables. Raises AssertionError with the log if it does not become ready."""
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT), **(variables or {})}
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        try:
+            served = Served(kind, url, process, log)
+            until(
+                lambda: is_ready(served),
+                f"{kind} did not start",
+                60,
+                alive=lambda: process.poll() is None,
+                log=served.log,
+                interval=interval,
+            )
+            yield served
+        finally:
+            stop(process)
+
+
+@contextlib.contextmanager
 def running_redis(*arguments: str, variables: Mapping[str, str] | None = None) -> Iterator[Server]:
     """Start a redis-server on a free port; without persistence, unless the arguments enable it. variables: more
     environment variables."""
     path = redis_server_path()
     assert path is not None, "redis-server is not installed"
-    for attempt in range(5):
-        port = free_port()
-        with tempfile.TemporaryDirectory(prefix="rstream-redis-") as directory:
-            where = ["--port", str(port), "--bind", "127.0.0.1", "--dir", directory]
-            # On a busy machine every command may enter the slow log.
-            quiet = ["--save", "", "--appendonly", "no", "--slowlog-log-slower-than", "-1"]
-            command = [path, *where, *quiet, *arguments]
-            environment = {**os.environ, **(variables or {})}
-            with subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
-            ) as process:
-                try:
-                    server = Server("redis", f"redis://127.0.0.1:{port}/0")
-                    if _answers(server, process):
-                        yield server
-                        return
-                finally:
-                    process.terminate()
-                output = process.stdout.read().decode() if process.stdout else ""
-        if attempt == 4:
-            raise RuntimeError(f"redis-server did not start:\n{output}")
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="rstream-redis-") as directory:
+        where = ["--port", str(port), "--bind", "127.0.0.1", "--dir", directory]
+        # On a busy machine every command may enter the slow log.
+        quiet = ["--save", "", "--appendonly", "no", "--slowlog-log-slower-than", "-1"]
+        command = [path, *where, *quiet, *arguments]
+        with started("redis", f"redis://127.0.0.1:{port}/0", command, _answers, variables=variables) as served:
+            yield Server("redis", served.url)
 
 
 @contextlib.contextmanager
@@ -174,37 +201,18 @@ def running_engine(**options: Any) -> Iterator[Server]:
 @contextlib.contextmanager
 def serving(*arguments: str) -> Iterator[Served]:
     """Start `python -m spark_streams.engine` with these options; on a free port if they name no address."""
-    root = Path(__file__).parents[2]
-    words = list(arguments)
-    port = 0
-    if not {"--port", "--unixsocket", "--tls-port"} & set(words):
+    port, address = 0, list[str]()
+    if not {"--port", "--unixsocket", "--tls-port"} & set(arguments):
         port = free_port()
-        words += ["--port", str(port)]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "spark_streams.engine", *words],
-            env={**os.environ, "PYTHONPATH": str(root)}, stderr=log,
-        )  # fmt: skip
-        served = Served("engine", f"redis://127.0.0.1:{port}/0", process, log)
+        address = ["--port", str(port)]
+    command = [sys.executable, "-m", "spark_streams.engine", *arguments, *address]
+    with started("engine", f"redis://127.0.0.1:{port}/0", command, lambda one: "ready on" in one.log()) as served:
+        yield served
+
+
+def _answers(served: Served) -> bool:
+    with served.client() as client:
         try:
-            deadline = machine_seconds() + 60
-            while "ready on" not in served.log():
-                assert process.poll() is None, served.log()
-                assert machine_seconds() < deadline, served.log()
-                time.sleep(0.01)
-            yield served
-        finally:
-            stop(process)
-
-
-def _answers(server: Server, process: subprocess.Popen[bytes]) -> bool:
-    deadline = machine_seconds() + 60
-    with server.client() as client:
-        while machine_seconds() < deadline and process.poll() is None:
-            try:
-                return bool(client.ping())
-            except redis.AuthenticationError:
-                return True
-            except redis.RedisError:
-                time.sleep(0.02)
-    return False
+            return bool(client.ping())
+        except redis.AuthenticationError:
+            return True

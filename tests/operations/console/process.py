@@ -17,7 +17,7 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from tests.operations.console.browser import Browser
-from tools.stopping import stop
+from tools.waiting import stop
 
 ROOT = Path(__file__).resolve().parents[3]
 _RSTREAM = "from spark_streams.cli import main; main(prog_name='rstream')"

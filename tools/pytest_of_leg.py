@@ -1,13 +1,20 @@
-"""A plugin of pytest (-p tools.counted_tests): how many tests ran, and which legs of scripts/test have the others."""
+"""What the pytest of a leg does in addition (-p tools.pytest_of_leg).
+
+It counts the tests that ran, and those that other legs of scripts/test have. `--timeout` counts machine seconds.
+"""
 
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pytest_timeout import Settings, timeout_sigalrm
+
+from tools.machine_time import machine_seconds
 
 TURNS_LEG = "--both"  # the leg that runs the tests of all turns, on both servers
 # Legs that run the tests with a marker, which all others leave out.
@@ -45,3 +52,25 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if file := session.config.getoption("--counts"):
         counts = {"ran": session.testscollected, "not_run": session.config.stash[_NOT_RUN]}
         Path(file).write_text(json.dumps(counts))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
+    """Fail the test, with the stacks of all threads, after its machine seconds."""
+    deadline = machine_seconds() + settings.timeout
+
+    def check(*_: object) -> None:
+        __tracebackhide__ = True
+        seconds = deadline - machine_seconds()
+        if seconds <= 0:
+            timeout_sigalrm(item, settings)
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.1))
+
+    def cancel() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    item.cancel_timeout = cancel  # type: ignore[attr-defined]  # pytest_timeout calls it
+    signal.signal(signal.SIGALRM, check)
+    check()
+    return True
