@@ -18,7 +18,7 @@ from spark_streams.connector.admin.groups import (
 )
 from spark_streams.connector.admin.streams import pairs
 from spark_streams.connector.errors import StreamStateError, UnsupportedError
-from spark_streams.connector.wire.connection.connection import Argument
+from spark_streams.connector.wire.connection.connection import Argument, Reply
 from spark_streams.connector.wire.connection.server import Server
 from spark_streams.connector.wire.replies.replies import is_unknown_command
 from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, Transaction
@@ -63,6 +63,7 @@ class Page:
 
     consumer: bytes | None
     ids: list[bytes]
+    idle: int  # milliseconds for which each of them has been idle at least
 
     def later(self, last: str) -> str:
         """Return the later of an ID and the page's last one. last: empty for none."""
@@ -83,11 +84,11 @@ def pages(server: Server, snapshot: GroupSnapshot, choice: Choice, size: int = _
     names += [None] if choice.may_touch_released(snapshot) else []
     for name in names:
         find = _pages_of_ids if choice.ids else _pages_of_range
-        for ids in find(server, _xpending(snapshot, choice, name), [] if name is None else [name], choice, size):
-            taken_ids = ids if remaining is None else ids[:remaining]
-            remaining = None if remaining is None else remaining - len(taken_ids)
-            if taken_ids:
-                yield Page(name, taken_ids)
+        for rows in find(server, _xpending(snapshot, choice, name), [] if name is None else [name], choice, size):
+            taken = rows if remaining is None else rows[:remaining]
+            remaining = None if remaining is None else remaining - len(taken)
+            if taken:
+                yield Page(name, [entry[0] for entry in taken], min(entry[2] for entry in taken))
             if remaining == 0:
                 return
 
@@ -101,13 +102,13 @@ def _xpending(snapshot: GroupSnapshot, choice: Choice, name: bytes | None) -> li
 
 def _pages_of_range(
     server: Server, head: Sequence[Argument], consumer: Sequence[bytes], choice: Choice, size: int
-) -> Iterator[list[bytes]]:
+) -> Iterator[Sequence[Reply]]:
     start = choice.first
     while start <= choice.last:
         reply = server.execute(*head, bytes(start), bytes(choice.last), size, *consumer)
         if not reply:
             return
-        yield [entry[0] for entry in reply]
+        yield reply
         last = StreamId.parse(reply[-1][0])
         if len(reply) < size or last == MAX_ID:
             return
@@ -116,11 +117,11 @@ def _pages_of_range(
 
 def _pages_of_ids(
     server: Server, head: Sequence[Argument], consumer: Sequence[bytes], choice: Choice, size: int
-) -> Iterator[list[bytes]]:
+) -> Iterator[Sequence[Reply]]:
     ids = sorted({entry_id for entry_id in choice.ids if choice.first <= entry_id <= choice.last})
     for start in range(0, len(ids), size):
         commands = [(*head, bytes(entry_id), bytes(entry_id), 1, *consumer) for entry_id in ids[start : start + size]]
-        yield [entry[0] for reply in server.execute_all(commands) for entry in reply]
+        yield [entry for reply in server.execute_all(commands) for entry in reply]
 
 
 def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
@@ -130,6 +131,29 @@ def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
             f"group {snapshot.group!r} of stream {snapshot.stream!r} has no consumer {consumer!r}. To list its "
             f"consumers: rstream pending {snapshot.stream}"
         )
+
+
+def still_held(snapshot: GroupSnapshot, page: Page) -> Plan[list[bytes]]:
+    """Return the entries of a page that its consumer still holds; in a dry run all of them.
+
+    A running query may have claimed some since they were listed, and XACK and XNACK take an entry from whoever holds
+    it. Who claims an entry begins its idle time anew, so XCLAIM for its own consumer passes over those entries. It
+    begins the time of the others anew: nobody claims them before they are changed. Redis 7 and later remove entries
+    that are not in the stream any more from the pending list with it.
+    """
+    if page.consumer is None:
+        return page.ids  # no query of the group may be running: Transaction
+    claim_again: tuple[Argument, ...] = (
+        "XCLAIM",
+        snapshot.stream,
+        snapshot.group,
+        page.consumer,
+        max(page.idle, 1),
+        *page.ids,
+        "JUSTID",
+    )
+    replies = yield Transaction(snapshot.stream, snapshot.group, queries_among([page.owner]), [claim_again])
+    return page.ids if replies is None else replies[0]
 
 
 # -- acknowledge -------------------------------------------------------------------------------------------------------
@@ -173,9 +197,16 @@ def acknowledge(
     acknowledged = AcknowledgedEntries(snapshot.stream, snapshot.group)
     for page in pages(server, snapshot, choice.within(only, snapshot)):
         queries = snapshot.queries if page.consumer is None else queries_among([page.owner])
-        command: tuple[Argument, ...] = ("XACK", snapshot.stream, snapshot.group, *page.ids)
-        replies = yield Transaction(snapshot.stream, snapshot.group, queries, [command])
-        acknowledged.add(page.owner, len(page.ids) if replies is None else replies[0])
+        held = yield from still_held(snapshot, page)
+        commands: list[Sequence[Argument]] = [
+            ("XPENDING", snapshot.stream, snapshot.group, entry, entry, 1) for entry in {*page.ids} - {*held}
+        ]
+        missing = len(commands)
+        commands += [("XACK", snapshot.stream, snapshot.group, *held)] if held else []
+        replies = yield Transaction(snapshot.stream, snapshot.group, queries, commands)
+        # The others are held by somebody else, or nobody: they were not in the stream any more.
+        taken = 0 if replies is None else sum(bool(reply) for reply in replies[:missing])
+        acknowledged.add(page.owner, len(page.ids) - taken)
         acknowledged.last = page.later(acknowledged.last)
     return acknowledged
 
@@ -215,7 +246,8 @@ def claim(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice, only
     report, below = _claimable(server, snapshot, to, choice.within(only, snapshot))
     for page in pages(server, snapshot, below):
         # Released entries that a consumer has taken meanwhile are not idle for this long.
-        idle = RELEASED_IDLE if page.consumer is None else choice.idle or 0
+        # So are entries that another consumer has claimed since they were listed.
+        idle = RELEASED_IDLE if page.consumer is None else max(page.idle, 1)
         command: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, to, idle, *page.ids, "JUSTID")
         queries = [] if page.consumer is None else queries_among([page.owner])
         replies = yield Transaction(snapshot.stream, snapshot.group, queries, [command])
@@ -333,9 +365,10 @@ def release(
     released = Released(snapshot.stream, snapshot.group, consumer, mode)
     head: tuple[Argument, ...] = ("XNACK", snapshot.stream, snapshot.group, mode.upper(), "IDS")
     for page in pages(server, snapshot, choice.within(only, snapshot)):
-        command = (*head, len(page.ids), *page.ids)
-        replies = yield Transaction(snapshot.stream, snapshot.group, queries_among(choice.consumers), [command])
-        released.entries += len(page.ids) if replies is None else replies[0]
+        held = yield from still_held(snapshot, page)
+        command = [(*head, len(held), *held)] if held else []
+        replies = yield Transaction(snapshot.stream, snapshot.group, queries_among(choice.consumers), command)
+        released.entries += len(page.ids) if replies is None else sum(replies)
         released.last = page.later(released.last)
     return released
 
