@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +11,6 @@ from spark_streams.connector.admin.groups import (
     RELEASED_IDLE,
     SHOWN,
     GroupSnapshot,
-    count_missing,
     fetch_mark,
     ids_between,
     queries_among,
@@ -105,7 +105,11 @@ def _pages_of_range(
 ) -> Iterator[Sequence[Reply]]:
     start = choice.first
     while start <= choice.last:
-        reply = server.execute(*head, bytes(start), bytes(choice.last), size, *consumer)
+        command = (*head, bytes(start), bytes(choice.last), size, *consumer)
+        reply = server.execute(*command)
+        if any(entry[2] == 0 for entry in reply):
+            time.sleep(0.001)  # in the same millisecond, nothing shows whether another consumer claims an entry
+            reply = server.execute(*command)
         if not reply:
             return
         yield reply
@@ -133,27 +137,22 @@ def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
         )
 
 
-def still_held(snapshot: GroupSnapshot, page: Page) -> Plan[list[bytes]]:
+def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[list[bytes]]:
     """Return the entries of a page that its consumer still holds; in a dry run all of them.
 
     A running query may have claimed some since they were listed, and XACK and XNACK take an entry from whoever holds
     it. Who claims an entry begins its idle time anew, so XCLAIM for its own consumer passes over those entries. It
-    begins the time of the others anew: nobody claims them before they are changed. Redis 7 and later remove entries
-    that are not in the stream any more from the pending list with it.
+    begins the time of the others anew: nobody claims them before they are changed. Nobody can claim an entry that is
+    not in the stream: Redis 7 and later only remove it from the pending list.
     """
     if page.consumer is None:
         return page.ids  # no query of the group may be running: Transaction
-    claim_again: tuple[Argument, ...] = (
-        "XCLAIM",
-        snapshot.stream,
-        snapshot.group,
-        page.consumer,
-        max(page.idle, 1),
-        *page.ids,
-        "JUSTID",
-    )
-    replies = yield Transaction(snapshot.stream, snapshot.group, queries_among([page.owner]), [claim_again])
-    return page.ids if replies is None else replies[0]
+    deleted = {*_deleted(server, snapshot, page.ids)}
+    there = [entry for entry in page.ids if entry not in deleted]
+    head: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, page.consumer, max(page.idle, 1))
+    commands = [(*head, *there, "JUSTID")] if there else []
+    replies = yield Transaction(snapshot.stream, snapshot.group, queries_among([page.owner]), commands)
+    return page.ids if replies is None else [*deleted, *(entry for reply in replies for entry in reply)]
 
 
 # -- acknowledge -------------------------------------------------------------------------------------------------------
@@ -197,7 +196,7 @@ def acknowledge(
     acknowledged = AcknowledgedEntries(snapshot.stream, snapshot.group)
     for page in pages(server, snapshot, choice.within(only, snapshot)):
         queries = snapshot.queries if page.consumer is None else queries_among([page.owner])
-        held = yield from still_held(snapshot, page)
+        held = yield from still_held(server, snapshot, page)
         commands: list[Sequence[Argument]] = [
             ("XPENDING", snapshot.stream, snapshot.group, entry, entry, 1) for entry in {*page.ids} - {*held}
         ]
@@ -252,11 +251,11 @@ def claim(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice, only
         queries = [] if page.consumer is None else queries_among([page.owner])
         replies = yield Transaction(snapshot.stream, snapshot.group, queries, [command])
         if replies is None:
-            deleted = _count_deleted(server, snapshot, page.ids)
+            deleted = len(_deleted(server, snapshot, page.ids))
             report.entries += len(page.ids) - deleted
         else:
             [claimed] = replies
-            deleted = _count_deleted(server, snapshot, sorted({*page.ids} - {*claimed}))
+            deleted = len(_deleted(server, snapshot, sorted({*page.ids} - {*claimed})))
             report.entries += len(claimed)
         report.gone += deleted
         report.last = page.later(report.last)
@@ -317,21 +316,18 @@ def _committed_position(server: Server, snapshot: GroupSnapshot, consumer: str) 
     return None if mark is None else min(mark.id, MAX_ID.previous())
 
 
-def _count_deleted(server: Server, snapshot: GroupSnapshot, ids: Sequence[bytes]) -> int:
-    """Return how many of these are not in the stream any more; 0 if the server keeps such entries pending."""
+def _deleted(server: Server, snapshot: GroupSnapshot, ids: Sequence[bytes]) -> list[bytes]:
+    """Return those of these that are not in the stream any more; none if the server keeps such entries pending."""
     if snapshot.head.added is None or not ids:
-        return 0
+        return []
     info = pairs(server.execute("XINFO", "STREAM", snapshot.stream))
-    first, deleted = info[b"recorded-first-entry-id"], StreamId.parse(info[b"max-deleted-entry-id"])
     if not info[b"length"]:
-        return len(ids)
+        return [*ids]
     # All entries above the last deleted one exist.
-    doubtful = [
-        entry_id
-        for entry_id in ids
-        if StreamId.parse(entry_id) < StreamId.parse(first) or StreamId.parse(entry_id) <= deleted
-    ]
-    return count_missing(server, snapshot.stream, doubtful)
+    first, last = StreamId.parse(info[b"recorded-first-entry-id"]), StreamId.parse(info[b"max-deleted-entry-id"])
+    doubtful = [entry for entry in ids if (at := StreamId.parse(entry)) < first or at <= last]
+    found = server.execute_each([("XRANGE", snapshot.stream, entry, entry) for entry in doubtful])
+    return [entry for entry, reply in zip(doubtful, found, strict=True) if not reply]
 
 
 # -- release -----------------------------------------------------------------------------------------------------------
@@ -365,7 +361,7 @@ def release(
     released = Released(snapshot.stream, snapshot.group, consumer, mode)
     head: tuple[Argument, ...] = ("XNACK", snapshot.stream, snapshot.group, mode.upper(), "IDS")
     for page in pages(server, snapshot, choice.within(only, snapshot)):
-        held = yield from still_held(snapshot, page)
+        held = yield from still_held(server, snapshot, page)
         command = [(*head, len(held), *held)] if held else []
         replies = yield Transaction(snapshot.stream, snapshot.group, queries_among(choice.consumers), command)
         released.entries += len(page.ids) if replies is None else sum(replies)
