@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,14 +10,13 @@ from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.admin.groups import (
     GroupSnapshot,
     Mark,
-    count_missing,
     fetch_mark,
     ids_between,
     queries_among,
     set_mark,
 )
 from spark_streams.connector.errors import StreamStateError, UnsupportedError
-from spark_streams.connector.wire.connection import Argument, Server
+from spark_streams.connector.wire.connection import Argument, Reply, Server
 from spark_streams.connector.wire.replies import is_unknown_command, pairs
 from spark_streams.connector.wire.xinfo import RELEASED_IDLE, SHOWN
 from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, Transaction
@@ -65,6 +65,7 @@ class Page:
 
     consumer: bytes | None
     ids: list[bytes]
+    idle: int  # milliseconds for which each of them has been idle at least
 
     def later(self, last: str) -> str:
         """Return the later of an ID and the page's last one. last: empty for none."""
@@ -85,11 +86,11 @@ def pages(server: Server, snapshot: GroupSnapshot, choice: Choice, size: int = _
     names += [None] if choice.may_touch_released(snapshot) else []
     for name in names:
         find = _pages_of_ids if choice.ids else _pages_of_range
-        for ids in find(server, _xpending(snapshot, choice, name), [] if name is None else [name], choice, size):
-            taken_ids = ids if remaining is None else ids[:remaining]
-            remaining = None if remaining is None else remaining - len(taken_ids)
-            if taken_ids:
-                yield Page(name, taken_ids)
+        for rows in find(server, _xpending(snapshot, choice, name), [] if name is None else [name], choice, size):
+            taken = rows if remaining is None else rows[:remaining]
+            remaining = None if remaining is None else remaining - len(taken)
+            if taken:
+                yield Page(name, [entry[0] for entry in taken], min(entry[2] for entry in taken))
             if remaining == 0:
                 return
 
@@ -103,13 +104,17 @@ def _xpending(snapshot: GroupSnapshot, choice: Choice, name: bytes | None) -> li
 
 def _pages_of_range(
     server: Server, head: Sequence[Argument], consumer: Sequence[bytes], choice: Choice, size: int
-) -> Iterator[list[bytes]]:
+) -> Iterator[Sequence[Reply]]:
     start = choice.first
     while start <= choice.last:
-        reply = server.execute(*head, bytes(start), bytes(choice.last), size, *consumer)
+        command = (*head, bytes(start), bytes(choice.last), size, *consumer)
+        reply = server.execute(*command)
+        if any(entry[2] == 0 for entry in reply):
+            time.sleep(0.001)  # in the same millisecond, nothing shows whether another consumer claims an entry
+            reply = server.execute(*command)
         if not reply:
             return
-        yield [entry[0] for entry in reply]
+        yield reply
         last = StreamId.parse(reply[-1][0])
         if len(reply) < size or last == MAX_ID:
             return
@@ -118,11 +123,11 @@ def _pages_of_range(
 
 def _pages_of_ids(
     server: Server, head: Sequence[Argument], consumer: Sequence[bytes], choice: Choice, size: int
-) -> Iterator[list[bytes]]:
+) -> Iterator[Sequence[Reply]]:
     ids = sorted({entry_id for entry_id in choice.ids if choice.first <= entry_id <= choice.last})
     for start in range(0, len(ids), size):
         commands = [(*head, bytes(entry_id), bytes(entry_id), 1, *consumer) for entry_id in ids[start : start + size]]
-        yield [entry[0] for reply in server.execute_all(commands) for entry in reply]
+        yield [entry for reply in server.execute_all(commands) for entry in reply]
 
 
 def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
@@ -132,6 +137,24 @@ def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
             f"group {snapshot.group!r} of stream {snapshot.stream!r} has no consumer {consumer!r}. To list its "
             f"consumers: rstream pending {snapshot.stream}"
         )
+
+
+def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[list[bytes]]:
+    """Return the entries of a page that its consumer still holds; in a dry run all of them.
+
+    A running query may have claimed some since they were listed, and XACK and XNACK take an entry from whoever holds
+    it. Who claims an entry begins its idle time anew, so XCLAIM for its own consumer passes over those entries. It
+    begins the time of the others anew: nobody claims them before they are changed. Nobody can claim an entry that is
+    not in the stream: Redis 7 and later only remove it from the pending list.
+    """
+    if page.consumer is None:
+        return page.ids  # no query of the group may be running: Transaction
+    deleted = {*_deleted(server, snapshot, page.ids)}
+    there = [entry for entry in page.ids if entry not in deleted]
+    head: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, page.consumer, max(page.idle, 1))
+    commands = [(*head, *there, "JUSTID")] if there else []
+    replies = yield Transaction(snapshot.stream, snapshot.group, queries_among([page.owner]), commands)
+    return page.ids if replies is None else [*deleted, *(entry for reply in replies for entry in reply)]
 
 
 # -- acknowledge -------------------------------------------------------------------------------------------------------
@@ -175,9 +198,16 @@ def acknowledge(
     acknowledged = AcknowledgedEntries(snapshot.stream, snapshot.group)
     for page in pages(server, snapshot, choice.within(only, snapshot)):
         queries = snapshot.queries if page.consumer is None else queries_among([page.owner])
-        command: tuple[Argument, ...] = ("XACK", snapshot.stream, snapshot.group, *page.ids)
-        replies = yield Transaction(snapshot.stream, snapshot.group, queries, [command])
-        acknowledged.add(page.owner, len(page.ids) if replies is None else replies[0])
+        held = yield from still_held(server, snapshot, page)
+        commands: list[Sequence[Argument]] = [
+            ("XPENDING", snapshot.stream, snapshot.group, entry, entry, 1) for entry in {*page.ids} - {*held}
+        ]
+        missing = len(commands)
+        commands += [("XACK", snapshot.stream, snapshot.group, *held)] if held else []
+        replies = yield Transaction(snapshot.stream, snapshot.group, queries, commands)
+        # The others are held by somebody else, or nobody: they were not in the stream any more.
+        taken = 0 if replies is None else sum(bool(reply) for reply in replies[:missing])
+        acknowledged.add(page.owner, len(page.ids) - taken)
         acknowledged.last = page.later(acknowledged.last)
     return acknowledged
 
@@ -217,16 +247,17 @@ def claim(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice, only
     report, below = _claimable(server, snapshot, to, choice.within(only, snapshot))
     for page in pages(server, snapshot, below):
         # Released entries that a consumer has taken meanwhile are not idle for this long.
-        idle = RELEASED_IDLE if page.consumer is None else choice.idle or 0
+        # So are entries that another consumer has claimed since they were listed.
+        idle = RELEASED_IDLE if page.consumer is None else max(page.idle, 1)
         command: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, to, idle, *page.ids, "JUSTID")
         queries = [] if page.consumer is None else queries_among([page.owner])
         replies = yield Transaction(snapshot.stream, snapshot.group, queries, [command])
         if replies is None:
-            deleted = _count_deleted(server, snapshot, page.ids)
+            deleted = len(_deleted(server, snapshot, page.ids))
             report.entries += len(page.ids) - deleted
         else:
             [claimed] = replies
-            deleted = _count_deleted(server, snapshot, sorted({*page.ids} - {*claimed}))
+            deleted = len(_deleted(server, snapshot, sorted({*page.ids} - {*claimed})))
             report.entries += len(claimed)
         report.gone += deleted
         report.last = page.later(report.last)
@@ -298,21 +329,18 @@ def require_pending_list(snapshot: GroupSnapshot, query: str, mark: Mark, instea
         )
 
 
-def _count_deleted(server: Server, snapshot: GroupSnapshot, ids: Sequence[bytes]) -> int:
-    """Return how many of these are not in the stream any more; 0 if the server keeps such entries pending."""
+def _deleted(server: Server, snapshot: GroupSnapshot, ids: Sequence[bytes]) -> list[bytes]:
+    """Return those of these that are not in the stream any more; none if the server keeps such entries pending."""
     if snapshot.head.added is None or not ids:
-        return 0
+        return []
     info = pairs(server.execute("XINFO", "STREAM", snapshot.stream))
-    first, deleted = info[b"recorded-first-entry-id"], StreamId.parse(info[b"max-deleted-entry-id"])
     if not info[b"length"]:
-        return len(ids)
+        return [*ids]
     # All entries above the last deleted one exist.
-    doubtful = [
-        entry_id
-        for entry_id in ids
-        if StreamId.parse(entry_id) < StreamId.parse(first) or StreamId.parse(entry_id) <= deleted
-    ]
-    return count_missing(server, snapshot.stream, doubtful)
+    first, last = StreamId.parse(info[b"recorded-first-entry-id"]), StreamId.parse(info[b"max-deleted-entry-id"])
+    doubtful = [entry for entry in ids if (at := StreamId.parse(entry)) < first or at <= last]
+    found = server.execute_each([("XRANGE", snapshot.stream, entry, entry) for entry in doubtful])
+    return [entry for entry, reply in zip(doubtful, found, strict=True) if not reply]
 
 
 # -- release -----------------------------------------------------------------------------------------------------------
@@ -346,9 +374,10 @@ def release(
     released = Released(snapshot.stream, snapshot.group, consumer, mode)
     head: tuple[Argument, ...] = ("XNACK", snapshot.stream, snapshot.group, mode.upper(), "IDS")
     for page in pages(server, snapshot, choice.within(only, snapshot)):
-        command = (*head, len(page.ids), *page.ids)
-        replies = yield Transaction(snapshot.stream, snapshot.group, queries_among(choice.consumers), [command])
-        released.entries += len(page.ids) if replies is None else replies[0]
+        held = yield from still_held(server, snapshot, page)
+        command = [(*head, len(held), *held)] if held else []
+        replies = yield Transaction(snapshot.stream, snapshot.group, queries_among(choice.consumers), command)
+        released.entries += len(page.ids) if replies is None else sum(replies)
         released.last = page.later(released.last)
     return released
 

@@ -1,0 +1,223 @@
+"""The commands of a life: how each is drawn from what is there, and what it may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tools.lives.life import CLIENTS, DEAD, Life, text_of
+from tools.lives.state import State, all_places
+
+Words = list[str]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command. may: the kinds of changes that it may make (fields of Change); none: it only reads."""
+
+    draw: Callable[[Life, State], Words | None]
+    may: frozenset[str] = frozenset()
+
+
+def _place(life: Life, state: State) -> tuple[str, str] | None:
+    places = [*all_places(state)]
+    return life.chance.choice(places) if places else None
+
+
+def _streams(life: Life, state: State, group: str, stream: str) -> Words:
+    """Return one stream of the group, or all that have it."""
+    having = [name for name, one in state.streams.items() if group in one.groups]
+    return having if life.chance.random() < 0.25 else [stream]
+
+
+def _target(life: Life, state: State, stream: str, relative: bool = True) -> str:
+    ids = [*state.streams[stream].entries] or [(0, 0)]
+    forms = ["earliest", "latest", text_of(life.chance.choice(ids)), "1h", "30s"]
+    if relative:
+        forms += [f"-{life.chance.randint(1, 6)}", f"+{life.chance.randint(1, 6)}"]
+    return life.chance.choice(forms)
+
+
+def _maybe(life: Life, share: float, *words: str) -> Words:
+    return [*words] if life.chance.random() < share else []
+
+
+def seek(life: Life, state: State) -> Words | None:
+    """Set a group."""
+    if (place := _place(life, state)) is None:
+        return None
+    stream, group = place
+    return [
+        *("groups", "seek", *_streams(life, state, group, stream), "--group", group),
+        *(f"--to={_target(life, state, stream)}", *_maybe(life, 0.5, "--even-active")),
+    ]
+
+
+def create(life: Life, state: State) -> Words | None:
+    """Create a group, of a stream that may not exist."""
+    stream = life.chance.choice([*life.streams, "new"])
+    start = _target(life, state, stream, relative=False) if stream in state.streams else "latest"
+    group = life.chance.choice(("fresh", "audit", "g", "h"))
+    return ["groups", "create", stream, "--group", group, f"--start={start}", *_maybe(life, 0.5, "--mkstream")]
+
+
+def delete(life: Life, state: State) -> Words | None:
+    """Delete a group."""
+    if (place := _place(life, state)) is None:
+        return None
+    stream, group = place
+    names = _streams(life, state, group, stream)
+    return ["groups", "delete", *names, "--group", group, *_maybe(life, 0.5, "--even-active")]
+
+
+def delete_consumer(life: Life, state: State) -> Words | None:
+    """Delete a consumer."""
+    if (place := _place(life, state)) is None or not (group := state.group(*place)) or not group.consumers:
+        return None
+    return [
+        *("groups", "delete", place[0], "--group", place[1], "--consumer", life.chance.choice([*group.consumers])),
+        *(*_maybe(life, 0.6, "--forget-pending"), *_maybe(life, 0.5, "--even-active")),
+    ]
+
+
+def _selection(life: Life, state: State, place: tuple[str, str]) -> Words:
+    group = state.group(*place)
+    ids = [] if group is None else [*group.pending]
+    chosen = text_of(life.chance.choice(ids)) if ids else "5-5"
+    return life.chance.choice(
+        ([], [], ["--idle", life.chance.choice(("1s", "35s", "1h"))], ["--limit", str(life.chance.randint(1, 4))],
+         ["--first-id", chosen], ["--last-id", chosen], ["--id", chosen])
+    )  # fmt: skip
+
+
+def claim(life: Life, state: State) -> Words | None:
+    """Hand over entries of a consumer, or released ones."""
+    if (place := _place(life, state)) is None or not (group := state.group(*place)) or not group.consumers:
+        return None
+    source = life.chance.choice([*group.consumers])
+    others = [name for name in {*group.consumers, *CLIENTS, "spark"} if name != source]
+    to, even = life.chance.choice(sorted(others)), _maybe(life, 0.5, "--even-active")
+    head = ["groups", "claim", place[0], "--group", place[1], "--to", to, *even]
+    selection = _selection(life, state, place)
+    if life.chance.random() < 0.15 and "--idle" not in selection:
+        return [*head, "--released", *selection]
+    return [*head, "--from", source, *selection]
+
+
+def ack(life: Life, state: State) -> Words | None:
+    """Acknowledge entries."""
+    if (place := _place(life, state)) is None or not (group := state.group(*place)):
+        return None
+    head = ["groups", "ack", place[0], "--group", place[1], *_maybe(life, 0.5, "--even-active")]
+    selection = _selection(life, state, place)
+    if group.consumers and life.chance.random() < 0.6:
+        return [*head, "--consumer", life.chance.choice([*group.consumers]), *selection]
+    return [*head, *(selection or ["--all"])]
+
+
+def release(life: Life, state: State) -> Words | None:
+    """Release entries."""
+    if (place := _place(life, state)) is None or not (group := state.group(*place)) or not group.consumers:
+        return None
+    return [
+        *("groups", "release", place[0], "--group", place[1]),
+        *("--consumer", life.chance.choice([*group.consumers]), *_selection(life, state, place)),
+        *("--mode", life.chance.choice(("fail", "silent", "fatal")), *_maybe(life, 0.5, "--even-active")),
+    ]
+
+
+def prune(life: Life, state: State) -> Words | None:
+    """Delete groups that nobody uses."""
+    return ["groups", "prune", "--idle", life.chance.choice(("1m", "1h", "1d"))]
+
+
+def prune_hold(life: Life, state: State) -> Words | None:
+    """Forget groups that hold entries back."""
+    return ["groups", "prune", "--hold", "--idle", life.chance.choice(("1m", "1h", "1d"))]
+
+
+def prune_consumers(life: Life, state: State) -> Words | None:
+    """Delete idle consumers."""
+    return ["groups", "prune", "--consumers", "--idle", life.chance.choice(("1m", "1h", "1d"))]
+
+
+def replay(life: Life, state: State) -> Words | None:
+    """Let a query read again."""
+    if (place := _place(life, state)) is None:
+        return None
+    to = [f"--to={_target(life, state, place[0])}"] if life.chance.random() < 0.4 else []
+    names = [query.name for query in life.queries if query.group == place[1]]
+    consumer = ["--consumer", life.chance.choice(names)] if names and life.chance.random() < 0.5 else []
+    return ["replay", place[0], "--group", place[1], f"--from={_target(life, state, place[0])}", *to, *consumer]
+
+
+def trim(life: Life, state: State) -> Words | None:
+    """Remove what no group needs."""
+    return ["trim", "--acked", *_maybe(life, 0.5, life.chance.choice([*state.streams] or ["s"]))]
+
+
+def redrive(life: Life, state: State) -> Words | None:
+    """Send dead letters back."""
+    if DEAD not in state.streams:
+        return None
+    more = life.chance.choice(([], ["--set", "n=5"], ["--limit", "2"], ["--max-redrives", "0"]))
+    return ["dead", "redrive", DEAD, *more]
+
+
+def purge(life: Life, state: State) -> Words | None:
+    """Delete dead letters."""
+    return ["dead", "purge", DEAD, *_maybe(life, 0.5, "--limit", "2")] if DEAD in state.streams else None
+
+
+def lag(life: Life, state: State) -> Words | None:
+    """How far groups are behind."""
+    return ["lag", *_maybe(life, 0.5, life.chance.choice([*state.streams] or ["s"]))]
+
+
+def where(life: Life, state: State) -> Words | None:
+    """What became of an entry."""
+    stream = life.chance.choice(life.streams)
+    ids = [*state.streams[stream].entries] if stream in state.streams else []
+    return ["where", stream, text_of(life.chance.choice(ids))] if ids else None
+
+
+def list_groups(life: Life, state: State) -> Words | None:
+    """The groups."""
+    return ["groups", "list"]
+
+
+def pending(life: Life, state: State) -> Words | None:
+    """Pending entries."""
+    return ["pending", life.chance.choice(life.streams)]
+
+
+def doctor(life: Life, state: State) -> Words | None:
+    """What is wrong with the server."""
+    return ["doctor"]
+
+
+def _may(*kinds: str) -> frozenset[str]:
+    return frozenset(kinds)
+
+
+COMMANDS: Mapping[str, tuple[float, Command]] = {
+    "seek": (3, Command(seek, _may("moved", "keys"))),
+    "create": (1.5, Command(create, _may("made"))),
+    "delete": (1, Command(delete, _may("destroyed", "keys"))),
+    "delete consumer": (2, Command(delete_consumer, _may("left", "gone", "pending", "keys"))),
+    "claim": (3, Command(claim, _may("handed", "gone"))),
+    "ack": (3, Command(ack, _may("gone"))),
+    "release": (2, Command(release, _may("handed"))),
+    "prune": (2, Command(prune, _may("destroyed", "keys"))),
+    "prune hold": (2, Command(prune_hold, _may("removed", "keys"))),
+    "prune consumers": (2, Command(prune_consumers, _may("left", "gone", "pending"))),
+    "replay": (3, Command(replay, _may("pending", "keys"))),
+    "trim": (3, Command(trim, _may("removed"))),
+    "redrive": (2, Command(redrive, _may("removed", "added", "keys"))),
+    "purge": (1, Command(purge, _may("removed", "keys"))),
+    "lag": (1.5, Command(lag)),
+    "where": (1.5, Command(where)),
+    "list": (0.5, Command(list_groups)),
+    "pending": (0.5, Command(pending)),
+    "doctor": (0.2, Command(doctor)),
+}

@@ -1,0 +1,557 @@
+"""What a command may change, and whether it has said so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from spark_streams.connector.source.commit_mark import Mark, committed_key
+from tools.lives.commands import Command
+from tools.lives.life import DEAD, Life, Run, Segment, text_of
+from tools.lives.state import Change, Group, Key, State, change, key_of
+
+# A lease and its session come and go with a query.
+_OF_LEASES = ("rstream:lease:", "rstream:session:")
+NEVER = (0, 0)
+
+
+def judge(life: Life, name: str, command: Command, dry: Run, done: Run | None, calm: bool) -> None:
+    """Compare what a command has said and what has changed. done: its run with --yes, as far as it came; calm: nothing
+    happened between both."""
+    _reads_only(life, name, dry)
+    if dry.answer.said is not None and dry.was_alone and (check := SAID.get(name)):
+        for text in check(life, dry.segments[0], dry.answer.said, dry.answer.words):
+            life.fault(f"{name}: {text}")
+    if done is None:
+        return
+    for segment in done.segments:
+        _only_its_kinds(life, name, command, segment)
+        _living_queries_keep_theirs(life, name, segment)
+        _note_what_is_touched(life, name, segment)
+    if dry.answer.said is not None and "--only" in done.answer.words:
+        _within_bounds(life, name, done)
+    if done.answer.said is None or done.answer.was_killed:
+        return
+    is_of_now = "--only" not in done.answer.words and any(
+        word[-1:] in "sh" and "=" in word for word in done.answer.words
+    )
+    if calm and done.was_alone and dry.was_alone and done.answer.code == 0 and not is_of_now:
+        _as_it_was_said(life, name, dry, done)
+    for text in DONE[name](done, done.answer.said) if name in DONE else ():
+        life.fault(f"{name}: {text}; {done.answer.said}")
+
+
+# -- all commands ------------------------------------------------------------------------------------------------------
+
+
+def _reads_only(life: Life, name: str, run: Run) -> None:
+    for segment in run.segments:
+        done = segment.change
+        keys = [key for key in done.keys if not key.startswith(_OF_LEASES)]
+        if done.kinds - {"keys"} or keys:
+            life.fault(f"{name}: without --yes it has changed {done}")
+
+
+def _only_its_kinds(life: Life, name: str, command: Command, segment: Segment) -> None:
+    done = segment.change
+    if more := done.kinds - command.may:
+        life.fault(f"{name}: it has changed {sorted(more)}: {done}")
+
+
+def _living_queries_keep_theirs(life: Life, name: str, segment: Segment) -> None:
+    """A query that runs keeps its group, its position, its pending entries, its keys, and what it has not read."""
+    done, before = segment.change, segment.before
+    for query in life.queries:
+        if query.name not in segment.running:
+            continue
+        for stream in query.streams:
+            place = (stream, query.group)
+            group = before.group(*place)
+            if group is None or not _holds_lease(before, place, query.name):
+                continue
+            mark = mark_of(before, place, query.name)
+            is_seen = mark is None or mark.has_pending_list
+            if place in done.destroyed:
+                life.fault(f"{name}: group {place} of running query {query.name} is deleted")
+            if place in done.moved:
+                life.fault(f"{name}: group {place} of running query {query.name} is moved to {done.moved[place][1]}")
+            taken = [key for key, one in done.gone.get(place, {}).items() if one.consumer == query.name]
+            taken += [key for key, (one, _) in done.handed.get(place, {}).items() if one.consumer == query.name]
+            if taken and place not in done.destroyed:
+                life.fault(f"{name}: running query {query.name} has lost its entries {taken} of {place}")
+            position = group.position if is_seen or mark is None else min(group.position, (mark.id.ms, mark.id.seq))
+            for key in done.removed.get(stream, ()):
+                if key > position or key in group.pending:
+                    life.fault(f"{name}: entry {text_of(key)} of {stream}, which {place} needs, is removed")
+            for beside, (was, now) in done.keys.items():
+                # A deleted entry's own keys may go; what names the query is its own.
+                if was is not None and now is None and beside.endswith(f":{query.group}:{query.name}"):
+                    life.fault(f"{name}: key {beside} of running query {query.name} is deleted")
+
+
+def _holds_lease(state: State, place: tuple[str, str], query: str) -> bool:
+    return f"rstream:lease:{{{place[0]}}}:{place[1]}:{query}" in state.keys
+
+
+def mark_of(state: State, place: tuple[str, str], query: str) -> Mark | None:
+    """Return the commit mark of a query."""
+    value = state.keys.get(committed_key(*place, query).decode())
+    return None if value is None else Mark.parse(str(value).encode())
+
+
+def _note_what_is_touched(life: Life, name: str, segment: Segment) -> None:
+    done = segment.change
+    life.touched |= {*done.moved, *done.destroyed, *done.made, *done.gone, *done.handed, *done.pending, *done.left}
+    for key in done.keys:
+        life.touched |= {
+            (stream, query.group)
+            for query in life.queries
+            for stream in query.streams
+            if f"{{{stream}}}" in key and f":{query.group}" in key
+        }
+    if name == "redrive":  # entries that come a second time
+        life.count("letters redriven" if done.added else "nothing redriven")
+
+
+def _within_bounds(life: Life, name: str, run: Run) -> None:
+    """Each change is of a group that --only names, up to its ID."""
+    words = run.answer.words
+    bounds = {
+        (words[at + 1], words[at + 2]): NEVER if words[at + 3] == "-" else key_of(words[at + 3])
+        for at, word in enumerate(words)
+        if word == "--only"
+    }
+    for segment in run.segments:
+        done = segment.change
+        changed = {*done.moved, *done.destroyed, *done.made, *done.gone, *done.handed, *done.pending, *done.left}
+        if outside := changed - bounds.keys():
+            life.fault(f"{name}: {sorted(outside)} are not in its bounds {bounds}")
+        for place in changed & bounds.keys():
+            keys = {**done.gone.get(place, {}), **done.handed.get(place, {}), **done.pending.get(place, {})}
+            above = [key for key in keys if key > bounds[place]]
+            if above and name not in ("prune consumers", "delete consumer"):  # these give entries back
+                life.fault(f"{name}: {above} of {place} are above its bound {bounds[place]}")
+            if place in done.moved and done.moved[place][1] != bounds[place]:
+                life.fault(f"{name}: {place} is set to {done.moved[place][1]}, and not to {bounds[place]}")
+        for stream in done.removed if name == "trim" else ():
+            bound = min((last for (of, _), last in bounds.items() if of == stream), default=None)
+            if bound is None or max(done.removed[stream]) > bound:
+                life.fault(f"{name}: {stream} was trimmed up to {max(done.removed[stream])}, above {bound}")
+
+
+_MOVING = {
+    "above",
+    "fields",
+    "idle_ms",
+    "removed",
+    "seconds",
+    "letters_per_second",
+    "dry_run",
+    "bounds",
+    "bound",
+    "bytes",
+    "consumers",
+}
+
+
+def _as_it_was_said(life: Life, name: str, dry: Run, done: Run) -> None:
+    """With nothing between them, both runs say the same but times."""
+    said = [_without(run.answer.said, _MOVING) for run in (dry, done)]
+    if name in ("prune", "prune hold", "prune consumers", "trim"):
+        said = [_streams_alone(one) for one in said]
+    if said[0] != said[1]:
+        life.fault(f"{name}: the dry run says {said[0]}, the change {said[1]}")
+
+
+def _streams_alone(said: Any) -> Any:
+    return said["streams"]
+
+
+def _without(value: Any, names: Iterable[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(one, names) for key, one in value.items() if key not in names}
+    return [_without(one, names) for one in value] if isinstance(value, list) else value
+
+
+# -- what a dry run or a view says, beside the server ------------------------------------------------------------------
+
+
+def _of(report: Mapping[str, Any]) -> tuple[str, str]:
+    return report["stream"], report["group"]
+
+
+def _unlike(what: str, said: object, true: object) -> list[str]:
+    return [] if said == true else [f"{what} is said to be {said}, and is {true}"]
+
+
+def _above(state: State, stream: str, position: Key) -> int:
+    return sum(key > position for key in state.streams[stream].entries) if stream in state.streams else 0
+
+
+def _sought(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    for one in said["streams"]:
+        group, stream = state.group(*_of(one)), state.streams[one["stream"]]
+        assert group is not None
+        low, high = sorted((group.position, to := key_of(one["position"])))
+        between = [key for key in stream.entries if low < key <= high]
+        back = to < group.position
+        yield from _unlike("position_before", one["position_before"], text_of(group.position))
+        yield from _unlike("read_again", one["read_again"], len(between) if back else 0)
+        yield from _unlike("skipped", one["skipped"], 0 if back else len(between))
+        pending = [key for key in group.pending if low < key <= high] if back else []
+        yield from _unlike("pending_again", one["pending_again"], len(pending))
+        if one["lag"] is not None:
+            yield from _unlike("lag", one["lag"], _above(state, one["stream"], to))
+
+
+def _created(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    for one in said["streams"]:
+        yield from _unlike("makes_stream", one["makes_stream"], one["stream"] not in state.streams)
+        if one["lag"] is not None:
+            yield from _unlike("lag", one["lag"], _above(state, one["stream"], key_of(one["position"])))
+
+
+def _deleted(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    for one in said["streams"]:
+        if (group := state.group(*_of(one))) is not None and "--consumer" not in words:
+            held = {name: sum(p.consumer == name for p in group.pending.values()) for name in group.consumers}
+            yield from _unlike("consumers", one["consumers"], held)
+            yield from _unlike("pending", one["pending"], len(group.pending))
+            yield from _unlike("lag", one["lag"], _above(state, one["stream"], group.position))
+
+
+def _option(words: tuple[str, ...], name: str) -> str | None:
+    for at, word in enumerate(words):
+        if word == name:
+            return words[at + 1]
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+    return None
+
+
+_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _idle(words: tuple[str, ...]) -> int:
+    text = _option(words, "--idle")
+    return 0 if text is None else int(text[:-1]) * _UNITS[text[-1]]
+
+
+def _chosen(state: State, group: Group, words: tuple[str, ...], consumers: Iterable[str] | None) -> list[Key]:
+    """Return the pending entries that the options select, by consumer and ID."""
+    first, last, single = (_option(words, name) for name in ("--first-id", "--last-id", "--id"))
+    wanted = None if consumers is None else {*consumers}
+    found = [
+        (one.consumer or "\uffff", key)
+        for key, one in group.pending.items()
+        if (wanted is None or one.consumer in wanted)
+        and (not _idle(words) or (one.consumer and state.now - one.delivered >= _idle(words)))
+        and (first is None or key >= key_of(first))
+        and (last is None or key <= key_of(last))
+        and (single is None or key == key_of(single))
+    ]
+    limit = _option(words, "--limit")
+    return [key for _, key in sorted(found)][: None if limit is None else int(limit)]
+
+
+def _acknowledged(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    consumer = _option(words, "--consumer")
+    for one in said["streams"]:
+        group = state.group(*_of(one))
+        assert group is not None
+        chosen = _chosen(state, group, words, None if consumer is None else [consumer])
+        yield from _unlike("entries", one["entries"], len(chosen))
+
+
+def _released(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    for one in said["streams"]:
+        group = state.group(*_of(one))
+        assert group is not None
+        yield from _unlike("entries", one["entries"], len(_chosen(state, group, words, [one["consumer"]])))
+
+
+def _claimed(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    for one in said["streams"]:
+        group, entries = state.group(*_of(one)), state.streams[one["stream"]].entries
+        assert group is not None
+        mark = mark_of(state, _of(one), one["to"])
+        bound = None if mark is None else (mark.id.ms, mark.id.seq)
+        source = "" if "--released" in words else _option(words, "--from")
+        plain = tuple(word for word in words if word != "--limit")  # the limit counts what may be handed over
+        chosen = [key for key in _chosen(state, group, plain, [source or ""]) if bound is None or key <= bound]
+        limit = _option(words, "--limit")
+        chosen = chosen[: None if limit is None else int(limit)]
+        yield from _unlike("entries", one["entries"], sum(key in entries for key in chosen))
+        yield from _unlike("gone", one["gone"], sum(key not in entries for key in chosen))
+        above = [key for key in _chosen(state, group, plain, [source or ""]) if bound is not None and key > bound]
+        yield from _unlike("above", one["above"], len(above))
+
+
+def _replayed(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    for one in said["streams"]:
+        group = state.group(*_of(one))
+        assert group is not None
+        entries = [k for k in state.streams[one["stream"]].entries if key_of(one["after"]) < k <= key_of(one["last"])]
+        yield from _unlike("entries", one["entries"], sum(key not in group.pending for key in entries))
+        yield from _unlike("held", one["held"], sum(key in group.pending for key in entries))
+        if any(key > group.position for key in entries):
+            yield f"{one} hands over what the group has not delivered"
+        mark = mark_of(state, _of(one), one["query"])
+        if mark is None or any(key > (mark.id.ms, mark.id.seq) for key in entries):
+            yield f"{one} hands over what the query has not committed ({mark})"
+
+
+def _is_needed(life: Life, state: State, stream: str, key: Key) -> bool:
+    """Whether a group needs an entry."""
+    for name, group in state.streams[stream].groups.items():
+        marks = [mark_of(state, (stream, name), query.name) for query in life.queries]
+        bare = [(m.id.ms, m.id.seq) for m in marks if m is not None and not m.has_pending_list]
+        if key > min([group.position, *bare]) or key in group.pending:
+            return True
+    return False
+
+
+def _trimmed(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    for one in said["streams"]:
+        entries = state.streams[one["stream"]].entries
+        free = [key for key in entries if not _is_needed(life, state, one["stream"], key)]
+        if one["acknowledged"] is not None:
+            yield from _unlike(f"acknowledged of {one['stream']}", one["acknowledged"], len(free))
+
+
+def _pruned(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    idle = _idle(words)
+    for one in said["streams"]:
+        group = state.group(*_of(one))
+        assert group is not None
+        if not group.consumers or any(state.now - seen < idle for seen in group.consumers.values()):
+            yield f"{_of(one)} is said to be abandoned, and was used"
+        old = [key for key in state.streams[one["stream"]].entries if key > group.position]
+        waits = [p for p in group.pending.values() if p.consumer and state.now - p.delivered >= idle]
+        released = [p for p in group.pending.values() if not p.consumer]
+        if not waits and not released and not (old and state.now - old[0][0] >= idle):
+            yield f"{_of(one)} is said to be abandoned, and nothing waits in it"
+        if any(_holds_lease(state, _of(one), query) for query in run.running):
+            yield f"{_of(one)} is said to be abandoned, and its query runs"
+
+
+def _idle_consumers(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    for one in said["streams"]:
+        group = state.group(*_of(one))
+        assert group is not None
+        for name in one["consumers"]:
+            held = [key for key, p in group.pending.items() if p.consumer == name]
+            if held or state.now - group.consumers[name] < _idle(words):
+                yield f"consumer {name} of {_of(one)} is said to be idle and without entries: {held}"
+
+
+def _lags(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    for one in said:
+        group = state.group(one["stream"], one["group"])
+        if group is None:
+            yield f"lag names {one['stream']} {one['group']}, which is not there"
+            continue
+        true = _above(state, one["stream"], _read_up_to(life, state, (one["stream"], one["group"])))
+        if one["lag"] is not None and not one["at_least"]:
+            yield from _unlike(f"lag of {_of(one)}", one["lag"], true)
+        elif one["lag"] is not None and one["lag"] > true:
+            yield f"lag of {_of(one)} is said to be at least {one['lag']}, and is {true}"
+        yield from _unlike(f"pending of {_of(one)}", one["pending"], len(group.pending))
+        released = sum(not p.consumer for p in group.pending.values())
+        if one["released"] is not None:
+            yield from _unlike(f"released of {_of(one)}", one["released"], released)
+
+
+def _read_up_to(life: Life, state: State, place: tuple[str, str]) -> Key:
+    """Return where a group stands; of a query with noAck: what it has committed."""
+    group = state.group(*place)
+    assert group is not None
+    return group.position
+
+
+def _views(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    for one in said:
+        group = state.group(*_of(one))
+        if group is None:
+            yield f"{_of(one)} is not there"
+            continue
+        yield from _unlike(f"pending of {_of(one)}", one["pending"], len(group.pending))
+        if one["lag"] is not None:
+            yield from _unlike(f"lag of {_of(one)}", one["lag"], _above(state, one["stream"], group.position))
+
+
+def _places_of_entry(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    for one in said:
+        stream, key = state.streams[one["stream"]], key_of(one["id"])
+        yield from _unlike("verdict", one["verdict"].startswith("in the stream"), key in stream.entries)
+        for line in one["lines"]:
+            group = stream.groups.get(line["group"] or "")
+            if group is None or not line["exact"]:
+                continue
+            if line["event"] == "pending" and key not in group.pending:
+                yield f"entry {one['id']} is said to be pending in {line['group']}"
+            if "not delivered" in line["event"] and key <= group.position:
+                yield f"entry {one['id']} is said not to be delivered to {line['group']}"
+            if line["event"] == "acknowledged" and (key in group.pending or key > group.position):
+                yield f"entry {one['id']} is said to be acknowledged in {line['group']}"
+
+
+SAID: Mapping[str, Callable[[Life, Segment, Any, tuple[str, ...]], Iterable[str]]] = {
+    "seek": _sought,
+    "create": _created,
+    "delete": _deleted,
+    "claim": _claimed,
+    "ack": _acknowledged,
+    "release": _released,
+    "prune": _pruned,
+    "prune consumers": _idle_consumers,
+    "replay": _replayed,
+    "trim": _trimmed,
+    "lag": _lags,
+    "list": _views,
+    "where": _places_of_entry,
+}
+
+
+# -- what a change says, beside what it has changed --------------------------------------------------------------------
+
+
+def _sum(run: Run, kind: str, place: tuple[str, str]) -> int:
+    return sum(len(getattr(segment.change, kind).get(place, ())) for segment in run.segments)
+
+
+def _has_sought(run: Run, said: Any) -> Iterable[str]:
+    for one in said["streams"]:
+        moved = [segment.change.moved[_of(one)] for segment in run.segments if _of(one) in segment.change.moved]
+        if one["position_before"] != one["position"]:
+            pair = (key_of(one["position_before"]), key_of(one["position"]))
+            yield from _unlike("the move", pair, moved[-1] if moved else None)
+        group = run.segments[-1].after.group(*_of(one))
+        true = _above(run.segments[-1].after, one["stream"], key_of(one["position"]))
+        if run.was_alone and group is not None and group.lag is not None:
+            yield from _unlike("the server's lag", group.lag, true)
+
+
+def _has_claimed(run: Run, said: Any) -> Iterable[str]:
+    idle = _idle(run.answer.words)
+    for one in said["streams"]:
+        yield from _unlike("entries", one["entries"], _sum(run, "handed", _of(one)))
+        for segment in run.segments:
+            for key, (was, now) in segment.change.handed.get(_of(one), {}).items():
+                if was.consumer != (one["source"] if "--released" not in run.answer.words else ""):
+                    yield f"{text_of(key)} was taken from {was.consumer}"
+                if now.consumer != one["to"]:
+                    yield f"{text_of(key)} was given to {now.consumer}"
+                if was.consumer and segment.after.now - was.delivered < idle:
+                    yield f"{text_of(key)} was claimed {segment.after.now - was.delivered} ms after its delivery"
+                if now.deliveries != was.deliveries:
+                    yield f"{text_of(key)} counts a delivery more"
+
+
+def _has_acknowledged(run: Run, said: Any) -> Iterable[str]:
+    for one in said["streams"]:
+        yield from _unlike("entries", one["entries"], _sum(run, "gone", _of(one)))
+
+
+def _has_released(run: Run, said: Any) -> Iterable[str]:
+    for one in said["streams"]:
+        yield from _unlike("entries", one["entries"], _sum(run, "handed", _of(one)))
+
+
+def _has_deleted(run: Run, said: Any) -> Iterable[str]:
+    after = run.segments[-1].after
+    for one in said["streams"]:
+        if "--consumer" in run.answer.words:
+            continue
+        if after.group(*_of(one)) is not None:
+            yield f"{_of(one)} is still there"
+        left = [k for k in after.keys if f"{{{one['stream']}}}:{one['group']}" in k and not k.startswith(_OF_LEASES)]
+        if run.was_alone and [key for key in left if not key.startswith("rstream:retry")]:
+            yield f"keys of {_of(one)} are left: {left}"
+
+
+def _has_replayed(run: Run, said: Any) -> Iterable[str]:
+    for one in said["streams"]:
+        yield from _unlike("entries", one["entries"], _sum(run, "pending", _of(one)))
+
+
+def _has_removed(run: Run, said: Any) -> Iterable[str]:
+    for stream in sorted({one["stream"] for one in said["streams"]}):
+        reported = sum(one["removed"] for one in said["streams"] if one["stream"] == stream)
+        removed = sum(len(segment.change.removed.get(stream, ())) for segment in run.segments)
+        yield from _unlike(f"removed of {stream}", reported, removed)
+
+
+def _has_redriven(run: Run, said: Any) -> Iterable[str]:
+    removed = sum(len(segment.change.removed.get(DEAD, ())) for segment in run.segments)
+    added = sum(len(ids) for segment in run.segments for ids in segment.change.added.values())
+    yield from _unlike("moved and parked", said["moved"] + said["parked"], removed + said["vanished"])
+    if not said["goes_on"]:  # else the killed run may have added it
+        yield from _unlike("added", added, said["moved"] + said["parked"])
+
+
+def _has_purged(run: Run, said: Any) -> Iterable[str]:
+    removed = sum(len(segment.change.removed.get(DEAD, ())) for segment in run.segments)
+    yield from _unlike("deleted", said["deleted"], removed)
+
+
+DONE: Mapping[str, Callable[[Run, Any], Iterable[str]]] = {
+    "seek": _has_sought,
+    "claim": _has_claimed,
+    "ack": _has_acknowledged,
+    "release": _has_released,
+    "delete": _has_deleted,
+    "prune": _has_deleted,
+    "prune hold": _has_removed,
+    "replay": _has_replayed,
+    "trim": _has_removed,
+    "redrive": _has_redriven,
+    "purge": _has_purged,
+}
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+def at_the_end(life: Life) -> None:
+    """What is still there, and no operator or client has touched, must be in the sinks of its group's queries."""
+    state = life.state()
+    for place in {(stream, query.group) for query in life.queries for stream in query.streams}:
+        if place in life.touched or place in life.shared or place[0] not in state.streams:
+            continue
+        queries = [query for query in life.queries if query.group == place[1] and place[0] in query.streams]
+        if any(query.error is not None for query in queries):
+            continue
+        written = {key_of(i) for query in queries for rows in query.rows.values() for s, i in rows if s == place[0]}
+        dead = {
+            key_of(fields["dl.id"])
+            for fields in (state.streams[DEAD].entries.values() if DEAD in state.streams else ())
+            if fields.get("dl.stream") == place[0]
+        }
+        lost = [key for key in state.streams[place[0]].entries if key not in written and key not in dead]
+        if any("mode" not in query.options for query in queries):
+            lost = [key for key in lost if key in written or _fits(state, place[0], key)]
+        else:
+            lost = [key for key in lost if _fits(state, place[0], key)]  # letters are redriven and purged
+        if lost:
+            life.fault(f"the end: {[text_of(key) for key in lost]} of {place} are in no sink")
+
+
+def _fits(state: State, stream: str, key: Key) -> bool:
+    return state.streams[stream].entries[key].get("n", "").isdigit()
+
+
+__all__ = ["Change", "at_the_end", "change", "judge"]

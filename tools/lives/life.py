@@ -1,0 +1,286 @@
+"""One life: who is there, what each does, and a command that may be interrupted or killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from click.testing import CliRunner
+
+from spark_streams.connector.wire.lease import TTL
+from spark_streams.operations.cli import main
+from tools.lives.processes import Place, on
+from tools.lives.query import Query
+from tools.lives.state import Change, Key, State, all_places, change, key_of, look
+from tools.simulation.actor import Killed
+from tools.simulation.in_process.server import ProcessServer
+
+DEAD = "dead"
+CLIENTS = ("bob", "eve")
+PAUSES = (1, 40, 70, 4_000, 100_000)  # seconds
+_OPTIONS: tuple[tuple[float, dict[str, str]], ...] = (
+    (0.2, {"noAck": "true"}),
+    (0.3, {"claimIdle": "30s"}),
+    (0.2, {"onCommit": "delete"}),
+    (0.5, {"mode": "DEADLETTER", "deadLetterStream": DEAD}),
+    (0.3, {"failOnDataLoss": "false"}),
+    (0.7, {"maxEntriesPerTrigger": "3"}),
+)
+_NEVER_WITH_NO_ACK = ("claimIdle", "onCommit")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command has said."""
+
+    words: tuple[str, ...]
+    code: int
+    text: str
+    said: Any  # its JSON; None: an error
+    was_killed: bool = False
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a command's run in which only it has worked."""
+
+    before: State
+    after: State
+    running: frozenset[str]  # queries whose process lives
+
+    @property
+    def change(self) -> Change:
+        """What the command has changed."""
+        return change(self.before, self.after)
+
+
+@dataclass
+class Run:
+    """A run of a command."""
+
+    answer: Answer
+    segments: list[Segment]
+
+    @property
+    def was_alone(self) -> bool:
+        """Whether nothing else happened meanwhile."""
+        return len(self.segments) == 1
+
+
+class Life:
+    """tell: receives the story, a line for each event."""
+
+    def __init__(self, server: ProcessServer, seed: int, tell: Callable[[str], None] = lambda _: None) -> None:
+        server.core.begin(seed)
+        self.server, self.seed, self.tell = server, seed, tell
+        self.client = server.client(decode_responses=True)
+        self.place = Place(server)
+        self.chance = random.Random(seed)
+        self.streams = ["s", "t"][: self.chance.choice((1, 1, 2))]
+        self.faults: list[str] = []
+        self.counts: dict[str, int] = {}
+        self.touched = set[tuple[str, str]]()  # groups that an operator has changed
+        self.thinned = set[str]()  # streams from which a client has removed entries
+        self.shared = set[tuple[str, str]]()  # groups from which a client has read
+        self._numbers = 0
+        self.queries = [self._query(name) for name in ("spark", "late", "third")[: self.chance.choice((1, 2, 2, 3))]]
+
+    def _query(self, name: str) -> Query:
+        options: dict[str, str] = {}
+        for share, more in _OPTIONS:
+            if self.chance.random() < share:
+                options |= more
+        if "noAck" in options:
+            options = {key: value for key, value in options.items() if key not in _NEVER_WITH_NO_ACK}
+        streams = ",".join(self.streams if self.chance.random() < 0.6 else [self.chance.choice(self.streams)])
+        group = f"n{name}" if "noAck" in options else self.chance.choice(("g", "g", "h"))  # it reads alone
+        return Query(self.place, name, group, {"streams": streams, **options})
+
+    def fault(self, text: str) -> None:
+        """Record what must not be."""
+        self.tell(f"!!! {text}")
+        self.faults.append(text)
+
+    def count(self, what: str) -> None:
+        """Count an event."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def state(self) -> State:
+        """Read the server. No time passes."""
+        clock = self.server.core.clock
+        moment = clock.moment
+        found = look(self.client, clock.unix_ms())
+        clock.return_to(moment)
+        return found
+
+    @property
+    def running(self) -> frozenset[str]:
+        """Names of the queries whose process lives."""
+        return frozenset(query.name for query in self.queries if query.runs)
+
+    # -- everybody but the commands --------------------------------------------------------------------------------
+
+    def act(self) -> None:
+        """Let a client or a query do something."""
+        chosen = self.chance.choices(
+            (self.add, self.advance, self.read, self.acknowledge, self.delete, self.trim, self.leave, self.wait),
+            (5, 6, 3, 2, 1, 0.6, 2, 1.5),
+        )[0]
+        chosen()
+
+    def add(self) -> None:
+        """A producer adds entries; some do not fit the query's columns."""
+        stream, count = self.chance.choice(self.streams), self.chance.randint(1, 6)
+        self.tell(f"producer: {count} entries to {stream}")
+        for _ in range(count):
+            self._numbers += 1
+            value = str(self._numbers) if self.chance.random() < 0.85 else "x"
+            self.client.xadd(stream, {"n": value, "number": str(self._numbers)})
+
+    def advance(self) -> None:
+        """A query runs a trigger; it may be killed at a request."""
+        query = self.chance.choice(self.queries)
+        dies = [(self.chance.randint(1, 40), self._kill)] if self.chance.random() < 0.2 else []
+        result = query.advance(dies)
+        self.tell(f"query {query.name} ({query.group}): {result} {query.error if result == 'error' else ''}")
+        if result == "error":
+            self._judge_error(query)
+
+    def _kill(self) -> None:
+        raise Killed
+
+    def _judge_error(self, query: Query) -> None:
+        places = {(stream, query.group) for stream in query.streams}
+        is_disturbed = places & (self.touched | self.shared) or {*query.streams} & self.thinned
+        name = type(query.error).__name__
+        self.count(f"query: {name}")
+        if name not in ("StreamMissingError",) and not is_disturbed and "not running" not in str(query.error):
+            if "LeaseTaken" in name or "Taken" in name or "InUse" in name:
+                return
+            self.fault(f"false alarm of query {query.name}: {query.error}")
+
+    def read(self) -> None:
+        """A client reads by XREADGROUP."""
+        place, client = self._group(), self.chance.choice(CLIENTS)
+        if place is None or place[1].startswith("n"):
+            return
+        self.tell(f"{client} reads {place}")
+        self.shared.add(place)
+        self.client.xreadgroup(place[1], client, {place[0]: ">"}, count=self.chance.randint(1, 5))
+
+    def acknowledge(self) -> None:
+        """A client acknowledges some of its entries."""
+        place, client = self._group(), self.chance.choice(CLIENTS)
+        group = None if place is None else self.state().group(*place)
+        mine = [] if group is None else [key for key, one in group.pending.items() if one.consumer == client]
+        if place is not None and mine:
+            self.tell(f"{client} acknowledges in {place}")
+            self.client.xack(*place, *map(_text, mine[: self.chance.randint(1, len(mine))]))
+
+    def _group(self) -> tuple[str, str] | None:
+        """Return a group, seldom a new one."""
+        if self.chance.random() < 0.1:
+            stream, group = self.chance.choice(self.streams), self.chance.choice(("workers", "g"))
+            if self.state().group(stream, group) is None:
+                self.client.xgroup_create(stream, group, "0", mkstream=True)
+            return stream, group
+        places = [*all_places(self.state())]
+        return self.chance.choice(places) if places else None
+
+    def delete(self) -> None:
+        """A client deletes an entry."""
+        stream = self.chance.choice(self.streams)
+        ids = [*self.state().streams[stream].entries] if stream in self.state().streams else []
+        if ids:
+            self.tell(f"XDEL in {stream}")
+            self.thinned.add(stream)
+            self.client.xdel(stream, _text(self.chance.choice(ids)))
+
+    def trim(self) -> None:
+        """A client trims a stream."""
+        stream = self.chance.choice(self.streams)
+        self.tell(f"XTRIM {stream}")
+        self.thinned.add(stream)
+        self.client.xtrim(stream, maxlen=self.chance.randint(2, 15), approximate=False)
+
+    def leave(self) -> None:
+        """A query stops, or is killed."""
+        query = self.chance.choice(self.queries)
+        if query.runs:
+            self.tell(f"query {query.name} ends")
+            self.chance.choice((query.stop, query.kill))()
+
+    def wait(self) -> None:
+        """Time passes. A query that lives renews its session."""
+        seconds = self.chance.choice(PAUSES)
+        self.tell(f"{seconds} s pass")
+        sessions = [key for key in self.client.keys("rstream:session:*") if self.client.ttl(key) > 0]
+        for key in sessions:  # of queries that live: their threads renew them
+            self.client.persist(key)
+        self.server.core.clock.sleep(seconds)
+        for key in sessions:
+            self.client.pexpire(key, TTL)
+
+    def rest(self) -> None:
+        """All queries stop, and clients are idle for a while: what commands wait for."""
+        for query in self.queries:
+            query.stop()
+        seconds = self.chance.choice(PAUSES[2:])
+        self.tell(f"all queries stop, {seconds} s pass")
+        self.server.core.clock.sleep(seconds)
+
+    # -- commands --------------------------------------------------------------------------------------------------
+
+    def run(self, words: Sequence[str], at: Sequence[tuple[int, Callable[[], None]]] = ()) -> Run:
+        """Run a command. at: (request, what happens before it)."""
+        self.tell(f"$ rstream {' '.join(words)}")
+        segments: list[Segment] = []
+        began = [self.state()]
+        process = self.place.new()
+
+        def between(act: Callable[[], None]) -> Callable[[], None]:
+            def happen() -> None:
+                segments.append(Segment(began[0], self.state(), running[0]))
+                act()
+                began[0], running[0] = self.state(), self.running
+
+            return happen
+
+        running = [self.running]
+        process.interruptions = [(number, between(act)) for number, act in at]
+        result = None
+        try:
+            with self.place.at_work(process):
+                result = CliRunner().invoke(main, [*words, "--json", "--url", self.server.url])
+        except Killed:
+            self.tell("  killed")
+        segments.append(Segment(began[0], self.state(), running[0]))
+        self.place.end(process)
+        return Run(self._answer(words, result), segments)
+
+    def _answer(self, words: Sequence[str], result: Any) -> Answer:
+        if result is None:
+            return Answer(tuple(words), -9, "", None, True)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            text = "".join(traceback.format_exception(result.exception))
+            self.fault(f"traceback of {' '.join(words)}: {text[-1500:]}")
+        said = None
+        if result.exit_code in (0, 3):
+            try:
+                said = json.loads(result.stdout)
+            except ValueError:
+                self.fault(f"no JSON from {' '.join(words)}: {result.stdout[-500:]!r}")
+        self.tell(f"  {result.exit_code}: {(json.dumps(said) if said is not None else result.output)[:1500]}")
+        return Answer(tuple(words), result.exit_code, result.output, said)
+
+
+def _text(key: Key) -> str:
+    return f"{key[0]}-{key[1]}"
+
+
+text_of = _text
+__all__ = ["CLIENTS", "DEAD", "Answer", "Key", "Life", "Run", "Segment", "field", "key_of", "on", "text_of"]
