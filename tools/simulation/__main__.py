@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument(
         "--add",
         action="append",
-        choices=["renew", "faults", "where", *MIXES],
+        choices=[*MIXES],
         default=[],
         help="add to each plan: new checkpoints for the used group (renew), a parted network, slow replies and "
         "failovers (faults), questions where entries are (where), changing lists of streams (lists), sizes of requests "

@@ -17,9 +17,9 @@ from tools.servers.server import Server, running_engine, running_redis
 from tools.simulation import documented
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
-from tools.simulation.plan import NEVER_AHEAD, make
+from tools.simulation.plan import make
 from tools.simulation.run import run
-from tools.simulation.setup import Plan
+from tools.simulation.setup import NEVER_AHEAD, Plan
 
 # -- a short plan that fails alike: leave out steps, simplify delays and options ---------------------------------------
 

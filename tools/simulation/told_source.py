@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from tools.simulation.histories import CLAIMS, LENIENT, POISON, more, plan
 from tools.simulation.in_process.refusals import CODES
-from tools.simulation.plan import NEVER_AHEAD
 from tools.simulation.powers_spark import TWIN_TICKS
-from tools.simulation.setup import Plan, Step
+from tools.simulation.setup import NEVER_AHEAD, Plan, Step
 
 # -- a plan that goes one way ------------------------------------------------------------------------------------------
 

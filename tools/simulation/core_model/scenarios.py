@@ -14,9 +14,8 @@ from tools.simulation import documented
 from tools.simulation.core_model.reader import LIMIT, STREAM, ModelReader
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.options import CLAIM_IDLE
-from tools.simulation.plan import NEVER_AHEAD
 from tools.simulation.run import run
-from tools.simulation.setup import Plan, Setup, Step, random_step
+from tools.simulation.setup import NEVER_AHEAD, Plan, Setup, Step, random_step
 from tools.simulation.world import BETWEEN, GROUP, Failure, World
 
 TRIGGERS = 14
