@@ -51,6 +51,11 @@ def test_the_product_does_what_the_model_does(client: redis.Redis, scenario: Sce
         assert differences(SERVER, client, scenario, seed) == []
 
 
+def test_an_entry_that_was_taken_and_handed_back_may_be_in_a_replay(client: redis.Redis) -> None:
+    """A run of its batch had missed it, as long as another client had it."""
+    assert differences(SERVER, client, Scenario("taken", BASE["taken"], in_step=True), 12) == []
+
+
 def begins_at_the_mark(patch: pytest.MonkeyPatch) -> None:
     initial_offset = Source.initial_offset
 

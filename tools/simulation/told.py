@@ -535,6 +535,13 @@ CHANGES: Mapping[str, Told] = {
     "a new checkpoint of a shared group": told(
         (), "trigger", more(3), BOB_READS_ONE, "trigger", Step("renew"), more(3), "trigger", "trigger", "trigger"
     ),
+    "a missing group is there at a second look": told(
+        "batch 1: 6, 7", "trigger", more(2), Step("backup"), Step("destroy"), at("XINFO STREAM", "import_backup", 3),
+        "trigger", never=ERROR,
+    ),
+    "another client joins while entries are reserved": told(
+        "batch 1", "trigger", more(8), more(4), at("XREADGROUP", "read"), "trigger", "trigger"
+    ),
     "numbers go on under a new checkpoint": told(
         "older copy of the checkpoint", "trigger", more(1), "trigger", "trigger", Step("renew"), more(1), "trigger",
         more(1), "trigger", "trigger", Step("rollback", amount=0.01, how=0.9), "trigger",
