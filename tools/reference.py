@@ -35,7 +35,7 @@ from spark_streams.connector.options.table import (
 from spark_streams.connector.source.group import recovery
 from spark_streams.connector.watch import query_metrics
 from spark_streams.operations.monitor import exported_metrics as exporter_metrics
-from tools.simulation.mutants.table import MUTANTS, read_notes
+from tools.simulation.mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs"
@@ -323,13 +323,12 @@ def log_counters() -> str:
 
 def mutants_of_product() -> str:
     """Return the table of mutants, and what has found them."""
-    found = read_notes()
     rows = ["| mutant | what it breaks | found by | failure |", "|---|---|---|---|"]
     for mutant in MUTANTS:
-        note = found.get(mutant.name)
+        note = mutant.found
         cells = ["not yet", ""] if note is None else [f"`{note.play}`", f"`{note.kind.replace('|', '·')}`"]
         rows.append(f"| `{mutant.name}` | {mutant.breaks.replace('|', '·')} | {' | '.join(cells)} |")
-    number = sum(mutant.name in found for mutant in MUTANTS)
+    number = sum(mutant.found is not None for mutant in MUTANTS)
     return "\n".join([f"{len(MUTANTS)} mutants, {number} found:", "", _listing(rows)])
 
 

@@ -18,9 +18,9 @@ from spark_streams.connector.source.trigger.trigger import Trigger, TriggerResul
 from tools.simulation.drivers import DRIVEN
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
-from tools.simulation.plan import NEVER_AHEAD, make
+from tools.simulation.plan import make
 from tools.simulation.run import run
-from tools.simulation.setup import Plan, Setup, Step
+from tools.simulation.setup import NEVER_AHEAD, Plan, Setup, Step
 
 SERVER = ProcessServer()
 ANN, BEN = 0.1, 0.9

@@ -12,9 +12,8 @@ from spark_streams.connector.source.stream_reader import StreamReader
 from tools.driving import ALL, add, drain, pending_count, read, reader
 from tools.servers.server import Server
 from tools.simulation.patched import product
-from tools.simulation.plan import NEVER_AHEAD
 from tools.simulation.run import run
-from tools.simulation.setup import Plan, Setup, Step
+from tools.simulation.setup import NEVER_AHEAD, Plan, Setup, Step
 
 LENIENT = {"failOnDataLoss": "false"}
 FIVE_MORE = Step("add", amount=0.6)

@@ -17,9 +17,9 @@ from tools.simulation import verdict
 from tools.simulation.histories import more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
-from tools.simulation.plan import NEVER_AHEAD, make
+from tools.simulation.plan import make
 from tools.simulation.run import Outcome, run
-from tools.simulation.setup import Plan, Setup, Step
+from tools.simulation.setup import NEVER_AHEAD, Plan, Setup, Step
 from tools.simulation.world import CONSUMER, GROUP, World
 
 LATER = Mark(StreamId(0, 0), 1_000, "1234abcd-1234abcd")

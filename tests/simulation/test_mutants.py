@@ -8,13 +8,8 @@ import sys
 import pytest
 
 from tools.day_seed import first_seed
-from tools.simulation import documented
-from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.mutants.mutant import ROOT, Mutant, functions_in
-from tools.simulation.mutants.table import MUTANTS, NAMED, read_notes
-from tools.simulation.patched import product
-from tools.simulation.plan import make
-from tools.simulation.run import run
+from tools.simulation.mutants.table import FILE, MUTANTS, NAMED, printed
 
 TURNS = 14
 
@@ -46,7 +41,7 @@ def test_each_mutant_has_a_name_and_says_what_it_breaks() -> None:
 def test_what_has_found_a_mutant_finds_it_again() -> None:
     """Some of them each day. Without a change each of these plays passes. In a process of its own: it forks, and other
     tests may have threads."""
-    chosen = sorted(read_notes())[first_seed() % TURNS :: TURNS]
+    chosen = sorted(mutant.name for mutant in MUTANTS if mutant.found)[first_seed() % TURNS :: TURNS]
     command = [sys.executable, "-m", "tools.simulation", "--mutants", *chosen, "--runs", "0"]
     hunt = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (hunt.returncode, hunt.stderr) == (0, "")
@@ -54,15 +49,15 @@ def test_what_has_found_a_mutant_finds_it_again() -> None:
     assert f"{len(chosen)} mutants · {len(chosen)} found" in hunt.stdout
 
 
-def test_the_notes_are_of_mutants() -> None:
-    assert read_notes().keys() <= NAMED.keys()
+def test_a_table_that_is_written_down_is_the_same() -> None:
+    assert printed(MUTANTS) == FILE.read_text(encoding="utf-8")
 
 
 def test_what_finds_no_mutant_is_no_play_that_fails_without_it() -> None:
-    """A group of states does nothing of the sink. A play that fails in any case is named, and finds nothing."""
+    """A plan without the sink does nothing of its ledger. A play that fails in any case is named, and finds nothing."""
     command = "from tools.simulation.mutants import plays; from tools.simulation.mutants.table import NAMED\n"
-    command += "plays.{}\nprint(plays._finder_among(NAMED['done-is-not-written'], ['states/0']))"
-    for patch, said in (("STATES = 5", "None\n"), ("faults = lambda seed: ['wrong']", "fails without a mutant")):
+    command += "{}\nprint(plays._finder_among(NAMED['done-is-not-written'], ['told/sought back']))"
+    for patch, said in (("", "None\n"), ("plays.missing = lambda *_: 'wrong'", "fails without a mutant")):
         assert said in subprocess.check_output([sys.executable, "-c", command.format(patch)], cwd=ROOT, text=True)
 
 
@@ -78,31 +73,3 @@ def test_a_mutant_changes_functions_that_the_engine_has_frozen() -> None:
         "print(compare._read_before.__code__ is before)",
     ]
     assert subprocess.check_output([sys.executable, "-c", "\n".join(lines)], cwd=ROOT, text=True) == "False\n"
-
-
-# Of each rule of the core: a mutant that breaks it, and a plan that has failed before the rule was there.
-OF_RULES = {
-    "marks-of-unread-streams-stay-behind": (40120333, "faults"),
-    "marks-of-unread-streams-are-not-asked-for": (241,),
-    "nothing-is-left": (500062, "lists"),
-    "a-batch-that-was-cut-is-all-committed": (500287, "lists"),
-    "pieces-of-unread-streams-are-forgotten": (241,),
-    "a-clock-decides-in-a-lone-group": (1327, "clock"),
-    "a-replay-trusts-that-it-was-alone": (76, "driver"),
-    "a-claim-watches-nothing": (13, "driver"),
-}
-
-
-@pytest.mark.in_turn
-@pytest.mark.parametrize("name", OF_RULES)
-def test_a_plan_of_a_rule_finds_its_mutant(name: str) -> None:
-    """And passes with the product as it is (test_process.py)."""
-    seed, *additions = OF_RULES[name]
-    server, mutant = ProcessServer(), NAMED[name]
-    try:
-        mutant.install()
-        with product(server), server.client(decode_responses=True) as client:
-            failures = run(server, client, make(seed, *additions)).failures
-    finally:
-        mutant.remove()
-    assert [one for one in failures if documented.reason_of(one.kind) is None]

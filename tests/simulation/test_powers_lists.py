@@ -11,9 +11,8 @@ from spark_streams.connector.options.source_options import SourceOptions
 from tools.servers.server import Server
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
-from tools.simulation.plan import NEVER_AHEAD
 from tools.simulation.run import Outcome, run
-from tools.simulation.setup import Plan, Setup, Step
+from tools.simulation.setup import NEVER_AHEAD, Plan, Setup, Step
 
 TO_THE_SECOND = Step("add", choice=0.9, amount=0.3)
 WITHOUT_THE_SECOND, WITH_IT_AGAIN = Step("leave_out", choice=0.9), Step("put_back", how=0.1)

@@ -25,17 +25,17 @@ from collections.abc import Sequence
 
 from tools.simulation.mixes import MIXES
 from tools.simulation.mutants import plays
-from tools.simulation.mutants.table import MUTANTS, NAMED, read_notes, write_notes
+from tools.simulation.mutants.mutant import Note
+from tools.simulation.mutants.table import MUTANTS, NAMED, write_down
 
 
 def mutants(names: Sequence[str], seeds: range, jobs: int, is_noted: bool) -> int:
     """Print for each mutant the first play that fails. seeds: of the plans that are tried last."""
-    began, known = time.perf_counter(), read_notes()
+    began = time.perf_counter()
     chosen = [NAMED[name] for name in names] or list(MUTANTS)
-    missed = []
+    missed, found = list[str](), dict[str, Note]()
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:
-        first = [[known[mutant.name].play] if mutant.name in known else [] for mutant in chosen]
-        running = [pool.apply_async(plays.finder_of, (*given, seeds)) for given in zip(chosen, first, strict=True)]
+        running = [pool.apply_async(plays.finder_of, (mutant, seeds)) for mutant in chosen]
         for mutant, search in zip(chosen, running, strict=True):
             note = search.get()
             print(
@@ -44,8 +44,8 @@ def mutants(names: Sequence[str], seeds: range, jobs: int, is_noted: bool) -> in
             if note is None:
                 missed.append(mutant.name)
             elif is_noted:
-                known[mutant.name] = note
-                write_notes(known)
+                found[mutant.name] = note
+                write_down(found)
     print(
         f"{len(chosen)} mutants · {len(chosen) - len(missed)} found · not found: {', '.join(missed) or 'none'} · "
         f"{time.perf_counter() - began:.0f} s"
@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument(
         "--add",
         action="append",
-        choices=["renew", "faults", "where", *MIXES],
+        choices=[*MIXES],
         default=[],
         help="add to each plan: new checkpoints for the used group (renew), a parted network, slow replies and "
         "failovers (faults), questions where entries are (where), changing lists of streams (lists), sizes of requests "

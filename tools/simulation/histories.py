@@ -18,9 +18,8 @@ import redis
 
 from tools.servers.server import Server
 from tools.simulation.actor import Ticks
-from tools.simulation.plan import NEVER_AHEAD
 from tools.simulation.run import run
-from tools.simulation.setup import Plan, Setup, Step
+from tools.simulation.setup import NEVER_AHEAD, Plan, Setup, Step
 from tools.simulation.world import World
 
 LENIENT = {"failOnDataLoss": "false"}

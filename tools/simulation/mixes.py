@@ -1,4 +1,4 @@
-"""Mixes: what `--add NAME` puts into a whole plan, its setup included. Pure.
+"""Mixes: what few plans have (SELDOM), or all of them with `--add NAME` (MIXES), setup included. Pure.
 
 Each has a generator of its own, so the plans of other mixes stay as they are. `drawn` has each of the others in its
 share of the plans, as the mix itself makes them: a seed that fails with `drawn` can be told with the one that it has.
@@ -7,14 +7,50 @@ share of the plans, as the mix itself makes them: a seed that fails with `drawn`
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.connector.source.limits import Limits
 from tools.servers.server import Server
 from tools.simulation.in_process.server import ProcessServer
-from tools.simulation.options import DEAD, STREAMS, with_option
-from tools.simulation.setup import Plan, Step, random_step
+from tools.simulation.options import (
+    ARCHIVE,
+    CLAIM_IDLE,
+    DEAD,
+    OF_THE_START,
+    STREAMS,
+    VALUES,
+    with_option,
+    without,
+)
+from tools.simulation.setup import NEVER_AHEAD, Plan, Step, random_step, triggers, woven
+
+Mix = Callable[[random.Random, Plan], Plan]
+Changed = Callable[[Mapping[str, str]], Mapping[str, str]]
+
+
+def _at_places(often: Sequence[int], options: Changed = dict) -> Callable[[Callable[[random.Random], list[Step]]], Mix]:
+    """Make a mix of a function that returns steps: it puts them into a plan, as often as one of these numbers says.
+    options: of the plan then."""
+
+    def mix_of(steps: Callable[[random.Random], list[Step]]) -> Mix:
+        def mix(chance: random.Random, plan: Plan) -> Plan:
+            plan = plan.with_options(options)
+            return replace(plan, steps=woven(chance, plan.steps, often, lambda: steps(chance)))
+
+        return mix
+
+    return mix_of
+
+
+def _delay(chance: random.Random) -> int:
+    return chance.choice([0, chance.randint(1, 12), chance.randint(1, 60)])
+
+
+def _without_no_ack(options: Mapping[str, str]) -> dict[str, str]:
+    """A query with noAck refuses other consumers, and what they release."""
+    return without(options, "noAck")
+
 
 _OF_THE_CLOCK: Mapping[str, int] = {"clock_back": 6, "clock_ahead": 3, "fail_over_apart": 3, "restore_apart": 2}
 _OVER_A_NETWORK = 2_000  # microseconds that a command takes
@@ -53,7 +89,6 @@ def seconds_set_back(server: Server) -> float:
 # -- two drivers on one group (drivers.py) -----------------------------------------------------------------------------
 
 
-NEVER_AHEAD = 1 << 62
 _OF_TWO_DRIVERS: Mapping[str, int] = {"drive": 20, "drive_add": 6, "drive_wait": 5, "drive_kill": 4, "drive_crash": 2}
 _TRIGGER = 90  # ticks of a small batch, from its start to its end
 
@@ -119,8 +154,6 @@ def _options(chance: random.Random, streams: int) -> dict[str, str]:
 # -- the other mixes ---------------------------------------------------------------------------------------------------
 
 
-Mix = Callable[[random.Random, Plan], Plan]
-
 # Values of the limits of source/limits.py and, behind a dot, deadletter/post.py: small ones, and our own.
 # Seconds are no sizes: the model expects that each trigger looks at all.
 LIMITS: Mapping[str, tuple[int, ...]] = {
@@ -171,10 +204,7 @@ def _with_lists(chance: random.Random, plan: Plan) -> Plan:
         for name, value in given.items():
             options = with_option(options, name, value)
         # With an older checkpoint the query would report what it has removed itself.
-        return {name: value for name, value in options.items() if not (is_set_back and name == "onCommit")}
-
-    def deadly(count: int) -> list[Step]:
-        return [one for _ in range(count) for one in (random_step(chance, "crash", 0), Step("trigger"))]
+        return without(options, "onCommit") if is_set_back else {**options}
 
     def between() -> list[Step]:
         """What happens before a list changes."""
@@ -183,22 +213,21 @@ def _with_lists(chance: random.Random, plan: Plan) -> Plan:
         kinds += ["rollback", "lose_commits"] if is_set_back else []
         match kind := chance.choice(kinds):
             case "crash":
-                return deadly(chance.choice([1, 1, 2, 3]))
+                deaths = range(chance.choice([1, 1, 2, 3]))
+                return [one for _ in deaths for one in (random_step(chance, "crash", 0), Step("trigger"))]
             case "kill":
                 return [random_step(chance, "kill", chance.randint(1, 60)), Step("trigger")]
             case "idle":
-                return [Step("trigger")] * chance.choice([1, 2, 3])
+                return triggers(chance, 1, 2, 3)
             case "rollback" | "lose_commits":
                 return [random_step(chance, kind, 0), Step("trigger")]
             case "fail":
                 return [random_step(chance, "fail", chance.randint(20, 120)), Step("trigger")]
             case _:
-                return [random_step(chance, kind, 0), *[Step("trigger")] * chance.choice([0, 1, 1])]
+                return [random_step(chance, kind, 0), *triggers(chance, 0, 1, 1)]
 
-    steps = [replace(step, options=tuple(changed(dict(step.options)).items())) if step.options else step
-             for step in plan.steps]  # fmt: skip
-    for _ in range(chance.choice([1, 1, 2, 3])):
-        place, choice = chance.randint(0, len(steps)), chance.random()  # most is of one stream
+    def block() -> list[Step]:
+        choice = chance.random()  # most is of one stream
         add = Step("add", 0, choice, chance.random())
         delay = chance.choice([0, 0, chance.randint(1, 60)])
         leave = replace(random_step(chance, "leave_out", delay), amount=chance.choice([0.0, 0.0, 0.9]))
@@ -207,24 +236,23 @@ def _with_lists(chance: random.Random, plan: Plan) -> Plan:
         block += [Step("trigger")] * (bool(delay) + chance.choice([0, 1]))
         block += [one for _ in range(chance.choice([0, 1, 2, 3])) for one in between()]
         back = random_step(chance, "put_back", chance.choice([0, 0, chance.randint(1, 60)]))
-        block += [back, *[Step("trigger")] * chance.choice([1, 2, 3])]
-        steps[place:place] = block
-    setup = replace(plan.setup, streams=len(names), options=changed(plan.setup.options))
-    return replace(plan, setup=setup, steps=tuple(steps))
+        return [*block, back, *triggers(chance, 1, 2, 3)]
+
+    plan = plan.with_options(changed)
+    setup = replace(plan.setup, streams=len(names))
+    return replace(plan, setup=setup, steps=woven(chance, plan.steps, [1, 1, 2, 3], block))
 
 
 def _with_limits(chance: random.Random, plan: Plan) -> Plan:
     """Sizes of requests, and larger batches."""
     names = chance.sample(sorted(LIMITS), chance.choice([1, 2, 4, 8, len(LIMITS)]))
     limits = {name: chance.choice(LIMITS[name]) for name in names}
-    options, steps = plan.setup.options, [*plan.steps]
+    options = plan.setup.options
     if chance.random() < 0.5 and "archivePath" not in options:
         options = with_option(options, "maxEntriesPerTrigger", chance.choice(_LARGE))
-    for _ in range(chance.choice([1, 2, 3])):
-        place = chance.randint(0, len(steps))
-        steps[place:place] = [random_step(chance, "pour", 0), *[Step("trigger")] * chance.choice([0, 1, 2])]
+    steps = woven(chance, plan.steps, [1, 2, 3], lambda: [random_step(chance, "pour", 0), *triggers(chance, 0, 1, 2)])
     setup = replace(plan.setup, limits=limits, options=options, before=chance.choice([0, 12, 60, 150]))
-    return replace(plan, setup=setup, steps=tuple(steps))
+    return replace(plan, setup=setup, steps=steps)
 
 
 def _with_sink_elsewhere(chance: random.Random, plan: Plan) -> Plan:
@@ -232,34 +260,52 @@ def _with_sink_elsewhere(chance: random.Random, plan: Plan) -> Plan:
 
     In most plans the query is killed amid its batches.
     """
-    steps = [*plan.steps]
-    for _ in range(chance.choice([0, 1, 2, 3])):
-        place = chance.randint(0, len(steps))
-        end = random_step(
-            chance, *chance.choice([("crash", 0), ("lose_commits", 0), ("kill", chance.randint(60, 200))])
-        )
-        steps[place:place] = [random_step(chance, "add", 0), end, *[Step("trigger")] * chance.choice([1, 2])]
-    return replace(plan, setup=replace(plan.setup, sink="once", sink_elsewhere=True), steps=tuple(steps))
+
+    def block() -> list[Step]:
+        kind, delay = chance.choice([("crash", 0), ("lose_commits", 0), ("kill", chance.randint(60, 200))])
+        end = random_step(chance, kind, delay)
+        return [random_step(chance, "add", 0), end, *triggers(chance, 1, 2)]
+
+    setup = replace(plan.setup, sink="once", sink_elsewhere=True)
+    return replace(plan, setup=setup, steps=woven(chance, plan.steps, [0, 1, 2, 3], block))
 
 
-def _with_lost_writes(chance: random.Random, plan: Plan) -> Plan:
+@_at_places([1, 1, 2, 3])
+def _with_lost_writes(chance: random.Random) -> list[Step]:
     """Failovers to a replica without the last writes, at one to three places."""
-    steps = [*plan.steps]
-    for _ in range(chance.choice([1, 1, 2, 3])):
-        place = chance.randint(0, len(steps))
-        delay = chance.choice([0, chance.randint(1, 12), chance.randint(1, 60)])
-        fail_over = random_step(chance, chance.choice(["fail_over"] * 3 + ["lag"]), delay)
-        steps[place:place] = [fail_over, *[Step("trigger")] * chance.choice([0, 1, 2])]
-    return replace(plan, steps=tuple(steps))
+    delay = _delay(chance)
+    fail_over = random_step(chance, chance.choice(["fail_over"] * 3 + ["lag"]), delay)
+    return [fail_over, *triggers(chance, 0, 1, 2)]
 
 
-def _with_refusals(chance: random.Random, plan: Plan) -> Plan:
+@_at_places([1, 1, 2, 4])
+def _with_refusals(chance: random.Random) -> list[Step]:
     """Commands that the server refuses, at one to four places."""
+    return [random_step(chance, "refuse", _delay(chance)), *triggers(chance, 0, 1, 2)]
+
+
+@_at_places([1, 1, 2, 4])
+def _with_renewals(chance: random.Random) -> list[Step]:
+    """New checkpoints for the used group, at one to four places."""
+    return [Step("renew"), *triggers(chance, 0, 1, 2)]
+
+
+@_at_places(range(3, 9))
+def _with_questions(chance: random.Random) -> list[Step]:
+    """Questions where entries are, at three to eight places."""
+    return [Step("where", 0, chance.random(), chance.random())]
+
+
+# Weight of each kind among the faults that are added to a plan.
+_FAULTS: Mapping[str, int] = {"slow": 3, "part": 4, "fail_over": 2, "hurry": 2}
+
+
+def _with_faults(chance: random.Random, plan: Plan) -> Plan:
+    """Faults that need the plan's clock, or that older seeds do not know, at one to four places."""
     steps = [*plan.steps]
-    for _ in range(chance.choice([1, 1, 2, 4])):
-        place = chance.randint(0, len(steps))
-        refusal = random_step(chance, "refuse", chance.choice([0, chance.randint(1, 12), chance.randint(1, 60)]))
-        steps[place:place] = [refusal, *([Step("trigger")] * chance.choice([0, 1, 2]))]
+    for kind in chance.choices([*_FAULTS], [*_FAULTS.values()], k=chance.choice([1, 1, 2, 4])):
+        place, fault = chance.randint(0, len(steps)), random_step(chance, kind, 0)
+        steps[place:place] = [replace(fault, delay=_delay(chance)), *triggers(chance, 0, 1, 2)]
     return replace(plan, steps=tuple(steps))
 
 
@@ -294,6 +340,9 @@ SHARES: Mapping[str, float] = {
     "clock": 0.2,
 }
 MIXES: Mapping[str, Mix] = {
+    "renew": _with_renewals,
+    "faults": _with_faults,
+    "where": _with_questions,
     "lists": _with_lists,
     "limits": _with_limits,
     "elsewhere": _with_sink_elsewhere,
@@ -303,4 +352,237 @@ MIXES: Mapping[str, Mix] = {
     "driver": with_a_second_driver,
     "drawn": _drawn,
     "unmarked": _unmarked,
+}
+
+
+# -- mixes that few plans have without `--add`, too --------------------------------------------------------------------
+
+
+_NOTHING_AHEAD = ("maxDeliveries", "noAck", "maxBytesPerTrigger", "minEntriesPerTrigger")
+_A_GUEST = ("read", "guest", "die")
+_SMALL_BATCHES = ("maxEntriesPerTrigger", "maxBytesPerTrigger", "minPartitions")
+
+
+def _with_late_streams(chance: random.Random, plan: Plan) -> Plan:
+    """A stream is added to option `streams`, and the query is killed before its group exists. `latest` stays where the
+    query has found it."""
+    names = STREAMS[: max(2, plan.setup.streams)]
+
+    def changed(options: Mapping[str, str], streams: Sequence[str] = names) -> dict[str, str]:
+        return with_option(with_option(options, "startingOffsets", "latest"), "streams", ",".join(streams))
+
+    late = chance.randrange(len(names))
+    of_the_late = (late + 0.5) / len(names)
+    others = changed(changed(plan.setup.options), [*names[:late], *names[late + 1 :]])
+    plan = plan.with_options(changed)
+    kill = [random_step(chance, chance.choice(["kill", "kill", "cut"]), chance.randint(1, 30))]
+    if chance.random() < 0.6:
+        kill = [replace(kill[0], kind="kill", delay=1, at="XGROUP CREATE")]
+    block = [Step("restart", options=tuple(others.items())), Step("trigger"), Step("add", 0, chance.random(), 0.9)]
+    block += [Step("add", 0, of_the_late, chance.random()), Step("trigger")]
+    block += [Step("restart", options=tuple(plan.setup.options.items())), *kill, Step("trigger")]
+    block += [Step("add", 0, of_the_late, chance.random()), Step("trigger"), Step("trigger")]
+    steps = [*plan.steps]
+    place = chance.randint(0, len(steps) // 2)
+    steps[place:place] = block
+    return replace(plan, setup=replace(plan.setup, streams=len(names)), steps=tuple(steps))
+
+
+@_at_places([1, 1, 2], _without_no_ack)
+def _with_old_entries(chance: random.Random) -> list[Step]:
+    """A batch has entries that were handed over, or that an earlier checkpoint has left. The query is killed while the
+    next one is planned, or while its tasks run."""
+    choice = chance.random()  # of one stream
+    if chance.random() < 0.7:
+        block = [Step("trigger"), Step("add", 0, choice, 0.6), Step("read", 0, choice, 0.4), Step("trigger"),
+                 Step("give", 0, choice, 0.99)]  # fmt: skip
+    else:
+        block = [Step("add", 0, choice, 0.6), Step("kill", 1, at="XPENDING"), Step("trigger"), Step("renew")]
+    kill = chance.choice([*[Step("kill", 1, at="XACK")] * 3, random_step(chance, "kill", chance.randint(1, 60))])
+    block += [Step("add", 0, choice, 0.2), Step("trigger"), Step("add", 0, choice, 0.2), kill]
+    return [*block, *triggers(chance, 1, 2, 3)]
+
+
+def _with_letters(chance: random.Random, plan: Plan) -> Plan:
+    """Entries that do not fit, and redrives of the dead letters that most queries make of them."""
+    mode = chance.choice(["DEADLETTER"] * 7 + ["DROPMALFORMED", "FAILFAST", ""])
+    plan = plan.with_options(lambda options: with_option(options, "mode", mode)) if mode else plan
+    steps = [*plan.steps]
+    for _ in range(chance.choice([1, 2, 3])):
+        place = chance.randint(0, len(steps) // 2)
+        steps[place:place] = [random_step(chance, "misfit"), *triggers(chance, 1, 2)]
+    for _ in range(chance.choice([1, 2, 3, 5]) if mode == "DEADLETTER" else 0):
+        place = chance.randint(len(steps) // 2, len(steps))
+        steps[place:place] = [random_step(chance, "redrive"), *triggers(chance, 0, 0, 1, 2)]
+    return replace(plan, setup=replace(plan.setup, has_values=True), steps=tuple(steps))
+
+
+@_at_places([1, 2, 4], _without_no_ack)
+def _with_releases(chance: random.Random) -> list[Step]:
+    """Entries that other consumers of the group read and release."""
+    choice, how = chance.random(), chance.random()  # of the same stream, by the same consumer
+    pair = [replace(random_step(chance, kind), choice=choice, how=how) for kind in ("read", "release")]
+    return [random_step(chance, "add"), *pair, *triggers(chance, 0, 1, 2)]
+
+
+def _with_archive(chance: random.Random, plan: Plan) -> Plan:
+    """An archive that the query reads before its streams, while nothing else than kills and broken connections happens:
+    what others remove from the streams then is no concern of the archive."""
+    options = with_option(plan.setup.options, "archivePath", ARCHIVE)
+    name = chance.choice([*VALUES])
+    more = with_option(options, name, chance.choice(VALUES[name]))
+    if options.keys() <= more.keys() and name not in ("streams", "streamsPattern", *OF_THE_START):
+        options = more
+    steps = [Step("add", 0, chance.random(), chance.random()) for _ in range(chance.choice([1, 3, 5]))]
+    steps += [random_step(chance, "archive", 0)]
+    kinds = {"add": 5, "trigger": 10, "archive": 1, "kill": 5, "fail": 2, "twin": 2, "cut": 2, "away": 1, "drain": 1}
+    for kind in chance.choices(list(kinds), list(kinds.values()), k=chance.randint(6, 24)):
+        steps.append(
+            random_step(chance, kind, 0) if kind in ("trigger", "drain", "twin") else random_step(chance, kind)
+        )
+    setup = replace(plan.setup, options=options, before=chance.choice([3, 12]))
+    return replace(plan, setup=setup, steps=tuple(steps))
+
+
+def _with_successors(chance: random.Random, plan: Plan) -> Plan:
+    """Batches of several tasks that write to one stream of the exactly-once sink. The query is killed amid them, and
+    its successor runs them again, with the same partitions or others."""
+    plan = plan.with_options(lambda options: with_option(options, "startingOffsets", "earliest"))
+    options = without(plan.setup.options, *_SMALL_BATCHES)
+
+    def partitions() -> dict[str, str]:
+        return with_option(options, "entriesPerPartition", chance.choice(VALUES["entriesPerPartition"]))
+
+    def block() -> list[Step]:
+        block = [Step("add", 0, chance.random(), chance.random())]
+        for _ in range(chance.choice([1, 1, 2])):
+            kill = random_step(chance, "kill", chance.randint(20, 160))
+            if chance.random() < 0.5:
+                kill = replace(kill, kind="restart", options=tuple(partitions().items()))
+            fail = [random_step(chance, "fail", chance.randint(20, 120))] if chance.random() < 0.5 else []
+            if fail and chance.random() < 0.5:  # amid the chunks of the sink's tasks, in both runs
+                kill = replace(kill, delay=chance.randint(2, 4), at="HLEN")
+                fail = [replace(fail[0], delay=chance.randint(1, 4), at="HLEN")]
+            block += [kill, Step("trigger"), *fail, Step("trigger")]
+        return block
+
+    steps, options = woven(chance, plan.steps, [1, 2, 3], block), partitions()
+    setup = replace(plan.setup, sink="once", before=chance.choice([12, 20]), options=options)
+    return replace(plan, setup=setup, steps=steps)
+
+
+def _with_other_machines(chance: random.Random, plan: Plan) -> Plan:
+    """Queries of the same group on another machine: with the query's consumer, or with another one."""
+    has_guests = "noAck" not in plan.setup.options and chance.random() < 0.7
+    if has_guests:
+        plan = plan.with_options(lambda options: with_option(options, "claimIdle", CLAIM_IDLE))
+
+    def block() -> list[Step]:
+        kind = chance.choice(["beside", "instead", *(["guest"] * 2 if has_guests else [])])
+        choice, how = chance.random(), chance.random()
+        if kind == "beside":
+            block = [random_step(chance, "elsewhere"), Step("trigger"), Step("trigger")]
+        elif kind == "instead":
+            block = [Step("kill"), random_step(chance, "elsewhere", 0), *triggers(chance, 1, 2)]
+        else:
+            read, guest, die = (replace(random_step(chance, one, 0), choice=choice, how=how) for one in _A_GUEST)
+            block = [Step("add", 0, choice, chance.random()), read, guest, die, Step("trigger"), Step("trigger")]
+        if chance.random() < 0.7:
+            block += [random_step(chance, "perish", 0), Step("trigger")]
+        return block
+
+    return replace(plan, steps=woven(chance, plan.steps, [1, 2, 3], block))
+
+
+def _with_a_lag(chance: random.Random, plan: Plan) -> Plan:
+    """A failover to a replica without the last writes, while the background thread reserves a batch ahead, and then
+    acknowledges the one before."""
+    options = without(plan.setup.options, *_NOTHING_AHEAD)
+    options = with_option(options, "maxEntriesPerTrigger", chance.choice(["1", "2", "4"]))
+
+    def block() -> list[Step]:
+        add = Step("add", 0, chance.random(), 0.99)
+        return [add, Step("trigger"), random_step(chance, "lag", 0), *triggers(chance, 2, 3, 4)]
+
+    setup = replace(plan.setup, ahead=1, before=12, options=options)
+    return replace(plan, setup=setup, steps=woven(chance, plan.steps, [1, 2, 3], block))
+
+
+def _with_deadly_batches(chance: random.Random, plan: Plan) -> Plan:
+    """Batches that kill their query again and again, until their entries are set aside. In some plans, entries of them
+    do not fit."""
+    has_letters = chance.random() < 0.6
+    wanted = {"maxDeliveries": chance.choice(["1", "2"]), **({"mode": "DEADLETTER"} if has_letters else {})}
+
+    def changed(options: Mapping[str, str]) -> Mapping[str, str]:
+        for name, value in wanted.items():
+            options = with_option(options, name, value)
+        return options
+
+    def block() -> list[Step]:
+        block = [Step("add", 0, chance.random(), chance.random())]
+        block += [random_step(chance, "misfit", 0)] * (chance.choice([0, 1, 2]) if has_letters else 0)
+        for _ in range(chance.choice([1, 2, 3])):
+            block += [random_step(chance, "crash", 0), Step("trigger")]
+        return [*block, *triggers(chance, 1, 3, 6)]
+
+    plan = plan.with_options(changed)
+    setup = replace(plan.setup, has_values=has_letters or plan.setup.has_values)
+    return replace(plan, setup=setup, steps=woven(chance, plan.steps, [1, 1, 2], block))
+
+
+@_at_places([1, 1, 2])
+def _with_a_part_put_back(chance: random.Random) -> list[Step]:
+    """While no query runs, one stream with the keys beside it and the dead letters, or all keys, become as an older
+    copy has them. So it is after a failover of one of a cluster's masters."""
+    between: list[Step] = []
+    for _ in range(chance.choice([1, 2, 3])):
+        between += [random_step(chance, "add", 0), Step("trigger")]
+    put_back = random_step(chance, "import_backup", 0)
+    put_back = replace(put_back, how=round(0.25 + 0.75 * put_back.how, 3))  # never without the keys beside it
+    return [Step("backup"), *between, Step("kill"), put_back, Step("trigger"), Step("trigger")]
+
+
+@_at_places([1, 1, 2], _without_no_ack)
+def _with_handovers(chance: random.Random) -> list[Step]:
+    """Entries that another consumer has read are handed over one after the other, when the query is above them: those
+    of one batch of the second backlog, and more of them before that is acknowledged."""
+    choice = chance.random()  # of one stream
+    read = Step("read", 0, choice, 0.9)
+    block = [Step("trigger"), Step("add", 0, choice, 0.6), read, Step("add", 0, choice, 0.1), Step("trigger")]
+    for _ in range(chance.choice([2, 3, 4])):
+        give = random_step(chance, "give", chance.choice([0, chance.randint(1, 40)]))
+        block += [replace(give, choice=choice, amount=0.3 * give.amount), Step("trigger")]
+    return [*block, Step("trigger")]
+
+
+def _with_a_strict_successor(chance: random.Random, plan: Plan) -> Plan:
+    """Entries leave a batch that a lenient query reads. Then it is killed, and its successor is strict."""
+    strict = without(plan.setup.options, "failOnDataLoss")
+    lenient = with_option(strict, "failOnDataLoss", "false")
+
+    def block() -> list[Step]:
+        block = [Step("restart", options=tuple(lenient.items())), Step("trigger"), random_step(chance, "add", 0)]
+        delete = random_step(chance, "delete", chance.randint(1, 3))
+        block += [replace(delete, at="XRANGE", amount=round(chance.random(), 3)), Step("trigger")]
+        delay = chance.choice([0, chance.randint(1, 20)])
+        return [*block, Step("restart", delay, options=tuple(strict.items())), *[Step("trigger")] * 2]
+
+    return replace(plan, steps=woven(chance, plan.steps, [1, 2], block))
+
+
+# Name → (how many of the plans have it, what puts it into a plan).
+SELDOM: Mapping[str, tuple[float, Mix]] = {
+    "letters": (0.08, _with_letters),
+    "releases": (0.06, _with_releases),
+    "successors": (0.08, _with_successors),
+    "other machines": (0.08, _with_other_machines),
+    "a lag": (0.1, _with_a_lag),
+    "handovers": (0.08, _with_handovers),
+    "a strict successor": (0.06, _with_a_strict_successor),
+    "deadly batches": (0.08, _with_deadly_batches),
+    "a part put back": (0.06, _with_a_part_put_back),
+    "late streams": (0.05, _with_late_streams),
+    "old entries and a kill": (0.05, _with_old_entries),
+    "archive": (0.06, _with_archive),  # the last one: it replaces all steps
 }

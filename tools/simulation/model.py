@@ -14,6 +14,8 @@ from spark_streams.operations.verify.history import Place, id_key
 # Excuses of a missing entry; the query may have read it all the same.
 EARLY = "removed before there was a group, or a checkpoint"
 DROPPED = "does not fit, and was dropped"
+HANDED_WITHIN = "handed within the batch in flight"
+TAKEN = "taken from the query, which may have read it"  # a reason to be there twice
 # A cause that lasts until the checkpoint names the stream: its commit mark may be of the checkpoint before.
 OTHER_CHECKPOINT = "another checkpoint was used"
 

@@ -171,6 +171,11 @@ def with_option(settings: Mapping[str, str], name: str, value: str) -> dict[str,
     return changed
 
 
+def without(settings: Mapping[str, str], *names: str) -> dict[str, str]:
+    """Return these options without those of these names."""
+    return {name: value for name, value in settings.items() if name not in names}
+
+
 def with_needed(name: str, value: str) -> dict[str, str]:
     """Return an option with those that it needs: the product's own refusals name them."""
     return dict(_needed(name, value))

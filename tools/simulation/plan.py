@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
 
 from spark_streams.connector.options.table import SOURCE
-from tools.simulation.mixes import MIXES
+from tools.simulation.mixes import MIXES, SELDOM
 from tools.simulation.options import LEFT_OUT, VALUES, first, later, may_stand_together, with_needed, with_option
-from tools.simulation.seldom import SELDOM
-from tools.simulation.setup import Plan, Setup, Step
-
-NEVER_AHEAD = 1 << 62
+from tools.simulation.setup import NEVER_AHEAD, Plan, Setup, Step
 
 # Weight of each kind of step among additions and triggers. Steps of a group belong together.
 POWERS: Mapping[str, Mapping[str, int]] = {
@@ -53,58 +49,19 @@ THEMES: tuple[tuple[str, ...], ...] = (
     ("checkpoint", "kills", "others", "streams"),
     ("checkpoint", "group", "restarts"),
 )
-# Weight of each kind among the faults that are added to a plan.
-FAULTS: Mapping[str, int] = {"slow": 3, "part": 4, "fail_over": 2, "hurry": 2}
 AT_ONCE = ("trigger", "drain", "twin", "rollback", "lose_commits", "renew", "stall")
 
 
 def make(seed: int, *additions: str) -> Plan:
-    """Return the plan of this seed. additions: names of ADDITIONS, steps that are put into it, or of MIXES."""
+    """Return the plan of this seed. additions: names of MIXES."""
     plan = _made(seed)
     for name, (often, put_into) in SELDOM.items():
         chance = random.Random(f"{seed} {name}")
         if chance.random() < often:
             plan = put_into(chance, plan)
     for name in additions:
-        chance = random.Random(f"{seed} {name}")
-        if name in MIXES:
-            plan = MIXES[name](chance, plan)
-        else:
-            plan = replace(plan, steps=tuple(ADDITIONS[name](chance, list(plan.steps))))
+        plan = MIXES[name](random.Random(f"{seed} {name}"), plan)
     return plan
-
-
-def _with_renewals(chance: random.Random, steps: list[Step]) -> list[Step]:
-    """New checkpoints for the used group, at one to four places."""
-    for _ in range(chance.choice([1, 1, 2, 4])):
-        place = chance.randint(0, len(steps))
-        steps[place:place] = [Step("renew"), *([Step("trigger")] * chance.choice([0, 1, 2]))]
-    return steps
-
-
-def _with_faults(chance: random.Random, steps: list[Step]) -> list[Step]:
-    """Faults that need the plan's clock, or that older seeds do not know, at one to four places."""
-    for kind in chance.choices(list(FAULTS), list(FAULTS.values()), k=chance.choice([1, 1, 2, 4])):
-        place = chance.randint(0, len(steps))
-        numbers = [round(0.999 * chance.random(), 3) for _ in range(3)]
-        fault = Step(kind, chance.choice([0, chance.randint(1, 12), chance.randint(1, 60)]), *numbers)
-        steps[place:place] = [fault, *([Step("trigger")] * chance.choice([0, 1, 2]))]
-    return steps
-
-
-def _with_questions(chance: random.Random, steps: list[Step]) -> list[Step]:
-    """Questions where entries are, at three to eight places."""
-    for _ in range(chance.randint(3, 8)):
-        steps.insert(chance.randint(0, len(steps)), Step("where", 0, chance.random(), chance.random()))
-    return steps
-
-
-# Each has a generator of its own: the other steps of a plan stay as they are.
-ADDITIONS = {
-    "renew": _with_renewals,
-    "faults": _with_faults,
-    "where": _with_questions,
-}
 
 
 def _made(seed: int) -> Plan:

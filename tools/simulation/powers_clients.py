@@ -20,7 +20,7 @@ from spark_streams.operations.verify.history import id_key
 from tools.simulation.journeys import Asker
 from tools.simulation.letters import CHANGED
 from tools.simulation.mixes import is_behind
-from tools.simulation.model import Entry
+from tools.simulation.model import HANDED_WITHIN, TAKEN, Entry
 from tools.simulation.options import DEAD
 from tools.simulation.setup import Step, part, pick
 from tools.simulation.verdict import AUDIENCE, check_removals
@@ -201,7 +201,7 @@ def give(world: World, step: Step) -> None:
         mark, end = world.committed(name), seen.position if world.query.takes_a_batch else world.query.logged(name)
         world.model.excuse(
             [entry for entry in entries if (mark < entry.key or is_behind(world.server)) and entry.key <= id_key(end)],
-            "handed within the batch in flight",
+            HANDED_WITHIN,
         )
         for entry in entries:
             entry.only_pending = True
@@ -219,7 +219,7 @@ def grab(world: World, step: Step) -> None:
         taken = world.model.entries_of(name, ids)
         world.model.deliver_to_other(taken, consumer)
         for entry in taken:
-            entry.repeat_reasons.add("taken from the query, which may have read it")
+            entry.repeat_reasons.add(TAKEN)
         world.model.is_shared(name)
         world.model.stream(name).suffers("entries taken from us")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 T = TypeVar("T")
+NEVER_AHEAD = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,22 @@ def random_step(chance: random.Random, kind: str, delay: int | None = None) -> S
     return Step(kind, delay, choice, amount, how)
 
 
+def triggers(chance: random.Random, *counts: int) -> list[Step]:
+    """Return so many triggers as one of these numbers says."""
+    return [Step("trigger")] * chance.choice(counts)
+
+
+def woven(
+    chance: random.Random, steps: Sequence[Step], often: Sequence[int], block: Callable[[], list[Step]]
+) -> tuple[Step, ...]:
+    """Put blocks of steps between others, as often as one of these numbers says."""
+    made = [*steps]
+    for _ in range(chance.choice(often)):
+        place = chance.randint(0, len(made))
+        made[place:place] = block()
+    return tuple(made)
+
+
 @dataclass(frozen=True)
 class Setup:
     """Parameters of a run.
@@ -60,7 +77,7 @@ class Setup:
     sink: `recorder`, `skipping` or `once`; ahead: minimum of entries for which the next batch is reserved ahead; pace:
     ticks of the driver's thread for each tick of the world, 0: only while the driver waits for it, -1: all at once;
     options: of the first start; before: entries that exist before it; has_values: entries have a field that may not fit
-    (seldom.py); limits: sizes of the query's requests (mixes.py), those that are missing are small ones;
+    (mixes.py); limits: sizes of the query's requests (mixes.py), those that are missing are small ones;
     sink_elsewhere: the exactly-once sink writes to a server of its own; judges_marks: commit marks are judged
     (verdict.py); command_us: microseconds that a command takes; drivers: 2: another one reads from the group, too
     (drivers.py).
@@ -93,6 +110,14 @@ class Plan:
     def without(self, places: range) -> Plan:
         """Return the plan without the steps at these indexes."""
         return replace(self, steps=tuple(step for index, step in enumerate(self.steps) if index not in places))
+
+    def with_options(self, changed: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Plan:
+        """Return the plan with changed options of the first start, and of each later one that has its own."""
+        steps = [
+            replace(step, options=tuple(changed(dict(step.options)).items())) if step.options else step
+            for step in self.steps
+        ]
+        return replace(self, setup=replace(self.setup, options=changed(self.setup.options)), steps=tuple(steps))
 
     def __str__(self) -> str:
         lines = [str(self.setup), *[f"  {index:>3}  {step}" for index, step in enumerate(self.steps)]]

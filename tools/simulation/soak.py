@@ -16,10 +16,11 @@ import redis
 from tools.servers.server import Server, running_engine, running_redis
 from tools.simulation import documented
 from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.options import without
 from tools.simulation.patched import product
-from tools.simulation.plan import NEVER_AHEAD, make
+from tools.simulation.plan import make
 from tools.simulation.run import run
-from tools.simulation.setup import Plan
+from tools.simulation.setup import NEVER_AHEAD, Plan
 
 # -- a short plan that fails alike: leave out steps, simplify delays and options ---------------------------------------
 
@@ -56,8 +57,7 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
     setup = plan.setup
     for name in setup.options:
         if name not in _ALWAYS:
-            kept = {key: value for key, value in setup.options.items() if key != name}
-            yield replace(plan, setup=replace(setup, options=kept))
+            yield replace(plan, setup=replace(setup, options=without(setup.options, name)))
     if setup.streams > 1 and "streams" in setup.options:
         fewer = ",".join(setup.options["streams"].split(",")[:-1])
         yield replace(
@@ -66,14 +66,9 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
     for name in setup.limits:
         kept_limits = {key: value for key, value in setup.limits.items() if key != name}
         yield replace(plan, setup=replace(setup, limits=kept_limits))
-    if setup.sink_elsewhere:
-        yield replace(plan, setup=replace(setup, sink_elsewhere=False))
-    if setup.before:
-        yield replace(plan, setup=replace(setup, before=0))
-    if setup.pace:
-        yield replace(plan, setup=replace(setup, pace=0))
-    if setup.ahead != NEVER_AHEAD:
-        yield replace(plan, setup=replace(setup, ahead=NEVER_AHEAD))
+    for name, plain in {"sink_elsewhere": False, "before": 0, "pace": 0, "ahead": NEVER_AHEAD}.items():
+        if getattr(setup, name) != plain:
+            yield replace(plan, setup=replace(setup, **{name: plain}))  # type: ignore[arg-type]
     for index, step in enumerate(plan.steps):
         for delay in sorted({0, step.delay // 2, step.delay - 1} - {step.delay}):
             if 0 <= delay < step.delay:

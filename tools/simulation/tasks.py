@@ -13,7 +13,7 @@ from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.stream_reader import StreamReader
 from tools.simulation.actor import Actor, Killed, TaskFailed
-from tools.simulation.model import Entry
+from tools.simulation.model import HANDED_WITHIN, TAKEN, Entry
 from tools.simulation.sinks import OUT
 from tools.simulation.threads import TaskPlace
 from tools.simulation.world import World, counted
@@ -174,11 +174,13 @@ class Tasks:
     def _may_be_more(self, entry: Entry) -> bool:
         """Whether a batch that runs again may have an entry that it did not have before.
 
-        A restored server may have an entry again that was missing when a lenient query read its batch. Documented: a
-        group that is set forward while a batch is taken has entries within the batch's range that the batch lacks.
+        A restored server may have an entry again that was missing when a lenient query read its batch. So it is with an
+        entry that another client had taken from the query, and that was handed back. Documented: a group that is set
+        forward while a batch is taken has entries within the batch's range that the batch lacks.
         """
         ever = self._world.model.stream(entry.stream).ever
-        return self._query.is_lenient and bool({"server set back", "group set forward"} & ever)
+        is_back = TAKEN in entry.repeat_reasons and HANDED_WITHIN in entry.excuses
+        return self._query.is_lenient and (is_back or bool({"server set back", "group set forward"} & ever))
 
     def _compare(self, number: int, offsets: tuple[str, str]) -> None:
         """Check that a batch that runs again has the same entries, unless events explain the difference."""

@@ -7,25 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-Id = tuple[int, int]
-ZERO: Id = (0, 0)
-LAST: Id = (2**64 - 1, 2**64 - 1)
-
-
-def parse(text: str) -> Id:
-    """Return the ID of a text such as 17-0."""
-    first, second = text.split("-")
-    return int(first), int(second)
-
-
-def previous(entry_id: Id) -> Id:
-    """Return the highest ID below this one."""
-    return (entry_id[0], entry_id[1] - 1) if entry_id[1] else (entry_id[0] - 1, 2**64 - 1)
-
-
-def text(entry_id: Id) -> str:
-    """Return the text of an ID."""
-    return f"{entry_id[0]}-{entry_id[1]}"
+from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.connector.source.commit_mark import Mark
 
 
 class Range(NamedTuple):
@@ -33,70 +16,24 @@ class Range(NamedTuple):
     time, ms; 0: at any time). count: how many they were when the batch was made. Entries that are handed over later
     have a later time of delivery: they are not of the batch."""
 
-    after: Id
-    last: Id
+    after: StreamId
+    last: StreamId
     count: int = 0
     until: int = 0
 
     def __str__(self) -> str:
-        return f"{text(self.after)} {text(self.last)} {self.count} {self.until}"
+        return f"{self.after} {self.last} {self.count} {self.until}"
 
     @classmethod
     def parse(cls, value: str) -> Range:
         """Parse the text that `str` returns."""
         after, last, count, until = value.split(" ")
-        return cls(parse(after), parse(last), int(count), int(until))
+        return cls(StreamId.parse(after), StreamId.parse(last), int(count), int(until))
 
 
 def next_token(checkpoint: str) -> str:
     """Return a name for the next batch of a checkpoint."""
     return f"{checkpoint}-{secrets.token_hex(4)}"
-
-
-class Mark(NamedTuple):
-    """Key on the server: batch `number` is committed, and ends at `id`. Written after the last XACK of the batch.
-
-    token: `<checkpoint>-<batch>`; or, with number 0, the number of entries ever added up to `id`: a query begins there,
-    and no batch above it is logged; or `seek`: an operator has set the group to `id`."""
-
-    id: Id
-    number: int
-    token: str
-
-    def __str__(self) -> str:
-        return f"{text(self.id)} {self.number}.{self.token}"
-
-    @classmethod
-    def parse(cls, value: str) -> Mark:
-        """Parse the value of the key."""
-        entry_id, name = value.split(" ")
-        number, token = name.split(".")
-        return cls(parse(entry_id), int(number), token)
-
-    @classmethod
-    def at_begin(cls, position: Id, read: int | None) -> Mark:
-        """Return the mark of a query that begins at a position."""
-        return cls(position, 0, "unknown" if read is None else str(read))
-
-    @classmethod
-    def of_first_batch(cls, position: Id, checkpoint: str) -> Mark:
-        """Return the mark while the first batch above a position is logged, and not committed."""
-        return cls(position, 0, f"{checkpoint}-first")
-
-    @property
-    def is_seek(self) -> bool:
-        """Whether an operator has set the group here."""
-        return self.token == "seek"
-
-    @property
-    def is_begin(self) -> bool:
-        """Whether a query begins here of which no batch was logged: nothing above is acknowledged."""
-        return self.number == 0 and "-" not in self.token and not self.is_seek
-
-    @property
-    def read_at_begin(self) -> int | None:
-        """How many entries were ever added up to the position at which the query begins; None: unknown."""
-        return int(self.token) if self.is_begin and self.token != "unknown" else None
 
 
 @dataclass(frozen=True)
@@ -111,7 +48,7 @@ class Offset:
     guarded: maxDeliveries is set, so only the record proves that the batch was read; checkpoint: its name, "": Spark
     has logged no batch, and number and token are those of the mark at which the query begins."""
 
-    position: Id
+    position: StreamId
     read: int | None
     added: int
     number: int
@@ -149,11 +86,11 @@ class Look:
     has_group: bool = False
     length: int = 0
     added: int = 0
-    first: Id = ZERO  # of the entries that exist; ZERO: there is none
-    top: Id = ZERO  # the last entry that exists
-    last: Id = ZERO  # last generated ID
-    deleted: Id = ZERO  # highest ID that XDEL has removed
-    delivered: Id = ZERO  # D
+    first: StreamId = MIN_ID  # of the entries that exist; MIN_ID: there is none
+    top: StreamId = MIN_ID  # the last entry that exists
+    last: StreamId = MIN_ID  # last generated ID
+    deleted: StreamId = MIN_ID  # highest ID that XDEL has removed
+    delivered: StreamId = MIN_ID  # D
     entries_read: int | None = None
     is_member: bool = False  # whether the group has our consumer
     ours: int = 0  # entries pending for our consumer
@@ -183,7 +120,7 @@ def unacknowledged(start: Offset, mark: Mark | None) -> list[Range]:
     if mark is not None and (mark.number, mark.token) == (start.number, start.token):
         return []
     if start.number and not start.left and (mark is None or mark.number < start.number):
-        return [Range(ZERO, start.position)]
+        return [Range(MIN_ID, start.position)]
     return [*([start.owed] if start.owed else []), *start.ranges]
 
 
@@ -220,7 +157,7 @@ def has_forgotten(start: Offset, look: Look) -> bool:
     return look.entries_read + start.missed < (start.group_read if start.read is None else start.read)
 
 
-def recounted(start: Offset, look: Look, count: Callable[[Id, Look], tuple[int | None, int]]) -> Offset:
+def recounted(start: Offset, look: Look, count: Callable[[StreamId, Look], tuple[int | None, int]]) -> Offset:
     """Return the same, counted in the stream. Losses of that moment are not noticed. count: Source._read_before."""
     return replace(start, missed=count(look.delivered, look)[1])
 
@@ -239,7 +176,7 @@ def at_end(start: Offset, look: Look) -> Offset:
     return replace(start, missed=start.missed + more)
 
 
-def lost_above(look: Look, position: Id, ordinal: int | None) -> int | None:
+def lost_above(look: Look, position: StreamId, ordinal: int | None) -> int | None:
     """How many entries above a position have left the stream; ordinal: entries ever added up to the position. None:
     unknown until the position is at the end of the stream. Negative: entries below it are missing, too."""
     if ordinal is None:
@@ -251,10 +188,10 @@ def lost_above(look: Look, position: Id, ordinal: int | None) -> int | None:
     return 0 if look.deleted <= position else None
 
 
-def runs_of(ids: list[Id], suspects: list[Range], until: int) -> list[Range]:
+def runs_of(ids: list[StreamId], suspects: list[Range], until: int) -> list[Range]:
     """Ranges of old entries: from the lowest ID on, divided at ranges under suspicion."""
     runs: list[Range] = []
-    after = ZERO
+    after = MIN_ID
     for entry_id in ids:
         walls = [s.last for s in suspects if after < s.last < entry_id]
         if runs and not walls:
@@ -274,7 +211,7 @@ def without(suspects: list, ranges: Iterable[Range]) -> list:
 def as_range(suspect: list) -> Range:
     """Return the range of a suspect, as the record keeps it."""
     (a, b), (c, d), count, until = suspect
-    return Range((a, b), (c, d), count, until)
+    return Range(StreamId(a, b), StreamId(c, d), count, until)
 
 
 def milliseconds(time: list) -> int:

@@ -19,7 +19,7 @@ from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimi
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
 from tools.simulation.actor import Killed
-from tools.simulation.core_model.facts import Id, Offset, Range, text
+from tools.simulation.core_model.facts import Offset, Range
 from tools.simulation.core_model.source import Names, RefusedError, Source, StopError
 from tools.simulation.options import DEAD, STREAMS
 from tools.simulation.tasks import SCHEMA
@@ -94,7 +94,7 @@ class ModelReader:
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         batch, ranges = partition
         entries = self._call(lambda: self.source.read(batch, ranges))
-        rows = [{"n": int(fields[1]), "_stream": STREAM, "_id": text(entry)} for entry, fields in entries.items()]
+        rows = [{"n": int(fields[1]), "_stream": STREAM, "_id": str(entry)} for entry, fields in entries.items()]
         yield pa.RecordBatch.from_pylist(rows, SCHEMA)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ def _error(outcome: str, count: int) -> RStreamError:
 
 def _to_json(offset: Offset) -> dict[str, Any]:
     read = "-" if offset.read is None else offset.read
-    at = f"{text(offset.position)} {offset.number}.{offset.token} {read} {offset.added} {offset.missed}"
+    at = f"{offset.position!s} {offset.number}.{offset.token} {read} {offset.added} {offset.missed}"
     value = {
         "format": 1, "group": GROUP, "consumer": CONSUMER, "token": offset.token if offset.checkpoint else "",
         "streams": {STREAM: f"{at} {offset.group_read}"},
@@ -185,14 +185,10 @@ def _from_json(value: Mapping[str, Any]) -> Offset:
     number, _, token = name.partition(".")
     new, owed = (value[part].get(STREAM) for part in ("batch", "owed"))
     return Offset(
-        _id(position), None if read == "-" else int(read), int(added), int(number), token, int(missed), int(group_read),
+        StreamId.parse(position), None if read == "-" else int(read), int(added), int(number), token, int(missed),
+        group_read=int(group_read),
         new=None if new is None else Range.parse(new),
         old=tuple(map(Range.parse, value["old"].get(STREAM, ()))),
         owed=None if owed is None else Range.parse(owed),
         left=bool(value["left"]), guarded=bool(value["record"]), checkpoint=value["token"].partition("-")[0],
     )  # fmt: skip
-
-
-def _id(written: str) -> Id:
-    first, second = written.split("-")
-    return int(first), int(second)

@@ -14,14 +14,13 @@ from tools.simulation import documented
 from tools.simulation.core_model.reader import LIMIT, STREAM, ModelReader
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.options import CLAIM_IDLE
-from tools.simulation.plan import NEVER_AHEAD
 from tools.simulation.run import run
-from tools.simulation.setup import Plan, Setup, Step, random_step
+from tools.simulation.setup import NEVER_AHEAD, Plan, Setup, Step, random_step
 from tools.simulation.world import BETWEEN, GROUP, Failure, World
 
 TRIGGERS = 14
 
-BASE: dict[str, tuple[str, ...]] = {
+_OF_ONE_CHECKPOINT: Mapping[str, tuple[str, ...]] = {
     "kills only": (),
     "shared": ("shared",),
     "claims": ("shared", "claims"),
@@ -46,35 +45,20 @@ BASE: dict[str, tuple[str, ...]] = {
     "older checkpoint, shared": ("checkpoint", "shared"),
     "older checkpoint, claims": ("checkpoint", "shared", "claims"),
     "mark lost": ("lose_mark", "shared", "hand"),
-    "new checkpoint": ("renew",),
-    "new checkpoint, shared": ("renew", "shared"),
-    "new checkpoint, claims": ("renew", "shared", "claims"),
-    "new checkpoint, hand-over": ("renew", "shared", "hand"),
-    "new checkpoint, taken": ("renew", "shared", "hand", "take"),
-    "new checkpoint, released": ("renew", "shared", "xnack"),
-    "new checkpoint, removed": ("renew", "trim", "xdel"),
-    "new checkpoint, removed, shared": ("renew", "trim", "xdel", "shared"),
-    "new checkpoint, group moved": ("renew", "setid"),
-    "new checkpoint, group sought": ("renew", "seek"),
-    "new checkpoint, group moved, shared": ("renew", "setid", "shared"),
-    "new checkpoint, group destroyed": ("renew", "destroy"),
-    "new checkpoint, group destroyed, shared": ("renew", "destroy", "shared"),
-    "new checkpoint, consumer deleted": ("renew", "delconsumer", "ack_ours"),
-    "new checkpoint, stream deleted": ("renew", "delete"),
-    "new checkpoint, server restored": ("renew", "restore"),
-    "new checkpoint, server restored, shared": ("renew", "restore", "shared"),
-    "new checkpoint, older checkpoint": ("renew", "checkpoint"),
-    "new checkpoint, older checkpoint, shared": ("renew", "checkpoint", "shared"),
-    "new checkpoint, older checkpoint, claims": ("renew", "checkpoint", "shared", "claims"),
-    "new checkpoint, mark lost": ("renew", "lose_mark", "shared", "hand"),
     "everything": (
         "shared", "claims", "hand", "take", "xnack", "trim", "xdel", "setid", "destroy", "restore", "checkpoint",
     ),
-    "new checkpoint, everything": (
-        "renew", "shared", "claims", "hand", "take", "xnack", "trim", "xdel", "setid", "destroy", "restore",
-        "checkpoint",
-    ),
 }  # fmt: skip
+_NEVER_RENEWED = {"kills only", "counter forgotten", "consumer deleted, shared", "server restored, hand-over"}
+BASE: Mapping[str, tuple[str, ...]] = {
+    **_OF_ONE_CHECKPOINT,
+    "new checkpoint": ("renew",),
+    **{
+        f"new checkpoint, {name}": ("renew", *powers)
+        for name, powers in _OF_ONE_CHECKPOINT.items()
+        if name not in _NEVER_RENEWED
+    },
+}
 # What a power of a scenario is in the simulation.
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "shared": ("read", "acknowledge"),

@@ -16,12 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.connector.source.commit_mark import Mark
 from tools.simulation.core_model.facts import (
-    LAST,
-    ZERO,
-    Id,
     Look,
-    Mark,
     Offset,
     Range,
     as_range,
@@ -33,11 +31,8 @@ from tools.simulation.core_model.facts import (
     moved_since,
     next_token,
     ordinal_in_shared_group,
-    parse,
-    previous,
     recounted,
     runs_of,
-    text,
     unacknowledged,
     without,
 )
@@ -86,7 +81,7 @@ class Source:
         self._is_corrected = False  # whether an offset must keep a correction
         self._live = ""  # token of the batch that this process has made or planned
         self._settled = ""  # token of the last batch that this process has acknowledged completely
-        self._told: Id = ZERO  # highest XDEL in a shared group that this process has reported
+        self._told: StreamId = MIN_ID  # highest XDEL in a shared group that this process has reported
 
     # -- Spark's calls -----------------------------------------------------------------------------------------------
 
@@ -96,11 +91,11 @@ class Source:
         so it changes nothing."""
         self._first_look = look = self._look()
         mark = look.mark
-        is_reserved = look.has_group and mark and mark.is_begin and self._pending(Range(mark.id, LAST))
+        is_reserved = look.has_group and mark and mark.is_begin and self._pending(Range(mark.id, MAX_ID))
         position = min(mark.id, look.delivered) if mark and is_reserved else look.delivered
         return Offset(position, None, 0, 0, "")
 
-    def _begun(self, position: Id) -> Offset:
+    def _begun(self, position: StreamId) -> Offset:
         """Return the account with which the query begins, until its first batch is logged. Create the group if it is
         missing, with our consumer and the mark in one MULTI.
 
@@ -114,7 +109,7 @@ class Source:
             if mark is not None or is_gone:  # an earlier process has created the group, or Spark has asked before
                 self._find("GROUP_MISSING" if look.exists else "STREAM_MISSING", 0)
             before = self._first_look if self._first_look.added <= look.added else look
-            start = Offset(ZERO, before.added - before.length, before.added, 0, "")
+            start = Offset(MIN_ID, before.added - before.length, before.added, 0, "")
             create = ["XGROUP", "CREATE", self._key, self._group, "0", *(() if look.exists else ("MKSTREAM",))]
             self._do(create, member, ["SET", self._mark_key, str(start.mark())])
             return start
@@ -126,11 +121,11 @@ class Source:
         self._do(member, ["SET", self._mark_key, str(start.mark())])
         return start
 
-    def _read_before(self, position: Id, look: Look) -> tuple[int | None, int]:
+    def _read_before(self, position: StreamId, look: Look) -> tuple[int | None, int]:
         """Return how many entries were ever added up to a position (None: the group is shared), and how many lost ones
         the server does not count."""
         end = position if not look.others else look.delivered
-        stream, above = self._do(["XINFO", "STREAM", self._key], _xrange(self._key, Range(end, LAST)))
+        stream, above = self._do(["XINFO", "STREAM", self._key], _xrange(self._key, Range(end, MAX_ID)))
         read = _pairs(stream)["entries-added"] - len(above)
         if not look.others:
             return read, 0
@@ -154,7 +149,7 @@ class Source:
         if not is_settled and not may_wait:
             self._acknowledge_now(start, look.mark)
             is_settled = True
-        old: list[Id] = []
+        old: list[StreamId] = []
         pieces: list[Range] = []
         left = start.left
         if is_settled:
@@ -166,7 +161,7 @@ class Source:
                 look = self._look()
                 above = self._above(start, look)  # claimed entries may lie above the position
             suspects = [as_range(s) for s in self._record()["suspects"]]
-            found = self._pending(Range(ZERO, start.position, until=look.until))
+            found = self._pending(Range(MIN_ID, start.position, until=look.until))
             old = [i for i in found if not any(s.after < i <= s.last for s in suspects)][: self._limit]
             pieces = runs_of(old, suspects, look.until)
             left = bool(suspects) or look.ours - len(above) > len(old)
@@ -213,22 +208,21 @@ class Source:
     def _begin_batches(self, end: Offset) -> None:
         """Replace the mark of a begin: Spark has logged the first batch above it. The query may now be killed while it
         acknowledges the batch, and to a new checkpoint the mark would prove that nothing is acknowledged."""
-        value = self._do(["GET", self._mark_key])[0]
-        if not value:
+        mark = _mark(self._do(["GET", self._mark_key])[0])
+        if mark is None:
             return
-        mark = Mark.parse(value)
         if mark.is_begin or (mark.is_seek and end.new is not None and end.new.after == mark.id):
-            self._do(["SET", self._mark_key, str(Mark.of_first_batch(mark.id, end.checkpoint))])
+            self._do(["SET", self._mark_key, str(Mark.of_first_batch(mark.id, end.token))])
 
-    def read(self, end: Offset, batch: list[Range]) -> dict[Id, list[str]]:
+    def read(self, end: Offset, batch: list[Range]) -> dict[StreamId, list[str]]:
         """What the tasks of the batch read: the fields of its entries. The new range of a query that is alone is read
         from the stream, all others by the pending list. A missing entry is lost; one too many comes from an older state
         of the server."""
-        rows: dict[Id, list[str]] = {}
+        rows: dict[StreamId, list[str]] = {}
         for entries in batch:
             if not entries.count:
                 continue
-            found = {parse(row[0]): row[1] for row in self._do(_xrange(self._key, entries))[0]}
+            found = {StreamId.parse(row[0]): row[1] for row in self._do(_xrange(self._key, entries))[0]}
             if not self._is_in_stream(entries, end):
                 pending = set(self._pending(entries))
                 found = {entry: fields for entry, fields in found.items() if entry in pending}
@@ -253,13 +247,13 @@ class Source:
 
     # -- choosing entries --------------------------------------------------------------------------------------------
 
-    def _above(self, start: Offset, look: Look) -> list[Id]:
+    def _above(self, start: Offset, look: Look) -> list[StreamId]:
         """Entries pending for us above the position: reserved ahead, or left by a crash. Bounded by D: after the group
         was set back, higher ones are delivered again."""
         is_any = look.delivered > start.position
         return self._pending(Range(start.position, look.delivered, until=look.until)) if is_any else []
 
-    def _new_entries(self, start: Offset, look: Look, above: list[Id], limit: int) -> tuple[Range | None, Look]:
+    def _new_entries(self, start: Offset, look: Look, above: list[StreamId], limit: int) -> tuple[Range | None, Look]:
         """Take what is pending above the position, otherwise reserve new entries. The range ends at the last one, or at
         D if all are taken."""
         if limit <= 0:
@@ -310,13 +304,13 @@ class Source:
         a crash after XCLAIM changes nothing. Removed entries are reported before XCLAIM drops them from the list."""
         for consumer in consumers:
             rows = self._do(["XPENDING", self._key, self._group, "-", "+", MANY])[0]
-            ids = [parse(row[0]) for row in rows if row[1] == consumer][: self._limit]
+            ids = [StreamId.parse(row[0]) for row in rows if row[1] == consumer][: self._limit]
             if not ids:
                 continue
-            there = {parse(row[0]) for row in self._do(["XRANGE", self._key, text(ids[0]), text(ids[-1])])[0]}
+            there = {StreamId.parse(row[0]) for row in self._do(["XRANGE", self._key, str(ids[0]), str(ids[-1])])[0]}
             if lost := len(set(ids) - there):
                 self._find("ENTRIES_LOST", lost)
-            self._do(["XCLAIM", self._key, self._group, self._us, 0, *map(text, ids), "JUSTID"])
+            self._do(["XCLAIM", self._key, self._group, self._us, 0, *map(str, ids), "JUSTID"])
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
@@ -339,7 +333,7 @@ class Source:
         if start.guarded and (is_aside or not attempts):
             ids = [i for i in ids if not any(r.after < i <= r.last for r in start.ranges)]
         for first in range(0, len(ids), PAGE):
-            self._do(["XACK", self._key, self._group, *map(text, ids[first : first + PAGE])])
+            self._do(["XACK", self._key, self._group, *map(str, ids[first : first + PAGE])])
             yield
         is_sought = mark is not None and mark.is_seek  # a kill before the query has moved there would hide it
         commands = [] if is_sought else [["SET", self._mark_key, str(start.mark())]]
@@ -440,7 +434,7 @@ class Source:
 
     def _compare_below(self, start: Offset, look: Look) -> tuple[str, int]:
         """The group of a query that is alone is below the checkpoint: are the entries up to the checkpoint there?"""
-        is_there = bool(self._do(["XRANGE", self._key, text(start.position), text(start.position)])[0])
+        is_there = bool(self._do(["XRANGE", self._key, str(start.position), str(start.position)])[0])
         lost = lost_above(look, start.position, start.read)
         if (not is_there and look.length and look.first <= start.position > look.deleted) or (lost or 0) < 0:
             return "SERVER_RESTORED", 1
@@ -469,7 +463,7 @@ class Source:
                 return replace(start, read=min(start.read + count, look.added))
             return replace(start, missed=start.missed + count)
         if outcome in ("STREAM_MISSING", "STREAM_REPLACED"):
-            done = replace(done, position=ZERO, read=0, added=look.added, missed=0)
+            done = replace(done, position=MIN_ID, read=0, added=look.added, missed=0)
             self._put_group("CREATE", done, not look.exists)
         elif outcome == "GROUP_MISSING":
             self._put_group("CREATE", done)
@@ -495,7 +489,7 @@ class Source:
     def _put_group(self, command: str, start: Offset, is_missing: bool = False) -> None:
         """Set the group and the mark in one MULTI. is_missing: the query saw that the stream is missing (MKSTREAM); if
         it is deleted meanwhile, the command must fail."""
-        to = ["XGROUP", command, self._key, self._group, text(start.position)]
+        to = ["XGROUP", command, self._key, self._group, str(start.position)]
         to += ["MKSTREAM"] if command == "CREATE" and is_missing else []
         to += ["ENTRIESREAD", start.read] if start.read is not None else []
         member = [["XGROUP", "CREATECONSUMER", self._key, self._group, self._us]] if command == "CREATE" else []
@@ -548,11 +542,11 @@ class Source:
         kept = without(suspects, end.ranges)
         ids = sorted({i for entries in end.ranges for i in self._pending(entries)})
         if len(ids) == 1:
-            return kept, [["XADD", self._dead_key, "*", "id", text(ids[0])],
-                          ["XACK", self._key, self._group, text(ids[0])]]  # fmt: skip
+            return kept, [["XADD", self._dead_key, "*", "id", str(ids[0])],
+                          ["XACK", self._key, self._group, str(ids[0])]]  # fmt: skip
         for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
             if half:
-                kept.append([previous(half[0]), half[-1], len(half), max(r.until for r in end.ranges)])
+                kept.append([half[0].previous(), half[-1], len(half), max(r.until for r in end.ranges)])
         return kept, []
 
     def _record(self) -> dict:
@@ -566,25 +560,25 @@ class Source:
             raise StopError(outcome, count)
         self._report(outcome, count)
 
-    def _pending(self, entries: Range) -> list[Id]:
+    def _pending(self, entries: Range) -> list[StreamId]:
         """Entries of our pending list in a range, in order. (The product filters on the server: XPENDING … IDLE.)"""
-        first, last = "(" + text(entries.after), text(entries.last)
+        first, last = "(" + str(entries.after), str(entries.last)
         pending = ["XPENDING", self._key, self._group, first, last, MANY, self._us]
         time, rows = self._do(["TIME"], pending)
         now = milliseconds(time)
-        return [parse(row[0]) for row in rows if not entries.until or now - row[2] <= entries.until]
+        return [StreamId.parse(row[0]) for row in rows if not entries.until or now - row[2] <= entries.until]
 
     def _look(self) -> Look:
         stream, groups, consumers, mark, time = self._do(
             ["XINFO", "STREAM", self._key], ["XINFO", "GROUPS", self._key],
             ["XINFO", "CONSUMERS", self._key, self._group], ["GET", self._mark_key], ["TIME"], may_fail=True,
         )  # fmt: skip
-        mark = Mark.parse(mark) if mark else None
+        mark = _mark(mark)
         if isinstance(stream, Exception):
             return Look(False, mark=mark)
         info = _pairs(stream)
-        edges = [parse(info[name][0]) if info[name] else ZERO for name in ("first-entry", "last-entry")]
-        ids = [parse(info[name]) for name in ("last-generated-id", "max-deleted-entry-id")]
+        edges = [StreamId.parse(info[name][0]) if info[name] else MIN_ID for name in ("first-entry", "last-entry")]
+        ids = [StreamId.parse(info[name]) for name in ("last-generated-id", "max-deleted-entry-id")]
         counts = info["length"], info["entries-added"]
         look = Look(True, False, *counts, *edges, *ids, mark=mark, time=milliseconds(time))
         group = next((g for g in map(_pairs, groups) if g["name"] == self._group), None)
@@ -594,7 +588,7 @@ class Source:
         is_member, ours = self._us in pending, pending.pop(self._us, 0)
         return replace(
             look, has_group=True, is_member=is_member,
-            delivered=parse(group["last-delivered-id"]), entries_read=group["entries-read"],
+            delivered=StreamId.parse(group["last-delivered-id"]), entries_read=group["entries-read"],
             ours=ours, others=tuple(pending.items()), released=group["pending"] - ours - sum(pending.values()),
         )  # fmt: skip
 
@@ -612,7 +606,11 @@ class Source:
 
 
 def _xrange(stream: str, entries: Range) -> list:
-    return ["XRANGE", stream, "(" + text(entries.after), text(entries.last)]
+    return ["XRANGE", stream, "(" + str(entries.after), str(entries.last)]
+
+
+def _mark(value: str | None) -> Mark | None:
+    return Mark.parse((value or "").encode())
 
 
 def _pairs(reply: list) -> dict:

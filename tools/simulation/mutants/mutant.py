@@ -10,20 +10,28 @@ from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from types import CodeType, FunctionType
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[3]
 
 
+class Note(NamedTuple):
+    """The play that fails with a mutant, and the kind of its failure."""
+
+    play: str
+    kind: str
+
+
 @dataclass(frozen=True)
 class Mutant:
-    """One change within a function. file: in the package spark_streams; text: occurs once in it; breaks: what is then
-    broken."""
+    """One change within a function."""
 
     name: str
-    file: str
-    text: str
-    instead: str
-    breaks: str
+    breaks: str  # what is then broken
+    file: str  # in the package spark_streams
+    text: str  # occurs once in the file
+    instead: str  # in its place
+    found: Note | None = None  # what has found it last
 
     @property
     def path(self) -> Path:

@@ -2,14 +2,13 @@
 
     told/sought back                     a plan by hand, and what its story must tell (told.py)
     event/claim/once/43                  a history, with its event after so many ticks, into this sink (histories.py)
-    states/3                             some hundred states of streams and groups (compare.py)
     core/new checkpoint/strict/3         a plan of a scenario, with the model of the core and the product (core_model)
     core/removed, amid/strict/3          the same, amid the commands of the product, and with it alone
-    seed/17                              the plan of this seed, with one of MIX added
+    seed/17+faults                       the plan of this seed, with what is added to it
 
 A play fails if it has a failure, ends the simulation, or does not end. In plans of seeds and of the core, failures that
 are documented do not count. A plan of the core also fails if model and product differ. What has found each mutant is
-noted in found.tsv: it is tried first, and a page prints it.
+noted in its table: it is tried first, and a page prints it.
 """
 
 from __future__ import annotations
@@ -22,22 +21,19 @@ from dataclasses import replace
 import redis
 
 from tools.simulation import documented
-from tools.simulation.compare import faults
 from tools.simulation.core_model.scenarios import SCENARIOS, differences, failures
 from tools.simulation.histories import HISTORIES, moments, with_event
 from tools.simulation.in_process.server import ProcessServer
-from tools.simulation.mutants.mutant import Mutant
-from tools.simulation.mutants.table import Note
+from tools.simulation.mutants.mutant import Mutant, Note
 from tools.simulation.patched import product
 from tools.simulation.plan import make
 from tools.simulation.run import run
 from tools.simulation.setup import Plan
 from tools.simulation.told import TOLD, missing
 
-MIX: tuple[tuple[str, ...], ...] = ((), ("faults",), ("renew",), ("renew", "faults"))
+_ADDED = ("", "+faults", "+renew", "+renew+faults")  # to plans of seeds, in turns
 SINKS = ("recorder", "once")
 SEEDS_OF_CORE = 2  # of each scenario
-STATES, GROUPS_OF_STATES = 500, 4
 _ENDLESS = 20.0  # seconds of processor time for one play
 _SCENARIOS = {str(found): found for one in SCENARIOS for found in (one, replace(one, in_step=True))}
 Player = Callable[[str], str | None]
@@ -47,7 +43,8 @@ def plan_of(play: str) -> Plan:
     """Return the plan of a play that has one."""
     kind, _, name = play.partition("/")
     if kind == "seed":
-        return make(int(name), *MIX[int(name) % len(MIX)])
+        seed, *additions = name.split("+")
+        return make(int(seed), *additions)
     if kind == "told":
         return TOLD[name].plan
     history, sink, after = name.split("/")
@@ -68,9 +65,6 @@ def _failure(server: ProcessServer, client: redis.Redis, play: str) -> str | Non
     try:
         if kind == "told":
             return missing(server, client, name)
-        if kind == "states":
-            first = int(name) * STATES
-            return next((fault for seed in range(first, first + STATES) for fault in faults(seed)), None)
         if kind == "core":
             of_seed, _, seed = name.rpartition("/")
             scenario = _SCENARIOS[of_seed]
@@ -93,10 +87,11 @@ def _end(*_: object) -> None:
     raise _EndlessError
 
 
-def finder_of(mutant: Mutant, first: Sequence[str], seeds: Sequence[int]) -> Note | None:
-    """Look for a play that finds a mutant, in this process. first: names of plays to begin with; seeds: of plans that
-    come last."""
-    return _finder_among(mutant, first) or _finder_among(mutant, _all_plays(seeds))
+def finder_of(mutant: Mutant, seeds: Sequence[int]) -> Note | None:
+    """Look for a play that finds a mutant, in this process: first what has found it last. seeds: of plans that come
+    last."""
+    known = [mutant.found.play] if mutant.found is not None else []
+    return _finder_among(mutant, known) or _finder_among(mutant, _all_plays(seeds))
 
 
 def _finder_among(mutant: Mutant, plays: Sequence[str]) -> Note | None:
@@ -129,6 +124,6 @@ def _all_plays(seeds: Sequence[int]) -> list[str]:
             for sink in SINKS
             for after in moments(server, client, name, sink)
         ]
-    by_hand = [f"told/{name}" for name in TOLD] + [f"states/{number}" for number in range(GROUPS_OF_STATES)]
     of_core = [f"core/{name}/{seed}" for seed in range(SEEDS_OF_CORE) for name in _SCENARIOS]
-    return [*by_hand, *of_events, *of_core, *(f"seed/{seed}" for seed in seeds)]
+    of_seeds = [f"seed/{seed}{_ADDED[seed % len(_ADDED)]}" for seed in seeds]
+    return [*(f"told/{name}" for name in TOLD), *of_events, *of_core, *of_seeds]

@@ -1,38 +1,59 @@
-"""All mutants, and what has found each of them, as it was noted last (found.tsv): a page prints it."""
+"""All mutants, as `table.txt` has them: below each file of the product, blocks of
+
+name: what is then broken.
+the play that has found it last · the kind of its failure
+- the text that is replaced; if nothing takes its place, its lines are left out
++ the text in its place
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
-from tools.simulation.mutants.archive import ARCHIVE
-from tools.simulation.mutants.groups import GROUPS
-from tools.simulation.mutants.letters import LETTERS
-from tools.simulation.mutants.modes import MODES
-from tools.simulation.mutants.mutant import Mutant
-from tools.simulation.mutants.refusals import REFUSALS
-from tools.simulation.mutants.sink import LEASE, SINK
-from tools.simulation.mutants.trigger import TRIGGER
+from tools.simulation.mutants.mutant import Mutant, Note
 
-MUTANTS: tuple[Mutant, ...] = (*TRIGGER, *GROUPS, *MODES, *LETTERS, *ARCHIVE, *SINK, *LEASE, *REFUSALS)
-NAMED = {mutant.name: mutant for mutant in MUTANTS}
-FILE = Path(__file__).with_name("found.tsv")
+FILE = Path(__file__).with_suffix(".txt")
 
 
-class Note(NamedTuple):
-    """The play that fails with a mutant, and the kind of its failure."""
+def parsed(table: str) -> Iterator[Mutant]:
+    """Yield the mutants of a table."""
+    file = ""
+    for block in table.rstrip("\n").split("\n\n"):
+        head, *lines = block.split("\n")
+        if not lines:
+            file = head
+            continue
+        name, _, breaks = head.partition(": ")
+        old, new = ([line[2:] for line in lines if line.startswith(sign)] for sign in ("- ", "+ "))
+        play, _, kind = lines[0].partition(" · ")
+        found = None if lines[0].startswith("- ") else Note(play, kind)
+        yield Mutant(name, breaks, file, "\n".join(old) + "\n" * (not new), "\n".join(new), found)
 
-    play: str
-    kind: str
+
+def printed(mutants: Iterable[Mutant]) -> str:
+    """Return the table of these mutants."""
+    blocks = []
+    for file, of_file in groupby(mutants, lambda mutant: mutant.file):
+        blocks += [file, *map(_block, of_file)]
+    return "\n\n".join(blocks) + "\n"
 
 
-def read_notes() -> dict[str, Note]:
-    """Return what is noted, by mutant."""
-    lines = FILE.read_text(encoding="utf-8").splitlines()
-    return {name: Note(*fields) for name, *fields in (line.split("\t") for line in lines)}
+def _block(mutant: Mutant) -> str:
+    lines = [f"{mutant.name}: {mutant.breaks}"]
+    lines += [] if mutant.found is None else [" · ".join(mutant.found)]
+    lines += [f"- {line}" for line in mutant.text.removesuffix("\n").split("\n")]
+    lines += [f"+ {line}" for line in mutant.instead.split("\n")] if mutant.instead else []
+    return "\n".join(lines)
 
 
-def write_notes(notes: Mapping[str, Note]) -> None:
-    """Replace what is noted."""
-    FILE.write_text("".join("\t".join((name, *note)) + "\n" for name, note in sorted(notes.items())), encoding="utf-8")
+MUTANTS = tuple(parsed(FILE.read_text(encoding="utf-8")))
+NAMED: Mapping[str, Mutant] = {mutant.name: mutant for mutant in MUTANTS}
+
+
+def write_down(found: Mapping[str, Note]) -> None:
+    """Write into the table what has found these mutants."""
+    noted = [replace(mutant, found=found.get(mutant.name, mutant.found)) for mutant in MUTANTS]
+    FILE.write_text(printed(noted), encoding="utf-8")
