@@ -1,20 +1,18 @@
-"""The seed of all faults, and one Spark session with task retries for the faults that need no kill.
+"""The seed of all faults, and one Spark for the scenes that kill none.
 
 What chance has chosen for a test (the sink; the server, where a scene is slow) is printed when all have run.
 """
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tools.chaos.query import SINKS
-from tools.chaos.scene import Scene
+from tools.chaos.stage import Spark, Stage
 from tools.day_seed import first_seed
 from tools.servers.server import Server, kind_of_turn
 
@@ -35,16 +33,10 @@ def servers(servers_of_kinds: dict[str, Server]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="package")
-def spark() -> Iterator[SparkSession]:
+def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
     """Tasks are tried four times."""
-    from tools.chaos.job import session
-
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        active.stop()  # of other tests, without retries
-    made = session("local[2,4]", {})
-    yield made
-    made.stop()
+    with Spark(tmp_path_factory.mktemp("shared"), threads=2) as spark:
+        yield spark
 
 
 @pytest.fixture
@@ -69,19 +61,19 @@ def server_by_turns(request: pytest.FixtureRequest, seed: int) -> Server:
 
 
 @pytest.fixture
-def scene(spark: SparkSession, server: Server, seed: int, sink: str, tmp_path: Path) -> Iterator[Scene]:
-    """A place for one query over stream `s`, or streams whose names begin with `s:`."""
-    with contextlib.closing(Scene(spark, tmp_path, server.kind, server.url, "s", random.Random(seed), sink)) as made:
+def stage(shared_spark: Spark, server: Server, seed: int, sink: str, tmp_path: Path) -> Iterator[Stage]:
+    """A place for one scene on this server."""
+    with Stage(tmp_path, {server.kind: server.url}, random.Random(seed), sink, lambda: shared_spark) as made:
         yield made
 
 
 @pytest.fixture
-def scene_by_turns(
-    spark: SparkSession, server_by_turns: Server, seed: int, sink: str, tmp_path: Path
-) -> Iterator[Scene]:
+def stage_by_turns(
+    shared_spark: Spark, server_by_turns: Server, seed: int, sink: str, tmp_path: Path
+) -> Iterator[Stage]:
     """The same on one of the servers."""
-    kind, url = server_by_turns.kind, server_by_turns.url
-    with contextlib.closing(Scene(spark, tmp_path, kind, url, "s", random.Random(seed), sink)) as made:
+    servers = {server_by_turns.kind: server_by_turns.url}
+    with Stage(tmp_path, servers, random.Random(seed), sink, lambda: shared_spark) as made:
         yield made
 
 

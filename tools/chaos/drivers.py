@@ -1,0 +1,217 @@
+"""The driver of queries is killed, or stopped while a new one takes over, at a named point of a batch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from spark_streams.connector.keys import key_beside
+from spark_streams.operations.verify.history import Place
+from spark_streams.operations.verify.running_query import PATIENCE
+from tools.chaos.query import Fault, Query
+from tools.chaos.stage import Case, Spark, Stage
+from tools.waiting import until
+
+# -- the driver is killed at a point of a batch, entries arrive while it is down, and it is started again --------------
+
+# name: (stage, kind of files, startingOffsets). With `latest`, and with claims, the kill is in batch 0.
+KILLS = {
+    "started": ("started", "parquet", "latest"),
+    "looked": ("looked", "parquet", "earliest"),
+    "reserved": ("reserved", "parquet", "earliest"),
+    "logged": ("logged", "parquet", "earliest"),
+    "logged with claims": ("logged", "parquet", "earliest"),
+    "logged first": ("logged", "parquet", "latest"),
+    "reading": ("reading", "attempts", "earliest"),
+    "writing": ("writing", "attempts", "earliest"),
+    "closing": ("closing", "attempts", "earliest"),
+    "written": ("written", "attempts", "earliest"),
+    "written to Parquet": ("written", "parquet", "earliest"),
+    "commit entry lost": ("", "parquet", "earliest"),
+    "committed": ("committed", "parquet", "earliest"),
+    "acknowledging": ("acknowledging", "parquet", "earliest"),
+}
+_OTHER_GROUP = "other"
+
+
+@dataclass
+class AtKill:
+    """What was there at the kill of a driver."""
+
+    batch: int  # of the kill point
+    logged: int  # last batch of the offset log
+    committed: int  # and of the commit log
+    pending: list[Place]
+    before: set[Place]  # entries older than the start of a query with `latest`
+
+
+def killed(stage: Stage, points: Iterable[str]) -> dict[str, AtKill]:
+    """One Spark gets SIGKILL when all queries stand still at their points. The next one drains, with other limits."""
+    chance, at_kill = stage.random, dict[str, AtKill]()
+    cases = {case: _killed_at(point, case) for point, case in stage.case_of_each(points)}
+    acknowledged = {case: _read_by_others(case) for case in cases if case.query.fault}
+    with Spark(stage.folder, *[case.query for case in cases], threads=4 + len(cases)) as spark:
+        for case, before in cases.items():
+            if before:
+                spark.wait_for(partial(_start_is_stored, case), f"the stored start of {case.name}", case.query)
+                if case.query.fault and case.query.fault.stage != "started":
+                    case.add(chance.randint(10, 70))
+                    case.query.sign("go").touch()
+        for case in cases:
+            spark.wait_for(partial(_is_at_its_point, case), f"the kill point of {case.name}", case.query)
+        for name, case in stage.cases.items():
+            case.add(chance.randint(10, 70))
+            logged, committed = case.query.logged(), case.query.committed()
+            batch = case.query.fault.batch if case.query.fault else committed
+            at_kill[name] = AtKill(batch, logged, committed, case.pending(), cases[case])
+    for name, case in stage.cases.items():
+        if case.query.fault is None:
+            _lose_the_last_commit(case.query)
+            at_kill[name].committed = case.query.committed()
+        case.add(chance.randint(10, 70))
+        # A batch must hold at least 120 entries: so many may be reserved ahead, and are expected in the next batch.
+        limit = {"maxEntriesPerTrigger": str(chance.randint(120, 800))}
+        case.query = replace(case.query, options=case.query.options | limit)
+    with Spark(stage.folder) as spark:
+        spark.drain(*[case.query for case in cases])
+    for case, before in cases.items():
+        case.added = [entry for entry in case.added if entry.place not in before]
+        case.judge()
+        present = {(stream, entry) for stream in case.streams for entry, _ in case.client.xrange(stream)}
+        known = present | acknowledged.get(case, set())
+        missing = [entry.place for entry in case.producer.added if entry.place and entry.place not in known]
+        case.expect("missing for the other group", missing if case.query.fault else [], [])
+    return at_kill
+
+
+def _killed_at(point: str, case: Case) -> set[Place]:
+    """Set the query, and add entries. Return those that it must not read."""
+    stage, files, starting = KILLS[point]
+    chance, claims = case.random, point == "logged with claims"
+    streams = [f"{case.name}:{n}" for n in range(chance.randint(1, 2))]
+    options = {"streams": ",".join(streams), "startingOffsets": starting}
+    options |= {"maxEntriesPerTrigger": str(chance.randint(40, 90))}
+    options |= {"entriesPerPartition": str(chance.choice([15, 40, 1000]))}
+    if chance.random() < 0.3:
+        options["maxBytesPerTrigger"] = chance.choice(["3kb", "1mb"])
+    elif chance.random() < 0.3:
+        options["maxEntriesPerTrigger"] = json.dumps({"*": chance.randint(30, 60)})
+    if claims:
+        options["claimIdle"] = "1ms"
+    if stage and chance.random() < 0.6:  # with a lost commit entry, the entries of the batch would be trimmed
+        options["onCommit"] = chance.choice(["trim", "delete"])
+    batch = 0 if starting == "latest" or claims else 1 if stage == "looked" else chance.randint(1, 2)
+    fault = Fault("hold", batch, stage, chance.randint(1, 15)) if stage else None
+    case.reads(fault, "" if case.sink == "stream" else files, **options)
+    for stream in streams if stage else ():
+        case.client.xgroup_create(stream, _OTHER_GROUP, "0", mkstream=True)
+    if starting == "latest":
+        return {entry.place for entry in case.add(5) if entry.place}
+    case.add(chance.randint(200, 260))
+    for stream in streams if claims else ():
+        case.client.xgroup_create(stream, case.query.group, id="0")
+        read = case.client.xreadgroup(case.query.group, "rogue", {stream: ">"}, count=chance.randint(5, 20))
+        case.unordered |= {(stream, entry) for _, entries in read for entry, _ in entries}
+    return set()
+
+
+def _read_by_others(case: Case) -> set[Place]:
+    """Read some entries in another group, and acknowledge some of them. Return these."""
+    acknowledged = set[Place]()
+    for stream in case.streams:
+        count = case.random.randint(1, 150)
+        for _, entries in case.client.xreadgroup(_OTHER_GROUP, "c", {stream: ">"}, count=count):
+            chosen = [entry for entry, _ in entries if case.random.random() < 0.8]
+            acknowledged |= {(stream, entry) for entry in chosen}
+            if chosen:
+                case.client.xack(stream, _OTHER_GROUP, *chosen)
+    return acknowledged
+
+
+def _start_is_stored(case: Case) -> bool:
+    """Whether a key, or from the first trigger on the group, stores the start."""
+    return all(
+        case.client.exists(key_beside(stream, "first", case.query.group, "spark"))
+        or any(group["name"] == case.query.group for group in case.client.xinfo_groups(stream))
+        for stream in case.streams
+    )
+
+
+def _is_at_its_point(case: Case) -> bool:
+    if case.query.fault is not None:
+        return case.query.has("held")
+    return case.query.committed() >= 0 and case.is_acknowledged()
+
+
+def _lose_the_last_commit(query: Query) -> None:
+    """Delete the last entry of the commit log, as a file system may lose it."""
+    last = query.committed()
+    for name in (str(last), f".{last}.crc"):
+        (query.path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
+
+
+# -- the driver is stopped (SIGSTOP), a new one takes over, and the old one continues ----------------------------------
+
+STOPS = ("reserved", "logged", "reading", "writing", "closing", "written", "committed", "acknowledging")
+_LATER = 2  # batches of the new driver before the old one continues
+
+
+def stopped(stage: Stage, points: Iterable[str]) -> None:
+    """The old driver continues with a task that writes, with a reserved batch, or with an acknowledgement."""
+    chance = stage.random
+    cases = [_stopped_at(point, case) for point, case in stage.case_of_each(points)]
+    old = [case.query for case in cases]
+    with Spark(stage.folder, *old, threads=4 + len(cases)) as first:
+        for query in old:
+            first.wait_for(partial(query.has, "held"), f"the kill point of {query.name}", query)
+        _signal(first, signal.SIGSTOP)
+        for case in cases:
+            _wait_for_the_lease(case)
+            case.add(chance.randint(60, 90))
+            case.query = replace(case.query, fault=None, driver="new-")
+        with Spark(stage.folder, *[case.query for case in cases]) as second:
+            for case, query in zip(cases, old, strict=True):
+                second.wait_for(partial(_is_past, query, _LATER), f"later batches of {case.name}", case.query)
+            for query in old:
+                query.sign("go").touch()
+            _signal(first, signal.SIGCONT)
+            for query in old:
+                first.end(query)
+            for case in cases:
+                case.add(20)
+            for case in cases:
+                second.wait_for(case.is_acknowledged, f"all of {case.name} to be acknowledged", case.query)
+                case.expect("error of the new driver", second.stop(case.query), "")
+    for case in cases:
+        case.judge()
+
+
+def _stopped_at(point: str, case: Case) -> Case:
+    fault = Fault("pause", case.random.randint(0, 1), point, rows=case.random.choice([0, 0, 5]))
+    case.reads(fault, maxEntriesPerTrigger="30", entriesPerPartition="10")
+    case.add(case.random.randint(100, 140))
+    return case
+
+
+def _signal(spark: Spark, number: signal.Signals) -> None:
+    """Send a signal to every process of a Spark."""
+    for pid, _ in spark.processes():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _wait_for_the_lease(case: Case) -> None:
+    """Wait until the session of the old driver has expired. A stopped driver cannot renew it."""
+    client = case.client
+    leases = client.mget(list(client.scan_iter(f"rstream:lease:*{case.name}*", count=1000)) or ["none"])
+    sessions = [json.loads(lease)["session"] for lease in leases if lease is not None]
+    until(lambda: not (sessions and client.exists(*sessions)), "the lease does not expire", PATIENCE)
+
+
+def _is_past(query: Query, batches: int) -> bool:
+    return query.fault is not None and query.committed() >= query.fault.batch + batches
