@@ -1,7 +1,7 @@
 """Break queries at random: `scripts/chaos [--minutes N] [--seed S] [--only FAULT]`.
 
 Each run has its own seed. A failed run prints the seed, its faults, and the command that repeats it. The queries of a
-run write exactly once, to files or to a stream; the seed or `--sink` selects which.
+run write exactly tasks.once, to files or to a stream; the seed or `--sink` selects which.
 """
 
 from __future__ import annotations
@@ -17,18 +17,64 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from tools.chaos import drivers, servers, tasks
 from tools.chaos.query import SINKS
-from tools.chaos.scenes import SCENES, SINGLE, Scene
 from tools.chaos.stage import Replicated, Spark, Stage, client_of
 from tools.servers.cluster import running_cluster
 from tools.servers.sentinels import running_sentinels
 from tools.servers.server import redis_server_path, running_engine, running_redis
+
+# -- the scenes by their names ----------------------------------------------------------------------------------------
+
+SINGLE = ("engine", "redis")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A scene of the table."""
+
+    name: str
+    play: Callable[[Stage], object]
+    kinds: Sequence[str] = SINGLE  # of servers
+    sink: str = ""  # of its queries; "": any
+
+
+def _scenes() -> Iterator[Scene]:
+    for point in drivers.KILLS:
+        yield Scene(f"driver killed: {point}", partial(drivers.killed, points=[point]))
+    for point in drivers.STOPS:
+        yield Scene(f"driver stopped: {point}", partial(drivers.stopped, points=[point]))
+    for fault in tasks.EXECUTOR_FAILURES:
+        yield Scene(f"on executors: {fault}", partial(tasks.failed_on_executors, faults=[fault]))
+    yield Scene("ends with once", tasks.once)
+    yield Scene("ends with availableNow", tasks.available_now)
+    yield Scene("server killed", partial(servers.struck_server, strike=servers.server_killed))
+    yield Scene("server paused", partial(servers.struck_server, strike=servers.server_paused))
+    yield Scene("server restarted", servers.restarted)
+    yield Scene("sink away, many restarts", servers.many_restarts, sink="stream")
+    yield Scene("retries, driver killed", drivers.retried)
+    yield Scene("zombie task", tasks.zombie, sink="stream")
+    yield Scene("zombie of an old run", partial(tasks.zombie, of_an_old_run=True), sink="stream")
+    for fault in tasks.FAILURES:
+        yield Scene(fault, partial(tasks.failed, fault=fault))
+    for name, strike in servers.CLUSTER_FAULTS.items():
+        yield Scene(f"cluster: {name}", partial(servers.replaced, strike=strike), ["cluster"])
+    for name, strike in servers.SENTINEL_FAULTS.items():
+        yield Scene(f"sentinel: {name}", partial(servers.replaced, strike=strike), ["sentinel"])
+    yield Scene("shards: writers and readers killed", drivers.sharded, [*SINGLE, "cluster"], "stream")
+
+
+SCENES = {scene.name: scene for scene in _scenes()}
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
 
 REPLICATED: Mapping[str, Callable[[], contextlib.AbstractContextManager[Replicated]]] = {
     "cluster": running_cluster,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.chaos.random_kills import retried
+from tools.chaos.drivers import retried
 from tools.chaos.stage import Stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
