@@ -266,7 +266,7 @@ class StruckReader(StreamReader):
         query, fault = self.query, self.query.fault
         if query.logged() == -1:
             stand_still(query, "started", 0)
-            if fault and (fault.kind, fault.batch) == ("hold", 0) and query.options["startingOffsets"] == "latest":
+            if fault and (fault.kind, fault.batch) == ("hold", 0) and query.options.get("startingOffsets") == "latest":
                 _wait_for_file(query.sign("go"))
         stand_still(query, "committed", query.committed())
         end = super().latestOffset(start, limit)
