@@ -15,7 +15,7 @@ from functools import partial
 from spark_streams.connector.keys import key_beside, retry_stream, returned_stream
 from spark_streams.connector.shards.names import shards_of
 from spark_streams.operations.verify.history import Added, History, Outcome, Place, Row, check_history
-from spark_streams.operations.verify.running_query import PATIENCE
+from spark_streams.operations.verify.running_query import BAD, PATIENCE
 from tools.chaos.query import Fault, Query
 from tools.chaos.stage import Case, Spark, Stage
 from tools.servers.cluster import RedisCluster
@@ -238,14 +238,10 @@ def retried(stage: Stage) -> None:
     accepted_at: dict[int, int] = {}  # number → attempt
 
     def add() -> None:
-        count = chance.randint(20, 60)
-        right_at = [chance.choice([1, 1, 2, 3, _NEVER]) for _ in range(count)]
-        fits = [chance.random() < 0.9 for _ in range(count)]
-        entries = [
-            {"right_at": at} if fit else {"right_at": at, "n": "none"} for at, fit in zip(right_at, fits, strict=True)
-        ]
-        for entry, at, fit in zip(case.producer.add_fields(case.name, entries), right_at, fits, strict=True):
-            accepted_at[entry.value[1]] = at if fit else _NEVER
+        chosen = [(chance.choice([1, 1, 2, 3, _NEVER]), chance.random() < 0.9) for _ in range(chance.randint(20, 60))]
+        entries = [{"right_at": at} | ({} if fits else {"n": BAD}) for at, fits in chosen]
+        for entry, (at, fits) in zip(case.producer.add_fields(case.name, entries), chosen, strict=True):
+            accepted_at[entry.value[1]] = at if fits else _NEVER
 
     waiting = [*[retry_stream(case.name, "g", n) for n in range(1, _TRIES)], returned_stream(case.name, "g")]
 
@@ -283,6 +279,7 @@ def retried(stage: Stage) -> None:
 
 SHARDS, KEYS = 8, 1_000
 _CHUNK = 1_000  # entries of a pipeline
+_RESTARTS = 20  # of a query that an error has ended
 
 
 def sharded(stage: Stage, rows: int = 20_000, kills: int = 4) -> list[str]:
@@ -297,21 +294,26 @@ def sharded(stage: Stage, rows: int = 20_000, kills: int = 4) -> list[str]:
         case.producer.add_fields("feed", [{"key": f"key-{n % KEYS}", "n": n // KEYS} for n in numbers])
     queries = _queries(stage, case, rows)
     master_round = chance.randrange(kills) if cluster is not None else -1
-    amid, ended, masters = Counter[str](), list[str](), 0
+    amid, ended = Counter[str](), list[str]()
     for number in range(kills):
         with Spark(stage.folder, *queries) as spark:
             _wait_for_batch(spark, case, queries, rows)
             if cluster is not None and number == master_round:
-                _kill_a_master(cluster, chance.choice(shards_of(queries[0].out, SHARDS)))
-                masters += 1
+                master = cluster.owner(chance.choice(shards_of(queries[0].out, SHARDS)))
+                cluster.kill(master)
+                until(partial(_is_replaced, cluster, master), "no failover")
                 time.sleep(chance.uniform(0, 2))
             amid.update(query.name for query in queries if query.logged() > query.committed())
             ended += [text for query in queries if (text := query.ended())]
         if cluster is not None:
             cluster.healthy()
-    _run_to_end(stage, case, queries, rows, ended)
+    with Spark(stage.folder) as spark:
+        for query in queries:
+            while (error := spark.run(query)) and len(ended) < _RESTARTS:  # as an operator does
+                ended.append(error)
     _judge(case, rows)
     during = ", ".join(f"{count} during a batch of the {name}" for name, count in sorted(amid.items()))
+    masters = int(master_round >= 0)
     case.choices = f"drivers killed {kills} times ({during}), masters {masters}, restarts after errors: {len(ended)}"
     return ended
 
@@ -331,7 +333,9 @@ def _queries(stage: Stage, case: Case, rows: int) -> tuple[Query, Query]:
 def _wait_for_batch(spark: Spark, case: Case, queries: Sequence[Query], rows: int) -> None:
     """Wait until a query by chance runs a batch that this Spark has started, or until all rows are there."""
     target = case.random.choice(queries)
-    spark.wait_for(lambda: all(query.has("up") for query in queries), "both queries", *queries)
+    spark.wait_for(
+        lambda: all(query.has("up") for query in queries) or any(query.ended() for query in queries), "both queries"
+    )
     first = max(target.logged(), 0)
     spark.wait_for(
         lambda: target.logged() > max(first, target.committed()) or _is_over(case, queries, rows),
@@ -346,29 +350,8 @@ def _is_over(case: Case, queries: Sequence[Query], rows: int) -> bool:
     return held >= rows or any(query.ended() for query in queries)
 
 
-def _kill_a_master(cluster: RedisCluster, shard: str) -> None:
-    before = cluster.owner(shard)
-    cluster.kill(before)
-    until(lambda: before not in cluster.masters(), "no failover")
-
-
-def _run_to_end(stage: Stage, case: Case, queries: Sequence[Query], rows: int, ended: list[str]) -> None:
-    """Run both queries until the last shards have all rows and no batch follows.
-
-    If an error ends a query, start both again, as an operator does.
-    """
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:  # the judge reports missing rows
-        with Spark(stage.folder, *queries) as spark:
-            spark.wait_for(lambda: _is_over(case, queries, rows), "the end")
-            failed = [text for query in queries if (text := query.ended())]
-            if not failed:
-                committed = [query.committed() for query in queries]
-                time.sleep(2)
-                spark.wait_for(lambda: all(q.logged() == q.committed() for q in queries), "the last commit", *queries)
-                if committed == [query.committed() for query in queries]:
-                    return
-        ended += failed
+def _is_replaced(cluster: RedisCluster, master: int) -> bool:
+    return master not in cluster.masters()
 
 
 def _judge(case: Case, rows: int) -> None:
