@@ -168,12 +168,12 @@ def _write_or_retry(rows: DataFrame, number: int, query: Query) -> None:
         retry_delay=query.options["retryDelay"],
     )  # fmt: skip
     place = (F.col("_stream").alias("source"), F.col("_id").alias("entry"))
+    good = good.select("p", "n", *place, F.col("_attempt").alias("attempt"))
     for part, options in (
-        (good.select("p", "n", *place, F.col("_attempt").alias("attempt")), {"stream": query.out}),
-        (letters, {"stream": query.options["deadLetterStream"], "streamColumn": "_to"}),
+        (good, {"stream": query.out, "transaction": "rows"}),
+        (letters, {"stream": query.options["deadLetterStream"], "streamColumn": "_to", "transaction": "letters"}),
     ):
-        written = part.write.format("rstream").mode("append").options(url=query.url, **options)
-        written.option("transaction", options["stream"]).save()
+        part.write.format("rstream").mode("append").options(url=query.url, **options).save()
     rows.unpersist()
 
 
