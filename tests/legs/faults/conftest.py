@@ -5,8 +5,10 @@ What chance has chosen for a test (the sink; the server, where a scene is slow) 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,10 +35,10 @@ def servers(servers_of_kinds: dict[str, Server]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="package")
-def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
-    """Tasks are tried four times."""
-    with Spark(tmp_path_factory.mktemp("shared"), threads=2) as spark:
-        yield spark
+def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Spark]]:
+    """A Spark that starts when a scene needs it. Tasks are tried four times."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda: stack.enter_context(Spark(tmp_path_factory.mktemp("shared"), threads=2)))
 
 
 @pytest.fixture
@@ -61,19 +63,19 @@ def server_by_turns(request: pytest.FixtureRequest, seed: int) -> Server:
 
 
 @pytest.fixture
-def stage(shared_spark: Spark, server: Server, seed: int, sink: str, tmp_path: Path) -> Iterator[Stage]:
+def stage(shared_spark: Callable[[], Spark], server: Server, seed: int, sink: str, tmp_path: Path) -> Iterator[Stage]:
     """A place for one scene on this server."""
-    with Stage(tmp_path, {server.kind: server.url}, random.Random(seed), sink, lambda: shared_spark) as made:
+    with Stage(tmp_path, {server.kind: server.url}, random.Random(seed), sink, shared_spark) as made:
         yield made
 
 
 @pytest.fixture
 def stage_by_turns(
-    shared_spark: Spark, server_by_turns: Server, seed: int, sink: str, tmp_path: Path
+    shared_spark: Callable[[], Spark], server_by_turns: Server, seed: int, sink: str, tmp_path: Path
 ) -> Iterator[Stage]:
     """The same on one of the servers."""
     servers = {server_by_turns.kind: server_by_turns.url}
-    with Stage(tmp_path, servers, random.Random(seed), sink, lambda: shared_spark) as made:
+    with Stage(tmp_path, servers, random.Random(seed), sink, shared_spark) as made:
         yield made
 
 
