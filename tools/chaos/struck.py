@@ -316,14 +316,16 @@ def _record_acknowledgements(query: Query) -> None:
         sent = bytes(data)
         if b"XREADGROUP" in sent:
             look()
-        acknowledged = acknowledged_in(sent) if b"XACK" in sent else []
+        if b"XACK" not in sent:
+            send(self, data)
+            return
+        committed = query.committed()
         with (query.path / "acks.jsonl").open("a") as lines:
-            for stream, group, ids in acknowledged:
+            for stream, group, ids in acknowledged_in(sent):
                 if group == query.group:
-                    lines.write(json.dumps({"stream": stream, "ids": ids, "committed": query.committed()}) + "\n")
+                    lines.write(json.dumps({"stream": stream, "ids": ids, "committed": committed}) + "\n")
         send(self, data)
-        if acknowledged:
-            stand_still(query, "acknowledging", query.committed())
+        stand_still(query, "acknowledging", query.committed())
 
     Connection.send = recording  # type: ignore[method-assign]
     Bookmarked.take = choosing  # type: ignore[method-assign, assignment]
