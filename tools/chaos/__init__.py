@@ -1,4 +1,4 @@
-"""Faults on purpose: ways to break a query, a history of its entries from producer to sink, and a checker of that.
+"""Faults on purpose: ways to break a query, with the driver, the producer and the checker of `rstream verify`.
 
-`tests/legs/faults` runs each fault once with a printed seed. `scripts/chaos` runs them at random for any time.
+`tests/legs/faults` plays each scene once with a printed seed. `scripts/chaos` plays them at random for any time.
 """

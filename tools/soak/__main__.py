@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,8 +70,7 @@ class Soak:
         """Raise RuntimeError if the producer or a job has ended."""
         self.producer.check()
         for job in self.jobs.values():
-            if job.has_ended():
-                raise RuntimeError(f"the job {job.name} has ended: see {self.folder / job.name}.log")
+            job.check()
 
     def kill(self) -> None:
         """Kill the jobs by turns, at some moment of the next seconds, and start them again."""
@@ -107,9 +106,7 @@ class Soak:
                 self.redrive()
             time.sleep(5)
         for job in self.jobs.values():
-            code = job.stop()
-            if code:
-                raise RuntimeError(f"the job {job.name} ended with {code}: see {self.folder / job.name}.log")
+            job.stop()
 
     def say(self, text: str) -> None:
         """Print a line with the time since the begin."""
@@ -126,7 +123,9 @@ class Soak:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a soak as the arguments say. Return the exit code."""
-    parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__, formatter_class=_Formatter)
+    parser = argparse.ArgumentParser(
+        prog="scripts/soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hours", type=float, default=2.0, metavar="H", help="how long the producer adds (default 2)")
     parser.add_argument("--rate", type=int, default=300, metavar="N", help="entries per second (default 300)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="chooses unfit entries and kills (default 1)")
@@ -154,10 +153,6 @@ def live_days(days: int) -> int:
         print(f"{failure.kind}: {failure.details}")
     print(f"grows: {', '.join(grown)}" if grown else f"flat over {days} days, {len(outcome.failures)} failures")
     return int(bool(grown or outcome.failures))
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of the description."""
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -194,22 +189,18 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _go_on(soak: Soak, chosen: argparse.Namespace) -> None:
     """Measure, redrive and kill at their times until the end."""
-    for at, act in _moments(chosen):
+    acts = {"kill": (chosen.kill, soak.kill), "redrive": (chosen.redrive, soak.redrive)}
+    acts["sample"] = (chosen.sample, soak.sample)
+    moments = [
+        (60 * every * number, name)
+        for name, (every, _) in acts.items()
+        for number in range(1, int(60 * chosen.hours / every) + 1)
+    ]
+    for at, name in sorted(moments):
         while (rest := at - soak.age) > 0:
             time.sleep(min(rest, 5))
             soak.check()
-        getattr(soak, act)()
-
-
-def _moments(chosen: argparse.Namespace) -> Iterator[tuple[float, str]]:
-    """Yield (seconds, name of a method of Soak) in order of time."""
-    end = 3600 * chosen.hours
-    moments = [
-        (60 * every * number, act)
-        for act, every in (("sample", chosen.sample), ("redrive", chosen.redrive), ("kill", chosen.kill))
-        for number in range(1, int(end / (60 * every)) + 1)
-    ]
-    yield from sorted(moments)
+        acts[name][1]()
 
 
 if __name__ == "__main__":

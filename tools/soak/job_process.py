@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
-import signal
+import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from string import Template
 
 import redis
 
 from spark_streams.operations.verify.running_query import Driver
-from tools.machine_time import machine_seconds
+from tools.machine_time import wait_for_end
 
 # -- configurations ----------------------------------------------------------------------------------------------------
 
@@ -102,12 +104,12 @@ _END = 120.0  # machine seconds that a job may take to finish its batch
 
 
 class JobProcess:
-    """A running job. Its output is appended to `log`. starts: of its processes so far."""
+    """A running job. Its output is appended to `log`."""
 
     def __init__(self, name: str, config: Path, log: Path) -> None:
         """Start the job with this configuration."""
         self.name, self._config, self._log = name, config, log
-        self.starts = 0
+        self.starts = 0  # of its processes so far
         self.start()
 
     def start(self) -> None:
@@ -115,43 +117,35 @@ class JobProcess:
         self.starts += 1
         self.started = time.monotonic()
         environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_HOME", "SPARK_CONF_DIR")}
-        command = [
-            sys.executable,
-            "-m",
-            "spark_streams.cli",
-            "run",
-            self.name,
-            "--config",
-            str(self._config),
-        ]
+        command = [sys.executable, "-m", "spark_streams.cli", "run", self.name, "--config", str(self._config)]
         self._driver = Driver(command, self._config.parent, environment, self._log)
 
-    def has_ended(self) -> bool:
-        """Whether the job has ended by itself."""
-        return self._driver.process.poll() is not None
+    def check(self) -> None:
+        """Raise RuntimeError if the job has ended by itself."""
+        if self._driver.process.poll() is not None:
+            raise RuntimeError(f"the job {self.name} has ended: see {self._log}")
 
     def kill(self) -> None:
         """SIGKILL the driver, its JVM and all its Python workers. Return when none is left."""
         self._driver.kill()
 
-    def stop(self) -> int:
-        """SIGTERM: the job finishes its batch. Return its exit code."""
-        self._driver.process.send_signal(signal.SIGTERM)
-        deadline = machine_seconds() + _END
-        while not self.has_ended() and machine_seconds() < deadline:
-            time.sleep(0.1)
-        code = self._driver.process.poll()
+    def stop(self) -> None:
+        """SIGTERM: the job finishes its batch. Raises RuntimeError if it ends with an error, or does not end."""
+        process = self._driver.process
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            wait_for_end(process, _END)
         self.kill()
-        return -signal.SIGKILL if code is None else code
+        if process.returncode:
+            raise RuntimeError(f"the job {self.name} ended with {process.returncode}: see {self._log}")
 
     def processes(self) -> dict[int, str]:
         """Return its living processes: pid → `jvm`, `driver` or `worker`."""
-        return {pid: self._kind(pid, command) for pid, command in self._driver.processes()}
-
-    def _kind(self, pid: int, command: str) -> str:
-        if Path(command.partition(" ")[0]).name == "java":
-            return "jvm"
-        return "driver" if pid == self._driver.process.pid else "worker"
+        driver = self._driver.process.pid
+        return {
+            pid: "jvm" if Path(command.partition(" ")[0]).name == "java" else "driver" if pid == driver else "worker"
+            for pid, command in self._driver.processes()
+        }
 
 
 # -- entries with consecutive numbers at a fixed rate, some of which do not fit their columns --------------------------
@@ -162,45 +156,34 @@ _NOTE = "n" * 100
 
 
 class Producer:
-    """Adds entries in a thread until it is stopped. added: numbers 0 … added−1 are in the stream."""
+    """Adds entries in a thread until it is stopped. Numbers 0 … added−1 are in the stream."""
 
     def __init__(self, url: str, rate: int, seed: int) -> None:
         """Start it. rate: entries per second."""
         self.added = self.unfit = 0
-        self._url, self._rate, self._random = url, rate, random.Random(seed)
         self._stopped = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
-        self._thread.start()
+        self._running = ThreadPoolExecutor(1).submit(self._run, url, rate, random.Random(seed))
 
     def check(self) -> None:
         """Raise the error that ended it, if one did."""
-        if self._error is not None:
-            raise RuntimeError("the producer ended") from self._error
+        if self._running.done():
+            self._running.result()
 
     def stop(self) -> None:
-        """Stop it, after the entries that it is adding."""
+        """Stop it, after the entries that it is adding. Raises the error that ended it, if one did."""
         self._stopped.set()
-        self._thread.join()
-        self.check()
+        self._running.result()
 
-    def _run(self) -> None:
-        try:
-            with redis.Redis.from_url(self._url) as client:
-                began = time.monotonic()
-                while not self._stopped.wait(0.1):
-                    self._add(client, round((time.monotonic() - began) * self._rate) - self.added)
-        except Exception as error:  # noqa: BLE001 - `check` raises it
-            self._error = error
-
-    def _add(self, client: redis.Redis, count: int) -> None:
-        with client.pipeline(transaction=False) as pipeline:
-            for number in range(self.added, self.added + count):
-                is_unfit = self._random.randrange(UNFIT) == 0
-                self.unfit += is_unfit
-                amount = "unknown" if is_unfit else f"{self._random.randrange(100_000) / 100:.2f}"
-                pipeline.xadd(
-                    STREAM, {"number": number, "amount": amount, "customer": f"c{number % 997}", "note": _NOTE}
-                )
-            pipeline.execute()
-        self.added += count
+    def _run(self, url: str, rate: int, chance: random.Random) -> None:
+        began = time.monotonic()
+        with redis.Redis.from_url(url) as client, client.pipeline(transaction=False) as pipeline:
+            while not self._stopped.wait(0.1):
+                numbers = range(self.added, round((time.monotonic() - began) * rate))
+                for number in numbers:
+                    is_unfit = chance.randrange(UNFIT) == 0
+                    self.unfit += is_unfit
+                    amount = "unknown" if is_unfit else f"{chance.randrange(100_000) / 100:.2f}"
+                    entry = {"number": number, "amount": amount, "customer": f"c{number % 997}", "note": _NOTE}
+                    pipeline.xadd(STREAM, entry)
+                pipeline.execute()
+                self.added += len(numbers)

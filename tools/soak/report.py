@@ -111,12 +111,12 @@ _SURE = 3.0  # … or a slope below so many of its standard errors
 
 @dataclass(frozen=True)
 class Slope:
-    """The fitted line of a figure. mean: of all samples; per_hour: its growth; error: its standard error."""
+    """The fitted line of a figure."""
 
     samples: int
-    mean: float
-    per_hour: float
-    error: float
+    mean: float  # of all samples
+    per_hour: float  # growth
+    error: float  # standard error of the growth
 
     @property
     def is_flat(self) -> bool:
@@ -126,28 +126,19 @@ class Slope:
 
 def fit(lives: Mapping[int, Sequence[tuple[float, float]]]) -> Slope | None:
     """Return the line through all lives. lives: number of a life → (seconds, value). None: too few samples."""
-    times, values, levels = [], [], 0
-    for points in lives.values():
-        if len(points) < 2:
-            continue
-        levels += 1
-        place, value = np.array(points, dtype=np.float64).T
-        times.append(place - place.mean())
-        values.append((value - value.mean(), value))
-    if not times:
+    parts = [np.array(points, dtype=np.float64).T for points in lives.values() if len(points) > 1]
+    if not parts:
         return None
-    x = np.concatenate(times) / 3600
-    y = np.concatenate([centred for centred, _ in values])
-    spread = float(x @ x)
-    free = len(x) - levels - 1
+    x = np.concatenate([times - times.mean() for times, _ in parts]) / 3600
+    y = np.concatenate([values - values.mean() for _, values in parts])
+    free, spread = len(x) - len(parts) - 1, float(x @ x)
     if free < 1 or spread == 0:
         return None
     per_hour = float(x @ y) / spread
     rest = y - per_hour * x
     # Samples that follow one another are not independent: a step of the figure lasts for several of them.
-    dependence = _dependence(rest)
-    error = float(np.sqrt(rest @ rest / free / spread * dependence))
-    mean = float(np.concatenate([raw for _, raw in values]).mean())
+    error = float(np.sqrt(rest @ rest / free / spread * _dependence(rest)))
+    mean = float(np.concatenate([values for _, values in parts]).mean())
     return Slope(len(x), mean, per_hour, error)
 
 
@@ -264,17 +255,16 @@ def _charts(samples: Sequence[Sample], start: int) -> Iterator[Chart]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Counts of entries. lost, twice: rows of the table; not_archived, archived_twice: entries of the stream, and
-    what a redrive has added; left: pending entries and dead letters."""
+    """Counts of entries."""
 
-    added: int
-    rows: int
+    added: int  # numbers by the producer
+    rows: int  # of the table
     lost: int
     twice: int
-    entries: int
+    entries: int  # of the stream, with those that redrives have added
     not_archived: int
     archived_twice: int
-    left: int
+    left: int  # pending entries and dead letters
 
     @property
     def is_right(self) -> bool:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.connector.running.run import may_have_more
 from tests.connector.sink.faulty import FaultySource
-from tools.chaos.job import JAVA_OPTIONS, TOO_SLOW, add_worker
+from tools.chaos.program import JAVA_OPTIONS, TOO_SLOW, add_worker
 
 ROWS = 6_000
 KILLED = ("hold-write", "hold-commit")

@@ -1,4 +1,4 @@
-"""The seed of all faults, and one Spark session with task retries for the faults that need no kill.
+"""The seed of all faults, and one Spark for the scenes that kill none.
 
 What chance has chosen for a test (the sink; the server, where a scene is slow) is printed when all have run.
 """
@@ -6,17 +6,17 @@ What chance has chosen for a test (the sink; the server, where a scene is slow) 
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from tools.chaos.query import SINKS
-from tools.chaos.scene import Scene
+from tools.chaos.stage import Spark, Stage
 from tools.day_seed import first_seed
 from tools.servers.server import Server, kind_of_turn
+from tools.simulation.mutants.plays import SINKS
 
 _CHOSEN = pytest.StashKey[dict[str, str]]()
 
@@ -35,16 +35,10 @@ def servers(servers_of_kinds: dict[str, Server]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="package")
-def spark() -> Iterator[SparkSession]:
-    """Tasks are tried four times."""
-    from tools.chaos.job import session
-
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        active.stop()  # of other tests, without retries
-    made = session("local[2,4]", {})
-    yield made
-    made.stop()
+def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Spark]]:
+    """A Spark that starts when a scene needs it. Tasks are tried four times."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda: stack.enter_context(Spark(tmp_path_factory.mktemp("shared"), threads=2)))
 
 
 @pytest.fixture
@@ -69,19 +63,19 @@ def server_by_turns(request: pytest.FixtureRequest, seed: int) -> Server:
 
 
 @pytest.fixture
-def scene(spark: SparkSession, server: Server, seed: int, sink: str, tmp_path: Path) -> Iterator[Scene]:
-    """A place for one query over stream `s`, or streams whose names begin with `s:`."""
-    with contextlib.closing(Scene(spark, tmp_path, server.kind, server.url, "s", random.Random(seed), sink)) as made:
+def stage(shared_spark: Callable[[], Spark], server: Server, seed: int, sink: str, tmp_path: Path) -> Iterator[Stage]:
+    """A place for one scene on this server."""
+    with Stage(tmp_path, {server.kind: server.url}, random.Random(seed), sink, shared_spark) as made:
         yield made
 
 
 @pytest.fixture
-def scene_by_turns(
-    spark: SparkSession, server_by_turns: Server, seed: int, sink: str, tmp_path: Path
-) -> Iterator[Scene]:
+def stage_by_turns(
+    shared_spark: Callable[[], Spark], server_by_turns: Server, seed: int, sink: str, tmp_path: Path
+) -> Iterator[Stage]:
     """The same on one of the servers."""
-    kind, url = server_by_turns.kind, server_by_turns.url
-    with contextlib.closing(Scene(spark, tmp_path, kind, url, "s", random.Random(seed), sink)) as made:
+    servers = {server_by_turns.kind: server_by_turns.url}
+    with Stage(tmp_path, servers, random.Random(seed), sink, shared_spark) as made:
         yield made
 
 

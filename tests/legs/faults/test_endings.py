@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
-from tools.chaos import scenes
-from tools.chaos.scene import Outcome, Scene
+from tools.chaos import tasks
+from tools.chaos.stage import Stage
 
 pytestmark = pytest.mark.spark
 
@@ -17,7 +17,7 @@ NOT_TOLD = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("run", [pytest.param(scenes.once, marks=NOT_TOLD), scenes.available_now])
-def test_the_end_of_a_run_leaves_nothing_pending(scene: Scene, seed: int, run: Callable[[Scene], Outcome]) -> None:
-    outcome = run(scene)
-    assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"
+@pytest.mark.parametrize("play", [pytest.param(tasks.once, marks=NOT_TOLD), tasks.available_now])
+def test_the_end_of_a_run_leaves_nothing_pending(stage: Stage, seed: int, play: Callable[[Stage], None]) -> None:
+    play(stage)
+    assert stage.is_right(), f"RSTREAM_SEED={seed}\n{stage}"

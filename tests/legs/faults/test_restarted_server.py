@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tools.chaos import scenes
-from tools.chaos.scene import Moment, Scene
+from tools.chaos import servers
+from tools.chaos.stage import Stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
 
-@pytest.mark.parametrize("stage", ["reading", "writing", scenes.BEGINNING])
-def test_a_restart_of_the_server_is_waited_for(scene_by_turns: Scene, seed: int, stage: str) -> None:
+@pytest.mark.parametrize("moment", ["reading", "writing", servers.BEGINNING])
+def test_a_restart_of_the_server_is_waited_for(stage_by_turns: Stage, seed: int, moment: str) -> None:
     """Two seconds, when a task begins to read or to write, or when the query begins: it does not end."""
-    outcome = scenes.restarted(scene_by_turns, Moment(stage, rows=0), 2)
-    assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"
+    servers.restarted(stage_by_turns, moment, 2)
+    assert stage_by_turns.is_right(), f"RSTREAM_SEED={seed}\n{stage_by_turns}"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tools.chaos import keyed
-from tools.servers.server import Server
+from tools.chaos.drivers import sharded
+from tools.chaos.stage import Stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
+SINK = "stream"
 
 
-def test_a_driver_that_is_killed_amid_a_batch(server_by_turns: Server, seed: int, tmp_path: Path) -> None:
-    judged = keyed.run(tmp_path, server_by_turns.url, seed, rows=10_000, kills=2)
-    assert judged, f"RSTREAM_SEED={seed}\n{judged}"
-    assert not judged.ended
-    assert judged.keys == keyed.KEYS
+def test_a_driver_that_is_killed_amid_a_batch(stage_by_turns: Stage, seed: int) -> None:
+    ended = sharded(stage_by_turns, rows=10_000, kills=2)
+    assert stage_by_turns.is_right(), f"RSTREAM_SEED={seed}\n{stage_by_turns}"
+    assert not ended

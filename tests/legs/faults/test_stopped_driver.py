@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
 from tests.legs.faults.conftest import say
-from tools.chaos import stopped_driver
+from tools.chaos import drivers
+from tools.chaos.stage import Stage
 from tools.servers.server import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.kills]
 
-POINTS = ("reserved", "writing")  # scripts/chaos has all of stopped_driver.POINTS
+POINTS = ("reserved", "writing")  # scripts/chaos has all of drivers.STOPS
 
 
 def test_a_driver_that_was_taken_over_does_no_harm(
     server_by_turns: Server, seed: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Stopped with a batch reserved, or with a task about to write; woken two batches later."""
-    cases = stopped_driver.run(tmp_path, {server_by_turns.kind: server_by_turns.url}, seed, POINTS)
-    for name, case in cases.items():
+    with Stage(tmp_path, {server_by_turns.kind: server_by_turns.url}, random.Random(seed)) as stage:
+        drivers.stopped(stage, POINTS)
+    for name, case in stage.cases.items():
         say(request.config, request.node.nodeid, f"{name} into {case.query.sink}", seed)
-    wrong = {name: str(case.report) for name, case in cases.items() if case.report}
-    assert not wrong, f"RSTREAM_SEED={seed}\n{wrong}"
+    assert stage.is_right(), f"RSTREAM_SEED={seed}\n{stage}"

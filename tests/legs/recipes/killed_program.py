@@ -10,7 +10,7 @@ import sys
 from pyspark.sql import SparkSession
 
 from tests.legs.recipes.conftest import recipe_of
-from tools.chaos.job import JAVA_OPTIONS
+from tools.chaos.program import JAVA_OPTIONS
 
 url, folder, *drain = sys.argv[1:]
 spark = (

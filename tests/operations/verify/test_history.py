@@ -8,7 +8,7 @@ import pytest
 
 from spark_streams.operations.verify.history import Acknowledged, Added, History, Report, Row, check_history
 from spark_streams.operations.verify.history import Outcome as Sent
-from tools.chaos.sink import Attempt, rows_of_entries
+from tools.chaos.stage import rows_of_entries
 
 
 def good() -> History:
@@ -174,11 +174,10 @@ def test_a_row_twice_in_a_stream_is_duplicated_and_one_that_no_task_had_is_a_pha
 def test_the_entries_of_a_stream_are_rows_of_the_batch_that_had_them() -> None:
     """As it was run last; in the lane of the partitions that had them first and last."""
 
-    def attempt(run: int, partition: int, numbers: list[int]) -> Attempt:
-        rows = [Row(("s", f"{n}-0"), ("p", n), 4, partition, run, at, kept=False) for at, n in enumerate(numbers)]
-        return Attempt("", 4, partition, run, run, rows)
+    def attempt(run: int, partition: int, numbers: list[int]) -> list[Row]:
+        return [Row(("s", f"{n}-0"), ("p", n), 4, partition, run, at, kept=False) for at, n in enumerate(numbers)]
 
-    tried = [attempt(1, 0, [1, 2]), attempt(1, 1, [3]), attempt(2, 0, [1]), attempt(2, 1, [2, 3])]
+    tried = [*attempt(1, 0, [1, 2]), *attempt(1, 1, [3]), *attempt(2, 0, [1]), *attempt(2, 1, [2, 3])]
     entries = [{"p": "p", "n": str(n), "source": "s", "entry": f"{n}-0"} for n in (1, 3, 2, 3)]
     rows = rows_of_entries("out", entries, tried)
     assert [row.value[1] for row in rows] == [1, 3, 2, 3]
