@@ -25,11 +25,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tools.chaos import drivers, servers, tasks
+from tools.chaos.query import SINKS
 from tools.chaos.stage import Replicated, Spark, Stage, client_of
 from tools.servers.cluster import running_cluster
 from tools.servers.sentinels import running_sentinels
 from tools.servers.server import redis_server_path, running_engine, running_redis
-from tools.simulation.mutants.plays import SINKS
 
 # -- the scenes by their names ----------------------------------------------------------------------------------------
 

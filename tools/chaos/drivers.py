@@ -16,9 +16,8 @@ from spark_streams.connector.keys import key_beside, retry_stream, returned_stre
 from spark_streams.connector.shards.names import shards_of
 from spark_streams.operations.verify.history import Added, History, Outcome, Place, Row, check_history
 from spark_streams.operations.verify.running_query import BAD, PATIENCE
-from tools.chaos.query import Fault
+from tools.chaos.query import Fault, Query
 from tools.chaos.stage import Case, Spark, Stage
-from tools.lives.query import Query
 from tools.servers.cluster import RedisCluster
 from tools.waiting import until
 

@@ -31,8 +31,8 @@ import spark_streams
 from spark_streams.connector.errors import find_in_text
 from spark_streams.connector.running.run import may_have_more
 from spark_streams.operations.verify.running_query import SCHEMA
+from tools.chaos.query import Query
 from tools.chaos.struck import Attempt, ChaosDataSource, stand_still, struck
-from tools.lives.query import Query
 
 ROOT = Path(__file__).resolve().parents[2]
 # For a fast start: these sessions run for seconds.

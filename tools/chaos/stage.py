@@ -31,12 +31,10 @@ from spark_streams.operations.verify.history import Acknowledged, Added, History
 from spark_streams.operations.verify.producer import Producer, sender
 from spark_streams.operations.verify.running_query import PATIENCE, Driver
 from tools.chaos.program import ROOT
-from tools.chaos.query import SIGNS, Fault
-from tools.lives.query import Query
+from tools.chaos.query import SIGNS, SINKS, Fault, Query
 from tools.servers.cluster import RedisCluster
 from tools.servers.sentinels import Sentinels
 from tools.servers.server import free_port, redis_server_path
-from tools.simulation.mutants.plays import SINKS
 from tools.waiting import until
 
 HASTY = Patience(reply=0.5, first_connection=0.5)  # of a producer that gives replies up

@@ -36,8 +36,7 @@ from spark_streams.connector.source.trigger.bookmark import Bookmarked
 from spark_streams.connector.spark.data_source import ReadLimit, for_this_spark
 from spark_streams.connector.wire.address import Patience
 from spark_streams.connector.wire.connection import Connection
-from tools.chaos.query import Fault
-from tools.lives.query import Query
+from tools.chaos.query import Fault, Query
 from tools.sending import acknowledged_in
 
 Batches = Iterator[pa.RecordBatch]

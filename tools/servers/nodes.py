@@ -21,7 +21,7 @@ _HELD = 5_000  # milliseconds: the longest time that writers wait for replicas
 _SERVER = ("--save", "", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 
 
-class Nodes(contextlib.AbstractContextManager["Nodes"], ABC):
+class Nodes(ABC):
     """Processes by their ports, within a `with`."""
 
     reply_timeout = 5.0  # seconds that a client of one process waits

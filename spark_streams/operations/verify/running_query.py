@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-_SCHEMA = "p STRING, n LONG, _stream STRING, _id STRING"
+SCHEMA = "p STRING, n LONG, _stream STRING, _id STRING"
 BAD = "none"  # a number that the schema cannot decode: the entry must become a dead letter
 
 
@@ -189,7 +189,7 @@ def run(folder: Path) -> None:
     versions["Java"] = spark.sparkContext._jvm.System.getProperty("java.version")  # type: ignore[union-attr]
     (folder / "versions.json").write_text(json.dumps(versions))
     try:
-        rows = spark.readStream.format("rstream").schema(_SCHEMA).options(**plan["source"]).load()
+        rows = spark.readStream.format("rstream").schema(SCHEMA).options(**plan["source"]).load()
         columns = rows.select("p", "n", F.col("_stream").alias("source"), F.col("_id").alias("entry"))
         writer = columns.writeStream.format("rstream").options(**plan["sink"])
         writer = writer.option("checkpointLocation", (folder / "checkpoint").as_uri())
