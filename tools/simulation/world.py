@@ -284,7 +284,13 @@ class World:
     @functools.cached_property
     def supports_xnack(self) -> bool:
         """Whether the server has XNACK (Redis 8.8, the engine)."""
-        return isinstance(self.server, ProcessServer) or bool(self.client.command_info("XNACK").get("XNACK"))
+        if isinstance(self.server, ProcessServer):
+            return True
+        try:
+            self.client.execute_command("XNACK")
+        except redis.ResponseError as error:
+            return "unknown command" not in str(error)
+        return True
 
     def committed(self, stream: str) -> tuple[int, int]:
         """Return the position of the commit mark, or of the start of the last batch if there is no mark."""
