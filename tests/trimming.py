@@ -17,7 +17,8 @@ def nodes_of_one_entry(server: Server) -> Iterator[None]:
     with server.client(decode_responses=True) as client:
         before = client.config_get(_NODE_BYTES)[_NODE_BYTES]
         client.config_set(_NODE_BYTES, 1)
-        try:
-            yield
-        finally:
+    try:
+        yield
+    finally:
+        with server.client(decode_responses=True) as client:
             client.config_set(_NODE_BYTES, before)
