@@ -269,7 +269,7 @@ class Life:
             text = "".join(traceback.format_exception(result.exception))
             self.fault(f"traceback of {' '.join(words)}: {text[-1500:]}")
         said = None
-        if result.exit_code in (0, 3):
+        if result.exit_code == 0 or (result.exit_code == 3 and not result.output.startswith("Error")):
             try:
                 said = json.loads(result.stdout)
             except ValueError:

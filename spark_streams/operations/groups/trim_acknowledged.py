@@ -41,7 +41,7 @@ class Trimmed:
     needed: str  # lowest ID that a group needs
     needed_by: str  # this group
     delivered: str  # the last ID that every group was given
-    removed: int = 0  # entries that have left the stream
+    removed: int = 0  # entries, by this command
 
     @property
     def bound(self) -> Bound:
@@ -111,12 +111,9 @@ def trim(server: Server, found: Trimmed, only: Only = UNBOUNDED) -> Plan[Trimmed
     if (yield made) is None:
         return found
     stream, last = found.stream, only.last_of(found.stream)
-    before = stream_states(server, [stream])[stream]
-    for _ in _pages(server, stream, last):
-        pass
-    Sweeper(True, time.monotonic).sweep(server, [stream], {stream: last})
-    after = stream_states(server, [stream])[stream]
-    return replace(found, removed=_left(after) - _left(before))
+    sweeper, by_nodes = Sweeper(True, time.monotonic), sum(_pages(server, stream, last))
+    sweeper.sweep(server, [stream], {stream: last})
+    return replace(found, removed=by_nodes + sweeper.removed)
 
 
 def _pages(server: Server, stream: str, last: StreamId) -> Iterator[int]:
@@ -129,11 +126,6 @@ def _pages(server: Server, stream: str, last: StreamId) -> Iterator[int]:
         if not removed:
             return
         yield removed
-
-
-def _left(state: StreamState) -> int:
-    """Return how many entries have left the stream, also those that are trimmed while others are added."""
-    return (state.added or 0) - state.length
 
 
 def _bytes(planned: Trimmed, sizes: Mapping[str, int]) -> int | None:
