@@ -7,8 +7,8 @@ A change of a group is only made while none of its queries is running:
 
 A query takes its lease before it reads the state of its group. So it reads the changed state, or the change is refused.
 
-The keys that queries keep for a group beside a stream are those of queries whose consumers are in the group, and of a
-query with the default consumer. If the group does not exist any more, only the latter are known.
+The keys that queries keep for a group beside a stream are those of queries whose consumers are in the group, of those
+that have a commit mark, and of a query with the default consumer.
 """
 
 from __future__ import annotations
@@ -281,12 +281,17 @@ def find_group_keys(server: Server, streams_of: Mapping[str, Iterable[str]]) -> 
     """Return the keys of groups on these streams, and `begun`, unless other streams need it. Raises ServerError."""
     pairs = [(group, stream) for group, streams in streams_of.items() for stream in streams]
     commands = [("XINFO", "CONSUMERS", stream, group) for group, stream in pairs]
+    marks = matching_strings(server, f"{PREFIX}committed:*")
     possible: dict[str, dict[bytes, GroupKey]] = {group: {} for group in streams_of}
     replies = server.execute_all(commands, is_no_group, is_no_such_key)
     for (group, stream), reply in zip(pairs, replies, strict=True):
         consumers = [] if isinstance(reply, ReplyError) else [info.text for info in consumers_in(reply)]
         of_group = [GroupKey(key, kind, stream=stream) for kind, key in keys_of_group(stream, group, MOST_DELAYS)]
-        for query in queries_among(consumers, DEFAULT_QUERY):
+        beside = key_beside(stream, "committed", group) + b":"
+        with_mark = [key.removeprefix(beside) for key in marks if key.startswith(beside)]
+        # With more parts, it is the key of a stream with the same hash tag.
+        names = [unquote_to_bytes(name).decode("utf-8", "surrogateescape") for name in with_mark if b":" not in name]
+        for query in queries_among(consumers, DEFAULT_QUERY, *names):
             of_group += [GroupKey(key, kind, query, stream) for kind, key in keys_of_consumer(stream, group, query)]
             of_group.append(GroupKey(key_of_query("begun", group, query), "begun", query))
         possible[group] |= {group_key.key: group_key for group_key in of_group}

@@ -20,8 +20,9 @@ from spark_streams.connector.admin.groups import (
     DEFAULT_QUERY,
     GroupKey,
     GroupSnapshot,
+    Mark,
+    committed_key,
     fetch_group,
-    fetch_mark,
     groups_of,
     queries_among,
     undelivered,
@@ -61,8 +62,7 @@ def delete_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[G
     slot_keys, other_keys = _split_by_slot(group_keys)
     consumer_keys = [key for name in snapshot.queries for _, key in keys_of_consumer(stream, group, name)]
     keys = dict.fromkeys([*slot_keys, *consumer_keys])
-    of_keys = queries_among([group_key.consumer for group_key in group_keys if group_key.consumer])
-    queries = list(dict.fromkeys([*snapshot.queries, *of_keys]))
+    queries, committed = _queries_of(server, stream, group, group_keys, snapshot.queries)
     reads: list[Sequence[Argument]] = [("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, group)]
     if other_keys:
         yield Transaction(stream, group, queries, reads)  # only to require that no query is running
@@ -81,16 +81,25 @@ def delete_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[G
         undelivered(server, stream, snapshot.info, snapshot.head),
         [_shown(group_key.key) for group_key in group_keys],
         str(snapshot.position),
-        {name: str(mark.id) for name, mark in snapshot.marks.items()},
+        committed,
     )
+
+
+def _queries_of(
+    server: Server, stream: str, group: str, group_keys: Sequence[GroupKey], known: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the queries with these names, and of these keys: their consumers may be missing from the group; and the
+    last committed entry of each that has one."""
+    queries = queries_among([*known, *(group_key.consumer for group_key in group_keys if group_key.consumer)])
+    values = server.execute_all([("GET", committed_key(stream, group, name)) for name in queries])
+    marks = {name: Mark.parse(value) for name, value in zip(queries, values, strict=True)}
+    return queries, {name: str(mark.id) for name, mark in marks.items() if mark is not None}
 
 
 def delete_leftovers(server: Server, stream: str, group: str, group_keys: Sequence[GroupKey]) -> Plan[Deleted]:
     """Delete remaining keys of a group, or of a consumer, that does not exist."""
     slot_keys, other_keys = _split_by_slot(group_keys)
-    queries = queries_among([group_key.consumer for group_key in group_keys if group_key.consumer], DEFAULT_QUERY)
-    marks = {name: fetch_mark(server, stream, group, name) for name in queries}
-    committed = {name: str(mark.id) for name, mark in marks.items() if mark is not None}
+    queries, committed = _queries_of(server, stream, group, group_keys, [DEFAULT_QUERY])
     yield Transaction(stream, group, queries, [("DEL", *slot_keys)] if slot_keys else [])
     yield partial(server.execute_all, [("DEL", key) for key in other_keys])
     return Deleted(stream, group, {}, 0, 0, [_shown(group_key.key) for group_key in group_keys], NO_GROUP, committed)

@@ -47,8 +47,8 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
     A group or consumer of a running query is refused. A consumer with pending entries is refused without
     --forget-pending; rstream groups claim hands them to another consumer.
 
-    If the group no longer exists, the command deletes its remaining keys. For the keys of a deleted consumer other than
-    `spark`, name it with --consumer. Entries that wait for a retry (retryDelay) stay, and the command prints where. A
+    If the group no longer exists, the command deletes its remaining keys. For the keys of a deleted consumer, name it
+    with --consumer. Entries that wait for a retry (retryDelay) stay, and the command prints where. A
     sink's ledger belongs to no group, and stays.
 
     \b
