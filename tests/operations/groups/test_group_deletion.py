@@ -215,8 +215,9 @@ def test_keys_of_a_query_whose_consumer_was_deleted_go_with_the_group(
     client: redis.Redis, rstream: Rstream, rstream_json: RstreamJson, way: str
 ) -> None:
     """And the command prints how the query continues: the deleted key has said it."""
-    put(client)
-    client.xgroup_createconsumer("s", "g", "other")
+    client.xgroup_create("s", "g", id="0", mkstream=True)
+    for n in range(2):
+        client.xadd("s", {"n": n}, id=f"{1_700_000_000_000 + n}-0")
     client.xreadgroup("g", "other", {"s": ">"}, count=1)
     of_query = [key_beside("s", kind, "g", "late:1").decode() for kind in ("committed", "notes")]
     beside = ["rstream:committed:{s}:{s}x:g:late", "rstream:committed:{s}:h:late"]
