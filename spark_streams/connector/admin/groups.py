@@ -6,6 +6,8 @@ A change of a group is only made while none of its queries is running:
     MULTI   the change   EXEC           → a lease was taken or has expired meanwhile: try again
 
 A query takes its lease before it reads the state of its group. So it reads the changed state, or the change is refused.
+A change of the whole group also reads its consumers, before and in the transaction: a query may have come that the
+snapshot lacks. One that comes between both cannot be refused any more. The error then says that the change is made.
 
 The keys that queries keep for a group beside a stream are those of queries whose consumers are in the group, of those
 that have a commit mark, and of a query with the default consumer.
@@ -190,22 +192,44 @@ def change(
     queries: Sequence[str],
     commands: Sequence[Sequence[Argument]],
     processes: Processes | None = None,
+    of_all: bool = False,
 ) -> list[Reply]:
     """Run commands on keys of the stream's slot as one transaction, while none of these queries is running. Return
-    their replies. Raises GroupInUseError, and the named error of the first error reply."""
-    keys = [lease_key(stream, group, query) for query in queries]
+    their replies. of_all: they change the whole group, so no other query may be running either. Raises GroupInUseError,
+    and the named error of the first error reply."""
+    known, seen = [*queries], [("XINFO", "CONSUMERS", stream, group)] if of_all else []
     while True:
+        keys = [lease_key(stream, group, query) for query in known]
         watch: list[Sequence[Argument]] = [("WATCH", *keys)] if keys else []
-        leases = server.execute_all([*watch, *[("GET", key) for key in keys]])[len(watch) :]
-        held = find_running(server, queries, leases, processes or Processes())
-        if held:
+        asked = [*watch, *[("GET", key) for key in keys], *seen]
+        answers = server.execute_all(asked, is_no_group, is_no_such_key)[len(watch) :]
+        held = find_running(server, known, answers[: len(keys)], processes or Processes())
+        new = _unknown(known, answers[len(keys) :])
+        if held or new:
             server.execute("UNWATCH")
+        if held:
             raise GroupInUseError(
                 "; ".join(running_message(stream, group, query, holder) for query, holder in held.items())
             )
-        replies = transact(server, commands)
-        if replies is not None:
-            return replies
+        known += new
+        replies = None if new else transact(server, [*seen, *commands])
+        if replies is None:
+            continue
+        came = _unknown(known, replies[: len(seen)])
+        leases = server.execute_all([("GET", lease_key(stream, group, query)) for query in came])
+        if running := find_running(server, came, leases, processes or Processes()):
+            raise GroupInUseError(
+                f"query {', '.join(map(repr, running))} has begun to run in group {group!r} of stream {stream!r} while "
+                "the group was changed, and may have read its old state. The change is made. Stop the query, and "
+                "repeat the command"
+            )
+        return replies[len(seen) :]
+
+
+def _unknown(known: Sequence[str], replies: Sequence[Reply]) -> list[str]:
+    """Return the possible queries among the consumers in these replies that are not known."""
+    infos = [info.text for reply in replies if not isinstance(reply, ReplyError) for info in consumers_in(reply)]
+    return [name for name in queries_among(infos) if name not in known]
 
 
 # -- commit marks and leases of queries -------------------------------------------------------------------------------

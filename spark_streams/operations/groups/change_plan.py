@@ -33,6 +33,7 @@ class Transaction:
     group: str
     queries: Sequence[str]  # none of these may be running in the group
     commands: Sequence[Sequence[Argument]]
+    of_all: bool = False  # nor any other query of the group
 
 
 Step = Transaction | Callable[[], Reply]  # a call: on keys of other slots, or by a protocol of its own
@@ -55,7 +56,7 @@ def apply(server: Server, plan: Plan[E]) -> E:
     return _run(
         plan,
         lambda step: (
-            change(server, step.stream, step.group, step.queries, step.commands)
+            change(server, step.stream, step.group, step.queries, step.commands, of_all=step.of_all)
             if isinstance(step, Transaction)
             else step()
         ),

@@ -65,10 +65,10 @@ def delete_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[G
     queries, committed = _queries_of(server, stream, group, group_keys, snapshot.queries)
     reads: list[Sequence[Argument]] = [("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, group)]
     if other_keys:
-        yield Transaction(stream, group, queries, reads)  # only to require that no query is running
+        yield Transaction(stream, group, queries, reads, of_all=True)  # only to require that no query is running
         yield partial(server.execute_all, [("DEL", key) for key in other_keys])
     commands: list[Sequence[Argument]] = [*reads, ("XGROUP", "DESTROY", stream, group), ("DEL", *keys)]
-    replies = yield Transaction(stream, group, queries, commands)
+    replies = yield Transaction(stream, group, queries, commands, of_all=True)
     if replies is not None:
         groups, consumers, *_ = replies
         info = group_named(group, groups) or snapshot.info

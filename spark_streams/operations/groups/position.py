@@ -153,6 +153,7 @@ def seek(
             ("XGROUP", "SETID", stream, group, str(to), *start.words()),
             *[set_mark(stream, group, query, mark) for query, mark in marks.items()],
         ],
+        of_all=True,
     )
     info = snapshot.info if replies is None else group_named(group, replies[0])
     assert info is not None  # XGROUP SETID has found it
