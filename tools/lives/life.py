@@ -156,6 +156,13 @@ class Life:
     def _judge_error(self, query: Query) -> None:
         places = {(stream, query.group) for stream in query.streams}
         is_disturbed = places & (self.touched | self.shared) or {*query.streams} & self.thinned
+        # A query that was killed finds entries of its batch claimed by another one.
+        is_disturbed |= {
+            (stream, query.group)
+            for other in self.queries
+            for stream in {*other.streams} & {*query.streams}
+            if other is not query and other.group == query.group and "claimIdle" in other.options
+        }
         name = type(query.error).__name__
         self.count(f"query: {name}")
         if name not in ("StreamMissingError",) and not is_disturbed and "not running" not in str(query.error):
@@ -237,6 +244,7 @@ class Life:
 
     def run(self, words: Sequence[str], at: Sequence[tuple[int, Callable[[], None]]] = ()) -> Run:
         """Run a command. at: (request, what happens before it)."""
+        self.server.core.clock.sleep(0.002)  # who types it needs that long
         self.tell(f"$ rstream {' '.join(words)}")
         segments: list[Segment] = []
         began = [self.state()]

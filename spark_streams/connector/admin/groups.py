@@ -10,7 +10,7 @@ A change of the whole group also reads its consumers, before and in the transact
 snapshot lacks. One that comes between both cannot be refused any more. The error then says that the change is made.
 
 The keys that queries keep for a group beside a stream are those of queries whose consumers are in the group, of those
-that have a commit mark, and of a query with the default consumer.
+that have a commit mark or a first position, and of a query with the default consumer.
 """
 
 from __future__ import annotations
@@ -305,16 +305,13 @@ def find_group_keys(server: Server, streams_of: Mapping[str, Iterable[str]]) -> 
     """Return the keys of groups on these streams, and `begun`, unless other streams need it. Raises ServerError."""
     pairs = [(group, stream) for group, streams in streams_of.items() for stream in streams]
     commands = [("XINFO", "CONSUMERS", stream, group) for group, stream in pairs]
-    marks = matching_strings(server, f"{PREFIX}committed:*")
+    of_queries = matching_strings(server, f"{PREFIX}[cf]*")  # committed, or first: each query has one of these
     possible: dict[str, dict[bytes, GroupKey]] = {group: {} for group in streams_of}
     replies = server.execute_all(commands, is_no_group, is_no_such_key)
     for (group, stream), reply in zip(pairs, replies, strict=True):
         consumers = [] if isinstance(reply, ReplyError) else [info.text for info in consumers_in(reply)]
         of_group = [GroupKey(key, kind, stream=stream) for kind, key in keys_of_group(stream, group, MOST_DELAYS)]
-        beside = key_beside(stream, "committed", group) + b":"
-        with_mark = [key.removeprefix(beside) for key in marks if key.startswith(beside)]
-        # With more parts, it is the key of a stream with the same hash tag.
-        names = [unquote_to_bytes(name).decode("utf-8", "surrogateescape") for name in with_mark if b":" not in name]
+        names = _queries_of_keys(of_queries, stream, group)
         for query in queries_among(consumers, DEFAULT_QUERY, *names):
             of_group += [GroupKey(key, kind, query, stream) for kind, key in keys_of_consumer(stream, group, query)]
             of_group.append(GroupKey(key_of_query("begun", group, query), "begun", query))
@@ -330,6 +327,15 @@ def find_group_keys(server: Server, streams_of: Mapping[str, Iterable[str]]) -> 
         ]
         for group, by_key in possible.items()
     }
+
+
+def _queries_of_keys(keys: Sequence[bytes], stream: str, group: str) -> list[str]:
+    found = []
+    for beside in (key_beside(stream, kind, group) + b":" for kind in ("committed", "first")):
+        names = [key.removeprefix(beside) for key in keys if key.startswith(beside)]
+        # With more parts, it is the key of a stream with the same hash tag.
+        found += [unquote_to_bytes(name).decode("utf-8", "surrogateescape") for name in names if b":" not in name]
+    return found
 
 
 def _is_needed(server: Server, begun: GroupKey, group: str, streams: Iterable[str]) -> bool:

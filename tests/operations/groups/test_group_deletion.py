@@ -219,7 +219,8 @@ def test_keys_of_a_query_whose_consumer_was_deleted_go_with_the_group(
     for n in range(2):
         client.xadd("s", {"n": n}, id=f"{1_700_000_000_000 + n}-0")
     client.xreadgroup("g", "other", {"s": ">"}, count=1)
-    of_query = [key_beside("s", kind, "g", "late:1").decode() for kind in ("committed", "notes")]
+    names = [("committed", "late:1"), ("notes", "late:1"), ("first", "begun")]
+    of_query = [key_beside("s", kind, "g", query).decode() for kind, query in names]
     beside = ["rstream:committed:{s}:{s}x:g:late", "rstream:committed:{s}:h:late"]
     for key in (*of_query, *beside):
         client.set(key, "3-0 4.x")
