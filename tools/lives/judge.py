@@ -353,6 +353,9 @@ def _pruned(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iter
             yield f"{_of(one)} is said to be abandoned, and nothing waits in it"
         if any(_holds_lease(state, _of(one), query) for query in run.running):
             yield f"{_of(one)} is said to be abandoned, and its query runs"
+        marks = [mark_of(state, _of(one), query.name) for query in life.queries]
+        if any(mark is not None and not mark.has_pending_list for mark in marks):
+            yield f"{_of(one)} is said to be abandoned, and a query with noAck has committed to it"
 
 
 def _idle_consumers(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
@@ -447,6 +450,12 @@ def _has_sought(run: Run, said: Any) -> Iterable[str]:
         true = _above(run.segments[-1].after, one["stream"], key_of(one["position"]))
         if run.was_alone and group is not None and group.lag is not None:
             yield from _unlike("the server's lag", group.lag, true)
+        first, last = run.segments[0].before, run.segments[-1].after
+        beside = committed_key(*_of(one), "").decode()
+        for key in first.keys.keys() & last.keys.keys() if run.was_alone else ():
+            mark = Mark.parse(str(last.keys[key]).encode()) if key.startswith(beside) else None
+            if mark is not None and (mark.id.ms, mark.id.seq) != key_of(one["position"]):
+                yield f"{key} does not say where the group was set: {mark}"
 
 
 def _has_claimed(run: Run, said: Any) -> Iterable[str]:

@@ -244,7 +244,6 @@ class Life:
 
     def run(self, words: Sequence[str], at: Sequence[tuple[int, Callable[[], None]]] = ()) -> Run:
         """Run a command. at: (request, what happens before it)."""
-        self.server.core.clock.sleep(0.002)  # who types it needs that long
         self.tell(f"$ rstream {' '.join(words)}")
         segments: list[Segment] = []
         began = [self.state()]

@@ -107,11 +107,7 @@ def _pages_of_range(
 ) -> Iterator[Sequence[Reply]]:
     start = choice.first
     while start <= choice.last:
-        command = (*head, bytes(start), bytes(choice.last), size, *consumer)
-        reply = server.execute(*command)
-        if any(entry[2] == 0 for entry in reply):
-            time.sleep(0.001)  # in the same millisecond, nothing shows whether another consumer claims an entry
-            reply = server.execute(*command)
+        reply = _settled(server, [(*head, bytes(start), bytes(choice.last), size, *consumer)])
         if not reply:
             return
         yield reply
@@ -127,7 +123,17 @@ def _pages_of_ids(
     ids = sorted({entry_id for entry_id in choice.ids if choice.first <= entry_id <= choice.last})
     for start in range(0, len(ids), size):
         commands = [(*head, bytes(entry_id), bytes(entry_id), 1, *consumer) for entry_id in ids[start : start + size]]
-        yield [entry for reply in server.execute_all(commands) for entry in reply]
+        yield _settled(server, commands)
+
+
+def _settled(server: Server, commands: Sequence[Sequence[Argument]]) -> Sequence[Reply]:
+    """Return the entries that XPENDING lists. In the millisecond of their delivery, nothing shows whether another
+    consumer claims one."""
+    rows = [entry for reply in server.execute_all(commands) for entry in reply]
+    if not any(entry[2] == 0 for entry in rows):
+        return rows
+    time.sleep(0.001)
+    return [entry for reply in server.execute_all(commands) for entry in reply]
 
 
 def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
