@@ -451,11 +451,11 @@ def _has_sought(run: Run, said: Any) -> Iterable[str]:
         if run.was_alone and group is not None and group.lag is not None:
             yield from _unlike("the server's lag", group.lag, true)
         first, last = run.segments[0].before, run.segments[-1].after
-        beside = committed_key(*_of(one), "").decode()
-        for key in first.keys.keys() & last.keys.keys() if run.was_alone else ():
-            mark = Mark.parse(str(last.keys[key]).encode()) if key.startswith(beside) else None
+        known = first.group(*_of(one))
+        for query in known.consumers if run.was_alone and known is not None else ():
+            mark = mark_of(last, _of(one), query)
             if mark is not None and (mark.id.ms, mark.id.seq) != key_of(one["position"]):
-                yield f"{key} does not say where the group was set: {mark}"
+                yield f"the mark of {query} does not say where {_of(one)} was set: {mark}"
 
 
 def _has_claimed(run: Run, said: Any) -> Iterable[str]:
