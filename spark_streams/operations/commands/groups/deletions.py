@@ -218,7 +218,8 @@ def prune(
     wait for a retry stay, and the command prints where.
 
     With --hold no group is deleted. The command lists groups that hold entries back which no other group needs. With
-    --yes it forgets these groups and removes the entries. A query of such a group then stops (RSTREAM_GROUP_FORGOTTEN).
+    --yes it forgets these groups, but those in use, and removes the entries. A query of such a group then stops
+    (RSTREAM_GROUP_FORGOTTEN). If all are in use, the exit code is 3.
 
     With --consumers no group is deleted, but consumers that were idle for --idle and have no pending entry. Those of
     running queries stay. A client that returns is a consumer again.
@@ -305,6 +306,7 @@ class _Unused:
     def forget(self, server: Server, report: ChangeReport[Held]) -> None:
         """Forget groups that hold entries back."""
         from spark_streams.base.units import duration
+        from spark_streams.connector.admin.groups import find_with_running_query
         from spark_streams.operations.groups.unused import find_held, find_undecided, forget_group
 
         found = find_held(server, self._streams(server), self.groups, self.exact, self.idle)
@@ -313,7 +315,8 @@ class _Unused:
         undecided = {(one.stream, one.group) for one in kept}
         held = [one for one in found if (one.stream, one.group) not in undecided]
         forgotten: set[tuple[bytes, bytes]] = set()
-        report.add_all(server, held, [], lambda one: forget_group(server, one, self.idle, forgotten))
+        running = find_with_running_query(server, [(one.stream, one.group) for one in held])
+        report.add_each(server, held, lambda one: forget_group(server, one, self.idle, forgotten, running))
         report.notes += [f"kept: group {one.group!r} of stream {one.stream!r}: {one.why}" for one in kept]
         report.show(
             ("stream", "group", "idle ", "last delivered", "holds about", "bytes", "removed"),
