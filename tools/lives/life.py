@@ -155,14 +155,14 @@ class Life:
 
     def _judge_error(self, query: Query) -> None:
         places = {(stream, query.group) for stream in query.streams}
-        is_disturbed = places & (self.touched | self.shared) or {*query.streams} & self.thinned
         # A query that was killed finds entries of its batch claimed by another one.
-        is_disturbed |= {
-            (stream, query.group)
+        is_disturbed = bool(places & (self.touched | self.shared) or {*query.streams} & self.thinned) or any(
+            other is not query
+            and other.group == query.group
+            and "claimIdle" in other.options
+            and {*other.streams} & {*query.streams}
             for other in self.queries
-            for stream in {*other.streams} & {*query.streams}
-            if other is not query and other.group == query.group and "claimIdle" in other.options
-        }
+        )
         name = type(query.error).__name__
         self.count(f"query: {name}")
         if name not in ("StreamMissingError",) and not is_disturbed and "not running" not in str(query.error):

@@ -347,14 +347,25 @@ def _is_needed(server: Server, begun: GroupKey, group: str, streams: Iterable[st
     return any(server.execute_all(firsts))
 
 
-def split_by_stream(group_keys: Sequence[GroupKey], streams: Sequence[str]) -> dict[str, list[GroupKey]]:
-    """Return the keys by stream; `begun` is listed for the last stream. Pure."""
-    by_stream = {stream: [group_key for group_key in group_keys if group_key.stream == stream] for stream in streams}
-    by_stream[streams[-1]] += [group_key for group_key in group_keys if group_key.kind == "begun"]
-    return by_stream
+def find_keys_to_delete(
+    server: Server, streams_of: Mapping[str, Sequence[str]]
+) -> tuple[dict[tuple[str, str], list[GroupKey]], dict[bytes, int]]:
+    """Return the keys that go with each (stream, group), and those that stay: streams in which entries wait, with the
+    number of these. `begun` goes with the last stream. Raises ServerError."""
+    found = find_group_keys(server, streams_of) if streams_of else {}
+    waiting = _count_waiting(server, [group_key for group_keys in found.values() for group_key in group_keys])
+    keys = {
+        (stream, group): [one for one in found[group] if one.stream == stream and one.key not in waiting]
+        for group, streams in streams_of.items()
+        for stream in streams
+    }
+    for group, streams in streams_of.items():
+        for stream in streams[-1:]:
+            keys[stream, group] += [one for one in found[group] if one.kind == "begun"]
+    return keys, waiting
 
 
-def count_waiting(server: Server, group_keys: Iterable[GroupKey]) -> dict[bytes, int]:
+def _count_waiting(server: Server, group_keys: Iterable[GroupKey]) -> dict[bytes, int]:
     """Return the keys that are streams with entries waiting for a retry, and the number of entries."""
     streams = [group_key.key for group_key in group_keys if group_key.kind in ("retry", "returned")]
     lengths = zip(streams, server.execute_all([("XLEN", key) for key in streams]), strict=True)

@@ -73,6 +73,32 @@ def _run(plan: Plan[E], make: Callable[[Step], Reply]) -> E:
             return done
 
 
+class AtPosition:
+    """A change of a group, which is bounded to its position."""
+
+    stream: str
+    group: str
+    position: str
+
+    @property
+    def bound(self) -> Bound:
+        """What it is bounded to."""
+        return self.stream, self.group, self.position
+
+
+class UpToLast:
+    """A change of entries, which is bounded to the last one."""
+
+    stream: str
+    group: str
+    last: str
+
+    @property
+    def bound(self) -> Bound:
+        """What it is bounded to."""
+        return self.stream, self.group, self.last
+
+
 @dataclass(frozen=True)
 class Only:
     """The groups of a dry run: (stream, group) with an ID, or NO_GROUP. Without any, nothing is bounded."""

@@ -33,12 +33,12 @@ from spark_streams.connector.operator_commands import create_command
 from spark_streams.connector.wire.connection import Argument, ReplyError, Server
 from spark_streams.connector.wire.replies import is_no_group, is_no_such_key
 from spark_streams.connector.wire.xinfo import ConsumerInfo, consumers_in, group_named
-from spark_streams.operations.groups.change_plan import NO_GROUP, UNBOUNDED, Bound, Only, Plan, Transaction, made
+from spark_streams.operations.groups.change_plan import NO_GROUP, UNBOUNDED, AtPosition, Only, Plan, Transaction, made
 from spark_streams.operations.groups.pending_entries import Choice, acknowledge, pages, require_consumer
 
 
 @dataclass
-class Deleted:
+class Deleted(AtPosition):
     """A group or consumer that was, or would be, deleted on one stream."""
 
     stream: str
@@ -49,11 +49,6 @@ class Deleted:
     keys: list[str]  # names of deleted keys
     position: str  # of the group
     committed: dict[str, str] = field(default_factory=dict)  # the last committed entry of each query
-
-    @property
-    def bound(self) -> Bound:
-        """What a change is bounded to."""
-        return self.stream, self.group, self.position
 
 
 def delete_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Plan[Deleted]:
@@ -203,7 +198,7 @@ _ALL = 1 << 31  # entries of a consumer
 
 
 @dataclass
-class IdleConsumers:
+class IdleConsumers(AtPosition):
     """Consumers of a group that were, or would be, deleted."""
 
     stream: str
@@ -211,11 +206,6 @@ class IdleConsumers:
     position: str  # of the group
     consumers: dict[str, int]  # each with its idle time in milliseconds
     given_back: dict[str, int] = field(default_factory=dict)  # had read meanwhile and are kept, with their entries
-
-    @property
-    def bound(self) -> Bound:
-        """What a change is bounded to."""
-        return self.stream, self.group, self.position
 
 
 def find_idle_consumers(

@@ -19,12 +19,13 @@ from spark_streams.connector.errors import StreamStateError, UnsupportedError
 from spark_streams.connector.wire.connection import Argument, Reply, Server
 from spark_streams.connector.wire.replies import is_unknown_command, pairs
 from spark_streams.connector.wire.xinfo import RELEASED_IDLE, SHOWN
-from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, Transaction
+from spark_streams.operations.groups.change_plan import UNBOUNDED, Only, Plan, Transaction, UpToLast
 
 READ_WITHOUT_TRACE = (  # why the group of a query without a pending list is kept
     "a query with noAck has committed to it, and such a query leaves no other trace. If it is not used, delete it: "
     "rstream groups delete"
 )
+_LISTED = 10_000  # entries of a pending list in one reply
 _PAGE = 1_000  # entries that one transaction changes, some milliseconds of the server's time
 
 
@@ -136,6 +137,16 @@ def _settled(server: Server, commands: Sequence[Sequence[Argument]]) -> Sequence
     return [entry for reply in server.execute_all(commands) for entry in reply]
 
 
+def pending_ids(server: Server, stream: str, group: str | bytes, after: StreamId, last: StreamId) -> Iterator[bytes]:
+    """Yield the IDs that are pending for any consumer with after < ID ≤ last."""
+    while after < last:
+        page = server.execute("XPENDING", stream, group, bytes(after.next()), bytes(last), _LISTED)
+        yield from (entry[0] for entry in page)
+        if len(page) < _LISTED:
+            return
+        after = StreamId.parse(page[-1][0])
+
+
 def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
     """Raise StreamStateError if the group has no such consumer."""
     if not snapshot.consumers_named([consumer]):
@@ -167,7 +178,7 @@ def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[list
 
 
 @dataclass
-class AcknowledgedEntries:
+class AcknowledgedEntries(UpToLast):
     """Entries that were, or would be, acknowledged on one stream."""
 
     stream: str
@@ -175,11 +186,6 @@ class AcknowledgedEntries:
     entries: int = 0
     consumers: dict[str, int] = field(default_factory=dict)  # entries of each
     last: str = ""  # the last entry
-
-    @property
-    def bound(self) -> Bound:
-        """What a change is bounded to."""
-        return self.stream, self.group, self.last
 
     def add(self, consumer: str, entries: int) -> None:
         """Add entries of a consumer."""
@@ -225,7 +231,7 @@ _ENDLESS = 1 << 50  # milliseconds
 
 
 @dataclass
-class Claimed:
+class Claimed(UpToLast):
     """Entries that were, or would be, handed over on one stream."""
 
     stream: str
@@ -236,11 +242,6 @@ class Claimed:
     gone: int = 0  # not in the stream any more: Redis 7 and later remove them from the pending list
     above: int = 0  # these stay: they are above the commit mark of the new query
     last: str = ""  # the last entry that is handed over
-
-    @property
-    def bound(self) -> Bound:
-        """What a change is bounded to."""
-        return self.stream, self.group, self.last
 
 
 def claim(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice, only: Only = UNBOUNDED) -> Plan[Claimed]:
@@ -353,7 +354,7 @@ def _deleted(server: Server, snapshot: GroupSnapshot, ids: Sequence[bytes]) -> l
 
 
 @dataclass
-class Released:
+class Released(UpToLast):
     """Entries that were, or would be, released on one stream."""
 
     stream: str
@@ -362,11 +363,6 @@ class Released:
     mode: str  # of the delivery count: `fail` keeps it, `silent` subtracts one, `fatal`: it is not to be read again
     entries: int = 0
     last: str = ""  # the last entry
-
-    @property
-    def bound(self) -> Bound:
-        """What a change is bounded to."""
-        return self.stream, self.group, self.last
 
 
 def release(

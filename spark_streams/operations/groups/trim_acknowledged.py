@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.admin.groups import (
     Readers,
     ReadingGroup,
@@ -24,9 +24,9 @@ from spark_streams.connector.admin.groups import (
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.xinfo import StreamState, stream_states
 from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, made
+from spark_streams.operations.groups.pending_entries import pending_ids
 from spark_streams.operations.monitor.held import stream_sizes
 
-_PENDING = 1_000  # entries of a pending list in one reply
 PAGE = 20_000  # entries that one XTRIM removes: other clients wait for it
 
 
@@ -89,21 +89,9 @@ def _count_acknowledged(
     below = max(read - (state.added - state.length), 0)
     if needed > delivered or not is_whole:
         return below
-    pending = sorted(
-        {entry for group, one in readers.items() if one.oldest for entry in _pending(server, stream, group, delivered)}
-    )
+    holding = [group for group, one in readers.items() if one.oldest]
+    pending = sorted({entry for group in holding for entry in pending_ids(server, stream, group, MIN_ID, delivered)})
     return max(below - len(pending) + count_missing(server, stream, pending), 0)
-
-
-def _pending(server: Server, stream: str, group: bytes, last: StreamId) -> Iterator[bytes]:
-    """Yield the IDs up to this one that are pending in the group."""
-    start = MIN_ID
-    while start <= last:
-        page = server.execute("XPENDING", stream, group, bytes(start), bytes(last), _PENDING)
-        yield from (entry[0] for entry in page)
-        if len(page) < _PENDING or (end := StreamId.parse(page[-1][0])) == MAX_ID:
-            return
-        start = end.next()
 
 
 def trim(server: Server, found: Trimmed, only: Only = UNBOUNDED) -> Plan[Trimmed]:
