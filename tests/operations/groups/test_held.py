@@ -115,9 +115,13 @@ def test_groups_behind_one_in_use_are_forgotten_and_it_is_named(
     assert client.exists(forgotten_key("s", "slow")) == 0
 
 
-def test_a_group_that_is_used_again_meanwhile_hinders_no_other(client: redis.Redis, rstream_json: RstreamJson) -> None:
+@pytest.mark.parametrize("consumer", ["spark", "other"])
+def test_a_group_that_is_used_again_meanwhile_hinders_no_other(
+    client: redis.Redis, rstream_json: RstreamJson, consumer: str
+) -> None:
+    """By any consumer: one that is idle beside it does not make the group unused."""
     hold(client, since=OLD)
-    read = partial(client.xreadgroup, "slow", "spark", {"s": ">"})
+    read = partial(client.xreadgroup, "slow", consumer, {"s": ">"})
     with before_sending(b"SCAN", b"rstream:lease:*", act=lambda *_: read(), times=1):
         done = rstream_json("groups", "prune", "--hold", "--idle", "50ms", "--yes")
     assert [one["group"] for one in done["streams"]] == ["slower"]
