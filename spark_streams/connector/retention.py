@@ -239,6 +239,7 @@ class Sweeper:
     Not thread-safe."""
 
     def __init__(self, exactly: bool, now: Callable[[], float]) -> None:
+        self.removed = 0  # entries
         self._exactly = exactly
         self._now = now
         self.forget()
@@ -268,7 +269,7 @@ class Sweeper:
             for stream, state in states.items()
             if state.groups
         }
-        _trim(server, [self._up_to(stream, state) for stream, state in states.items()])
+        self._trim(server, [self._up_to(stream, state) for stream, state in states.items()])
         with_pending = [(stream, state) for stream, state in states.items() if state.needed < state.delivered]
         if self._exactly and with_pending and self._knows_acked is not False and self._now() >= self._walk_again:
             self._walk(server, with_pending)
@@ -285,21 +286,22 @@ class Sweeper:
             ("XTRIM", stream, "MINID", "=", str(state.delivered), "ACKED") for stream, state in with_pending
         ]
         if self._knows_acked is None:
-            self._knows_acked = not is_syntax_error(server.execute_all(commands[:1], is_syntax_error)[0])
+            self._knows_acked = not is_syntax_error(self._trim(server, commands[:1], is_syntax_error)[0])
         if not self._knows_acked:
             return
         begun = self._now()
-        _trim(server, commands)
+        self._trim(server, commands)
         ended = self._now()
         if ended - begun > _SHORT:
             self._walk_again = ended + (_SHARE - 1) * (ended - begun)
+
+    def _trim(self, server: Server, commands: Sequence[Words], *known: Callable[[Reply], bool]) -> list[Reply]:
+        replies = server.execute_all(commands, is_no_such_key, *known)
+        self.removed += sum(reply for reply in replies if isinstance(reply, int))
+        return replies
 
 
 def knows_acked(server: Server, stream: str) -> bool:
     """Whether the server removes acknowledged entries between pending ones. Nothing is removed: no ID is below 0-0."""
     command = ("XTRIM", stream, "MINID", "=", "0-0", "ACKED")
     return not is_syntax_error(server.execute_all([command], is_syntax_error, is_not_permitted)[0])
-
-
-def _trim(server: Server, commands: Sequence[Words]) -> None:
-    server.execute_all(commands, is_no_such_key)

@@ -26,7 +26,7 @@ def judge(life: Life, name: str, command: Command, dry: Run, done: Run | None, c
         return
     for segment in done.segments:
         _only_its_kinds(life, name, command, segment)
-        _living_queries_keep_theirs(life, name, segment)
+        _living_queries_keep_theirs(life, name, segment, done.answer.text)
         _note_what_is_touched(life, name, segment)
     if dry.answer.said is not None and "--only" in done.answer.words:
         _within_bounds(life, name, done)
@@ -58,11 +58,12 @@ def _only_its_kinds(life: Life, name: str, command: Command, segment: Segment) -
         life.fault(f"{name}: it has changed {sorted(more)}: {done}")
 
 
-def _living_queries_keep_theirs(life: Life, name: str, segment: Segment) -> None:
-    """A query that runs keeps its group, its position, its pending entries, its keys, and what it has not read."""
+def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, text: str) -> None:
+    """A query that runs keeps its group, its position, its pending entries, its keys, and what it has not read; unless
+    the command says that the query came too late to be seen."""
     done, before = segment.change, segment.before
     for query in life.queries:
-        if query.name not in segment.running:
+        if query.name not in segment.running or ("The change is made" in text and repr(query.name) in text):
             continue
         for stream in query.streams:
             place = (stream, query.group)
@@ -205,6 +206,16 @@ def _sought(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iter
             yield from _unlike("lag", one["lag"], _above(state, one["stream"], to))
 
 
+def _unlike_lag(life: Life, state: State, place: tuple[str, str], said: int) -> list[str]:
+    """Compare a lag. The bookmark of a query with noAck counts the entries that the query has read, so the server's
+    lag also has those that were deleted unread below it."""
+    group = state.group(*place)
+    assert group is not None
+    true = _above(state, place[0], group.position)
+    is_of_bookmark = place[1].startswith("n") and place[0] in life.thinned
+    return [] if is_of_bookmark and true < said == group.lag else _unlike(f"lag of {place}", said, true)
+
+
 def _created(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
     state = run.before
     for one in said["streams"]:
@@ -220,7 +231,7 @@ def _deleted(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Ite
             held = {name: sum(p.consumer == name for p in group.pending.values()) for name in group.consumers}
             yield from _unlike("consumers", one["consumers"], held)
             yield from _unlike("pending", one["pending"], len(group.pending))
-            yield from _unlike("lag", one["lag"], _above(state, one["stream"], group.position))
+            yield from _unlike_lag(life, state, _of(one), one["lag"])
 
 
 def _option(words: tuple[str, ...], name: str) -> str | None:
@@ -342,6 +353,9 @@ def _pruned(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iter
             yield f"{_of(one)} is said to be abandoned, and nothing waits in it"
         if any(_holds_lease(state, _of(one), query) for query in run.running):
             yield f"{_of(one)} is said to be abandoned, and its query runs"
+        marks = [mark_of(state, _of(one), query.name) for query in life.queries]
+        if any(mark is not None and not mark.has_pending_list for mark in marks):
+            yield f"{_of(one)} is said to be abandoned, and a query with noAck has committed to it"
 
 
 def _idle_consumers(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
@@ -362,22 +376,15 @@ def _lags(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterab
         if group is None:
             yield f"lag names {one['stream']} {one['group']}, which is not there"
             continue
-        true = _above(state, one["stream"], _read_up_to(life, state, (one["stream"], one["group"])))
+        true = _above(state, one["stream"], group.position)
         if one["lag"] is not None and not one["at_least"]:
-            yield from _unlike(f"lag of {_of(one)}", one["lag"], true)
+            yield from _unlike_lag(life, state, _of(one), one["lag"])
         elif one["lag"] is not None and one["lag"] > true:
             yield f"lag of {_of(one)} is said to be at least {one['lag']}, and is {true}"
         yield from _unlike(f"pending of {_of(one)}", one["pending"], len(group.pending))
         released = sum(not p.consumer for p in group.pending.values())
         if one["released"] is not None:
             yield from _unlike(f"released of {_of(one)}", one["released"], released)
-
-
-def _read_up_to(life: Life, state: State, place: tuple[str, str]) -> Key:
-    """Return where a group stands; of a query with noAck: what it has committed."""
-    group = state.group(*place)
-    assert group is not None
-    return group.position
 
 
 def _views(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
@@ -389,7 +396,7 @@ def _views(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Itera
             continue
         yield from _unlike(f"pending of {_of(one)}", one["pending"], len(group.pending))
         if one["lag"] is not None:
-            yield from _unlike(f"lag of {_of(one)}", one["lag"], _above(state, one["stream"], group.position))
+            yield from _unlike_lag(life, state, _of(one), one["lag"])
 
 
 def _places_of_entry(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
@@ -443,6 +450,12 @@ def _has_sought(run: Run, said: Any) -> Iterable[str]:
         true = _above(run.segments[-1].after, one["stream"], key_of(one["position"]))
         if run.was_alone and group is not None and group.lag is not None:
             yield from _unlike("the server's lag", group.lag, true)
+        first, last = run.segments[0].before, run.segments[-1].after
+        known = first.group(*_of(one))
+        for query in known.consumers if run.was_alone and known is not None else ():
+            mark = mark_of(last, _of(one), query)
+            if mark is not None and (mark.id.ms, mark.id.seq) != key_of(one["position"]):
+                yield f"the mark of {query} does not say where {_of(one)} was set: {mark}"
 
 
 def _has_claimed(run: Run, said: Any) -> Iterable[str]:

@@ -155,7 +155,14 @@ class Life:
 
     def _judge_error(self, query: Query) -> None:
         places = {(stream, query.group) for stream in query.streams}
-        is_disturbed = places & (self.touched | self.shared) or {*query.streams} & self.thinned
+        # A query that was killed finds entries of its batch claimed by another one.
+        is_disturbed = bool(places & (self.touched | self.shared) or {*query.streams} & self.thinned) or any(
+            other is not query
+            and other.group == query.group
+            and "claimIdle" in other.options
+            and {*other.streams} & {*query.streams}
+            for other in self.queries
+        )
         name = type(query.error).__name__
         self.count(f"query: {name}")
         if name not in ("StreamMissingError",) and not is_disturbed and "not running" not in str(query.error):
@@ -269,7 +276,7 @@ class Life:
             text = "".join(traceback.format_exception(result.exception))
             self.fault(f"traceback of {' '.join(words)}: {text[-1500:]}")
         said = None
-        if result.exit_code in (0, 3):
+        if result.exit_code == 0 or (result.exit_code == 3 and not result.output.startswith("Error")):
             try:
                 said = json.loads(result.stdout)
             except ValueError:

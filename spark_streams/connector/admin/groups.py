@@ -6,9 +6,11 @@ A change of a group is only made while none of its queries is running:
     MULTI   the change   EXEC           → a lease was taken or has expired meanwhile: try again
 
 A query takes its lease before it reads the state of its group. So it reads the changed state, or the change is refused.
+A change of the whole group also reads its consumers, before and in the transaction: a query may have come that the
+snapshot lacks. One that comes between both cannot be refused any more. The error then says that the change is made.
 
-The keys that queries keep for a group beside a stream are those of queries whose consumers are in the group, and of a
-query with the default consumer. If the group does not exist any more, only the latter are known.
+The keys that queries keep for a group beside a stream are those of queries whose consumers are in the group, of those
+that have a commit mark or a first position, and of a query with the default consumer.
 """
 
 from __future__ import annotations
@@ -190,22 +192,44 @@ def change(
     queries: Sequence[str],
     commands: Sequence[Sequence[Argument]],
     processes: Processes | None = None,
+    of_all: bool = False,
 ) -> list[Reply]:
     """Run commands on keys of the stream's slot as one transaction, while none of these queries is running. Return
-    their replies. Raises GroupInUseError, and the named error of the first error reply."""
-    keys = [lease_key(stream, group, query) for query in queries]
+    their replies. of_all: they change the whole group, so no other query may be running either. Raises GroupInUseError,
+    and the named error of the first error reply."""
+    known, seen = [*queries], [("XINFO", "CONSUMERS", stream, group)] if of_all else []
     while True:
+        keys = [lease_key(stream, group, query) for query in known]
         watch: list[Sequence[Argument]] = [("WATCH", *keys)] if keys else []
-        leases = server.execute_all([*watch, *[("GET", key) for key in keys]])[len(watch) :]
-        held = find_running(server, queries, leases, processes or Processes())
-        if held:
+        asked = [*watch, *[("GET", key) for key in keys], *seen]
+        answers = server.execute_all(asked, is_no_group, is_no_such_key)[len(watch) :]
+        held = find_running(server, known, answers[: len(keys)], processes or Processes())
+        new = _unknown(known, answers[len(keys) :])
+        if held or new:
             server.execute("UNWATCH")
+        if held:
             raise GroupInUseError(
                 "; ".join(running_message(stream, group, query, holder) for query, holder in held.items())
             )
-        replies = transact(server, commands)
-        if replies is not None:
-            return replies
+        known += new
+        replies = None if new else transact(server, [*seen, *commands])
+        if replies is None:
+            continue
+        came = _unknown(known, replies[: len(seen)])
+        leases = server.execute_all([("GET", lease_key(stream, group, query)) for query in came])
+        if running := find_running(server, came, leases, processes or Processes()):
+            raise GroupInUseError(
+                f"query {', '.join(map(repr, running))} has begun to run in group {group!r} of stream {stream!r} while "
+                "the group was changed, and may have read its old state. The change is made. Stop the query, and "
+                "repeat the command"
+            )
+        return replies[len(seen) :]
+
+
+def _unknown(known: Sequence[str], replies: Sequence[Reply]) -> list[str]:
+    """Return the possible queries among the consumers in these replies that are not known."""
+    infos = [info.text for reply in replies if not isinstance(reply, ReplyError) for info in consumers_in(reply)]
+    return [name for name in queries_among(infos) if name not in known]
 
 
 # -- commit marks and leases of queries -------------------------------------------------------------------------------
@@ -281,12 +305,14 @@ def find_group_keys(server: Server, streams_of: Mapping[str, Iterable[str]]) -> 
     """Return the keys of groups on these streams, and `begun`, unless other streams need it. Raises ServerError."""
     pairs = [(group, stream) for group, streams in streams_of.items() for stream in streams]
     commands = [("XINFO", "CONSUMERS", stream, group) for group, stream in pairs]
+    of_queries = matching_strings(server, f"{PREFIX}[cf]*")  # committed, or first: each query has one of these
     possible: dict[str, dict[bytes, GroupKey]] = {group: {} for group in streams_of}
     replies = server.execute_all(commands, is_no_group, is_no_such_key)
     for (group, stream), reply in zip(pairs, replies, strict=True):
         consumers = [] if isinstance(reply, ReplyError) else [info.text for info in consumers_in(reply)]
         of_group = [GroupKey(key, kind, stream=stream) for kind, key in keys_of_group(stream, group, MOST_DELAYS)]
-        for query in queries_among(consumers, DEFAULT_QUERY):
+        names = _queries_of_keys(of_queries, stream, group)
+        for query in queries_among(consumers, DEFAULT_QUERY, *names):
             of_group += [GroupKey(key, kind, query, stream) for kind, key in keys_of_consumer(stream, group, query)]
             of_group.append(GroupKey(key_of_query("begun", group, query), "begun", query))
         possible[group] |= {group_key.key: group_key for group_key in of_group}
@@ -303,6 +329,15 @@ def find_group_keys(server: Server, streams_of: Mapping[str, Iterable[str]]) -> 
     }
 
 
+def _queries_of_keys(keys: Sequence[bytes], stream: str, group: str) -> list[str]:
+    found = []
+    for beside in (key_beside(stream, kind, group) + b":" for kind in ("committed", "first")):
+        names = [key.removeprefix(beside) for key in keys if key.startswith(beside)]
+        # With more parts, it is the key of a stream with the same hash tag.
+        found += [unquote_to_bytes(name).decode("utf-8", "surrogateescape") for name in names if b":" not in name]
+    return found
+
+
 def _is_needed(server: Server, begun: GroupKey, group: str, streams: Iterable[str]) -> bool:
     """Whether a query over a pattern without a checkpoint yet has a first position on other streams of the pattern.
     `begun` holds the pattern."""
@@ -312,14 +347,25 @@ def _is_needed(server: Server, begun: GroupKey, group: str, streams: Iterable[st
     return any(server.execute_all(firsts))
 
 
-def split_by_stream(group_keys: Sequence[GroupKey], streams: Sequence[str]) -> dict[str, list[GroupKey]]:
-    """Return the keys by stream; `begun` is listed for the last stream. Pure."""
-    by_stream = {stream: [group_key for group_key in group_keys if group_key.stream == stream] for stream in streams}
-    by_stream[streams[-1]] += [group_key for group_key in group_keys if group_key.kind == "begun"]
-    return by_stream
+def find_keys_to_delete(
+    server: Server, streams_of: Mapping[str, Sequence[str]]
+) -> tuple[dict[tuple[str, str], list[GroupKey]], dict[bytes, int]]:
+    """Return the keys that go with each (stream, group), and those that stay: streams in which entries wait, with the
+    number of these. `begun` goes with the last stream. Raises ServerError."""
+    found = find_group_keys(server, streams_of) if streams_of else {}
+    waiting = _count_waiting(server, [group_key for group_keys in found.values() for group_key in group_keys])
+    keys = {
+        (stream, group): [one for one in found[group] if one.stream == stream and one.key not in waiting]
+        for group, streams in streams_of.items()
+        for stream in streams
+    }
+    for group, streams in streams_of.items():
+        for stream in streams[-1:]:
+            keys[stream, group] += [one for one in found[group] if one.kind == "begun"]
+    return keys, waiting
 
 
-def count_waiting(server: Server, group_keys: Iterable[GroupKey]) -> dict[bytes, int]:
+def _count_waiting(server: Server, group_keys: Iterable[GroupKey]) -> dict[bytes, int]:
     """Return the keys that are streams with entries waiting for a retry, and the number of entries."""
     streams = [group_key.key for group_key in group_keys if group_key.kind in ("retry", "returned")]
     lengths = zip(streams, server.execute_all([("XLEN", key) for key in streams]), strict=True)

@@ -62,6 +62,7 @@ class GroupLag:
     consumers: tuple[ConsumerLag, ...] = ()
     released: int = 0  # pending entries that a consumer released (XNACK) and no consumer has taken
     oldest_pending: str | None = None  # ID of the lowest pending entry; None: there is none
+    trimmed: int = 0  # entries that have left the stream undelivered, as far as the server's counters show it
 
     @property
     def is_active(self) -> bool:
@@ -317,7 +318,18 @@ def _group_lag(draft: _Draft, at_ms: int) -> GroupLag:
         draft.consumers,
         draft.released,
         None if oldest is None else str(oldest),
+        _trimmed(draft),
     )
+
+
+def _trimmed(draft: _Draft) -> int:
+    """Return how many entries have left the stream before they were delivered. It is known while the whole stream is
+    above the group, and the server has counted what it has delivered."""
+    stream, info = draft.stream, draft.info
+    is_above = draft.first > info.last_delivered if stream.length else StreamId.parse(stream.last) > info.last_delivered
+    if stream.added is None or info.entries_read is None or not is_above:
+        return 0
+    return max(stream.added - info.entries_read - stream.length, 0)
 
 
 # -- streams and their groups in one round trip, their released entries in another, without details --------------------

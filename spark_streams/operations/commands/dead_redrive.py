@@ -97,8 +97,8 @@ def redrive(
     A dead letter is written as an entry with its original fields, then deleted. The new entry has one more field,
     dl.redriven, with the number of redrives and the ID of the dead letter. It goes to its original stream (dl.stream)
     if a query or consumer has recorded that dead letters of that stream and group are written here. Any other target
-    must be named with --allow or --to: the command is printed. If nothing but refused dead letters was found, the exit
-    code is 3. A redrive never writes to keys rstream:*.
+    must be named with --allow or --to: the command is printed. If all dead letters stay, the exit code is 3. A redrive
+    never writes to keys rstream:*.
 
     All groups of the target stream receive the entry, including those that have processed it before. To avoid that,
     write to another stream with --to.
@@ -142,7 +142,7 @@ def redrive(
     command = _allowing(report, refused) if refused else None
     if report.stopped:
         found(STOPPED)
-    elif report.refused and not report.moved + report.parked:
+    elif report.refused + report.homeless and not report.moved + report.parked:
         found(REFUSED)
     if as_json:
         print_json({**report.facts(), "bounds": bounds, "command": command})

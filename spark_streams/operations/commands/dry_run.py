@@ -217,6 +217,7 @@ class ChangeReport(Generic[R]):
     as_json: bool
     stream_reports: list[R] = field(default_factory=list)  # one per stream
     refused: list[str] = field(default_factory=list)  # reasons why it would be refused now
+    left_out: list[str] = field(default_factory=list)  # why these were, or would be, not changed, unlike the others
     notes: list[str] = field(default_factory=list)  # what a query does afterwards
     bounds: Sequence[str] = ()  # options that limit the change to the planned one
 
@@ -252,13 +253,21 @@ class ChangeReport(Generic[R]):
                 raise type(error)(f"{error.message} (already changed: {done})") from None
             raise
 
+    def add_each(self, server: Server, subjects: Iterable[S], plan_of: Callable[[S], Plan[R]]) -> None:
+        """Make the change of each subject that is not in use, and name the others."""
+        for subject in subjects:
+            try:
+                self.add(server, plan_of(subject))
+            except GroupInUseError as error:
+                self.left_out.append(error.message)
+
     def show(self, head: Sequence[str], row: Callable[[R], Row], summary: str, bounds: Sequence[str] = ()) -> None:
         """Print the report. summary: one line that begins with a past participle: `set 2 groups`; bounds: of a dry run,
         before `--only` of each group."""
         from spark_streams.operations.groups.change_plan import only_these
 
         self.bounds = () if self.yes else [*bounds, *only_these(report.bound for report in self.stream_reports)]
-        if self.refused:
+        if self.refused or (self.left_out and not self.stream_reports):
             found(REFUSED)
         if self.as_json:
             print_json(self._json())
@@ -268,7 +277,7 @@ class ChangeReport(Generic[R]):
     def _json(self) -> dict[str, object]:
         return {
             "dry_run": not self.yes,
-            "refused": self.refused,
+            "refused": [*self.refused, *self.left_out],
             "streams": [asdict(report) for report in self.stream_reports],
             "then": self.notes,
             "bounds": self.bounds,
@@ -278,6 +287,8 @@ class ChangeReport(Generic[R]):
         print_table(head, [row(report) for report in self.stream_reports])
         for line in dict.fromkeys(self.notes):
             say(f"note: {line}")
+        for line in self.left_out:
+            say(f"left out: {line}")
         for line in self.refused:
             say(f"would be refused now: {line}")
         say(change_line(self.yes, summary))

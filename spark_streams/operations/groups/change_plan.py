@@ -33,6 +33,7 @@ class Transaction:
     group: str
     queries: Sequence[str]  # none of these may be running in the group
     commands: Sequence[Sequence[Argument]]
+    of_all: bool = False  # nor any other query of the group
 
 
 Step = Transaction | Callable[[], Reply]  # a call: on keys of other slots, or by a protocol of its own
@@ -55,7 +56,7 @@ def apply(server: Server, plan: Plan[E]) -> E:
     return _run(
         plan,
         lambda step: (
-            change(server, step.stream, step.group, step.queries, step.commands)
+            change(server, step.stream, step.group, step.queries, step.commands, of_all=step.of_all)
             if isinstance(step, Transaction)
             else step()
         ),
@@ -70,6 +71,32 @@ def _run(plan: Plan[E], make: Callable[[Step], Reply]) -> E:
         except StopIteration as ended:
             done: E = ended.value
             return done
+
+
+class AtPosition:
+    """A change of a group, which is bounded to its position."""
+
+    stream: str
+    group: str
+    position: str
+
+    @property
+    def bound(self) -> Bound:
+        """What it is bounded to."""
+        return self.stream, self.group, self.position
+
+
+class UpToLast:
+    """A change of entries, which is bounded to the last one."""
+
+    stream: str
+    group: str
+    last: str
+
+    @property
+    def bound(self) -> Bound:
+        """What it is bounded to."""
+        return self.stream, self.group, self.last
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from spark_streams.connector.admin.groups import (
     DEFAULT_QUERY,
     GroupKey,
     GroupSnapshot,
+    Mark,
+    committed_key,
     fetch_group,
-    fetch_mark,
     groups_of,
     queries_among,
     undelivered,
@@ -32,12 +33,12 @@ from spark_streams.connector.operator_commands import create_command
 from spark_streams.connector.wire.connection import Argument, ReplyError, Server
 from spark_streams.connector.wire.replies import is_no_group, is_no_such_key
 from spark_streams.connector.wire.xinfo import ConsumerInfo, consumers_in, group_named
-from spark_streams.operations.groups.change_plan import NO_GROUP, UNBOUNDED, Bound, Only, Plan, Transaction, made
+from spark_streams.operations.groups.change_plan import NO_GROUP, UNBOUNDED, AtPosition, Only, Plan, Transaction, made
 from spark_streams.operations.groups.pending_entries import Choice, acknowledge, pages, require_consumer
 
 
 @dataclass
-class Deleted:
+class Deleted(AtPosition):
     """A group or consumer that was, or would be, deleted on one stream."""
 
     stream: str
@@ -49,11 +50,6 @@ class Deleted:
     position: str  # of the group
     committed: dict[str, str] = field(default_factory=dict)  # the last committed entry of each query
 
-    @property
-    def bound(self) -> Bound:
-        """What a change is bounded to."""
-        return self.stream, self.group, self.position
-
 
 def delete_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[GroupKey]) -> Plan[Deleted]:
     """Delete the group (XGROUP DESTROY). group_keys: of this group and stream. Raises ServerError."""
@@ -61,14 +57,13 @@ def delete_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[G
     slot_keys, other_keys = _split_by_slot(group_keys)
     consumer_keys = [key for name in snapshot.queries for _, key in keys_of_consumer(stream, group, name)]
     keys = dict.fromkeys([*slot_keys, *consumer_keys])
-    of_keys = queries_among([group_key.consumer for group_key in group_keys if group_key.consumer])
-    queries = list(dict.fromkeys([*snapshot.queries, *of_keys]))
+    queries, committed = _queries_of(server, stream, group, group_keys, snapshot.queries)
     reads: list[Sequence[Argument]] = [("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, group)]
     if other_keys:
-        yield Transaction(stream, group, queries, reads)  # only to require that no query is running
+        yield Transaction(stream, group, queries, reads, of_all=True)  # only to require that no query is running
         yield partial(server.execute_all, [("DEL", key) for key in other_keys])
     commands: list[Sequence[Argument]] = [*reads, ("XGROUP", "DESTROY", stream, group), ("DEL", *keys)]
-    replies = yield Transaction(stream, group, queries, commands)
+    replies = yield Transaction(stream, group, queries, commands, of_all=True)
     if replies is not None:
         groups, consumers, *_ = replies
         info = group_named(group, groups) or snapshot.info
@@ -81,16 +76,25 @@ def delete_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[G
         undelivered(server, stream, snapshot.info, snapshot.head),
         [_shown(group_key.key) for group_key in group_keys],
         str(snapshot.position),
-        {name: str(mark.id) for name, mark in snapshot.marks.items()},
+        committed,
     )
+
+
+def _queries_of(
+    server: Server, stream: str, group: str, group_keys: Sequence[GroupKey], known: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the queries with these names, and of these keys: their consumers may be missing from the group; and the
+    last committed entry of each that has one."""
+    queries = queries_among([*known, *(group_key.consumer for group_key in group_keys if group_key.consumer)])
+    values = server.execute_all([("GET", committed_key(stream, group, name)) for name in queries])
+    marks = {name: Mark.parse(value) for name, value in zip(queries, values, strict=True)}
+    return queries, {name: str(mark.id) for name, mark in marks.items() if mark is not None}
 
 
 def delete_leftovers(server: Server, stream: str, group: str, group_keys: Sequence[GroupKey]) -> Plan[Deleted]:
     """Delete remaining keys of a group, or of a consumer, that does not exist."""
     slot_keys, other_keys = _split_by_slot(group_keys)
-    queries = queries_among([group_key.consumer for group_key in group_keys if group_key.consumer], DEFAULT_QUERY)
-    marks = {name: fetch_mark(server, stream, group, name) for name in queries}
-    committed = {name: str(mark.id) for name, mark in marks.items() if mark is not None}
+    queries, committed = _queries_of(server, stream, group, group_keys, [DEFAULT_QUERY])
     yield Transaction(stream, group, queries, [("DEL", *slot_keys)] if slot_keys else [])
     yield partial(server.execute_all, [("DEL", key) for key in other_keys])
     return Deleted(stream, group, {}, 0, 0, [_shown(group_key.key) for group_key in group_keys], NO_GROUP, committed)
@@ -194,7 +198,7 @@ _ALL = 1 << 31  # entries of a consumer
 
 
 @dataclass
-class IdleConsumers:
+class IdleConsumers(AtPosition):
     """Consumers of a group that were, or would be, deleted."""
 
     stream: str
@@ -202,11 +206,6 @@ class IdleConsumers:
     position: str  # of the group
     consumers: dict[str, int]  # each with its idle time in milliseconds
     given_back: dict[str, int] = field(default_factory=dict)  # had read meanwhile and are kept, with their entries
-
-    @property
-    def bound(self) -> Bound:
-        """What a change is bounded to."""
-        return self.stream, self.group, self.position
 
 
 def find_idle_consumers(

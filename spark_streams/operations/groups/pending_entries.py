@@ -19,12 +19,13 @@ from spark_streams.connector.errors import StreamStateError, UnsupportedError
 from spark_streams.connector.wire.connection import Argument, Reply, Server
 from spark_streams.connector.wire.replies import is_unknown_command, pairs
 from spark_streams.connector.wire.xinfo import RELEASED_IDLE, SHOWN
-from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, Transaction
+from spark_streams.operations.groups.change_plan import UNBOUNDED, Only, Plan, Transaction, UpToLast
 
 READ_WITHOUT_TRACE = (  # why the group of a query without a pending list is kept
     "a query with noAck has committed to it, and such a query leaves no other trace. If it is not used, delete it: "
     "rstream groups delete"
 )
+_LISTED = 10_000  # entries of a pending list in one reply
 _PAGE = 1_000  # entries that one transaction changes, some milliseconds of the server's time
 
 
@@ -107,11 +108,7 @@ def _pages_of_range(
 ) -> Iterator[Sequence[Reply]]:
     start = choice.first
     while start <= choice.last:
-        command = (*head, bytes(start), bytes(choice.last), size, *consumer)
-        reply = server.execute(*command)
-        if any(entry[2] == 0 for entry in reply):
-            time.sleep(0.001)  # in the same millisecond, nothing shows whether another consumer claims an entry
-            reply = server.execute(*command)
+        reply = _settled(server, [(*head, bytes(start), bytes(choice.last), size, *consumer)])
         if not reply:
             return
         yield reply
@@ -127,7 +124,27 @@ def _pages_of_ids(
     ids = sorted({entry_id for entry_id in choice.ids if choice.first <= entry_id <= choice.last})
     for start in range(0, len(ids), size):
         commands = [(*head, bytes(entry_id), bytes(entry_id), 1, *consumer) for entry_id in ids[start : start + size]]
-        yield [entry for reply in server.execute_all(commands) for entry in reply]
+        yield _settled(server, commands)
+
+
+def _settled(server: Server, commands: Sequence[Sequence[Argument]]) -> Sequence[Reply]:
+    """Return the entries that XPENDING lists. In the millisecond of their delivery, nothing shows whether another
+    consumer claims one."""
+    rows = [entry for reply in server.execute_all(commands) for entry in reply]
+    if not any(entry[2] == 0 for entry in rows):
+        return rows
+    time.sleep(0.001)
+    return [entry for reply in server.execute_all(commands) for entry in reply]
+
+
+def pending_ids(server: Server, stream: str, group: str | bytes, after: StreamId, last: StreamId) -> Iterator[bytes]:
+    """Yield the IDs that are pending for any consumer with after < ID ≤ last."""
+    while after < last:
+        page = server.execute("XPENDING", stream, group, bytes(after.next()), bytes(last), _LISTED)
+        yield from (entry[0] for entry in page)
+        if len(page) < _LISTED:
+            return
+        after = StreamId.parse(page[-1][0])
 
 
 def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
@@ -161,7 +178,7 @@ def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[list
 
 
 @dataclass
-class AcknowledgedEntries:
+class AcknowledgedEntries(UpToLast):
     """Entries that were, or would be, acknowledged on one stream."""
 
     stream: str
@@ -169,11 +186,6 @@ class AcknowledgedEntries:
     entries: int = 0
     consumers: dict[str, int] = field(default_factory=dict)  # entries of each
     last: str = ""  # the last entry
-
-    @property
-    def bound(self) -> Bound:
-        """What a change is bounded to."""
-        return self.stream, self.group, self.last
 
     def add(self, consumer: str, entries: int) -> None:
         """Add entries of a consumer."""
@@ -204,7 +216,7 @@ def acknowledge(
         ]
         missing = len(commands)
         commands += [("XACK", snapshot.stream, snapshot.group, *held)] if held else []
-        replies = yield Transaction(snapshot.stream, snapshot.group, queries, commands)
+        replies = yield Transaction(snapshot.stream, snapshot.group, queries, commands, page.consumer is None)
         # The others are held by somebody else, or nobody: they were not in the stream any more.
         taken = 0 if replies is None else sum(bool(reply) for reply in replies[:missing])
         acknowledged.add(page.owner, len(page.ids) - taken)
@@ -219,7 +231,7 @@ _ENDLESS = 1 << 50  # milliseconds
 
 
 @dataclass
-class Claimed:
+class Claimed(UpToLast):
     """Entries that were, or would be, handed over on one stream."""
 
     stream: str
@@ -230,11 +242,6 @@ class Claimed:
     gone: int = 0  # not in the stream any more: Redis 7 and later remove them from the pending list
     above: int = 0  # these stay: they are above the commit mark of the new query
     last: str = ""  # the last entry that is handed over
-
-    @property
-    def bound(self) -> Bound:
-        """What a change is bounded to."""
-        return self.stream, self.group, self.last
 
 
 def claim(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice, only: Only = UNBOUNDED) -> Plan[Claimed]:
@@ -347,7 +354,7 @@ def _deleted(server: Server, snapshot: GroupSnapshot, ids: Sequence[bytes]) -> l
 
 
 @dataclass
-class Released:
+class Released(UpToLast):
     """Entries that were, or would be, released on one stream."""
 
     stream: str
@@ -356,11 +363,6 @@ class Released:
     mode: str  # of the delivery count: `fail` keeps it, `silent` subtracts one, `fatal`: it is not to be read again
     entries: int = 0
     last: str = ""  # the last entry
-
-    @property
-    def bound(self) -> Bound:
-        """What a change is bounded to."""
-        return self.stream, self.group, self.last
 
 
 def release(

@@ -41,10 +41,9 @@ from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.replies import is_no_such_key
 from spark_streams.connector.wire.scan import missing
 from spark_streams.connector.wire.xinfo import StreamState, group_named, read_stream_state
-from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, Transaction
-from spark_streams.operations.groups.pending_entries import Choice, claim_again, require_pending_list
+from spark_streams.operations.groups.change_plan import UNBOUNDED, AtPosition, Only, Plan, Transaction, UpToLast
+from spark_streams.operations.groups.pending_entries import Choice, claim_again, pending_ids, require_pending_list
 
-_PENDING = 10_000  # pending entries that are counted at once
 FORMS = "earliest, latest, an entry's ID, a time (ISO-8601, or 1h: an hour ago), +N or -N entries"
 
 
@@ -113,7 +112,7 @@ class GroupTarget:
 
 
 @dataclass(frozen=True)
-class Sought:
+class Sought(AtPosition):
     """A group that was, or would be, moved."""
 
     stream: str
@@ -124,11 +123,6 @@ class Sought:
     skipped: int  # the same, if the group is moved forward
     pending_again: int  # entries of read_again that are pending: the consumer that reads them again takes them over
     lag: int | None  # entries that are not delivered yet at the new position; None if the server does not count them
-
-    @property
-    def bound(self) -> Bound:
-        """What a change is bounded to."""
-        return self.stream, self.group, self.position
 
 
 def seek(
@@ -153,6 +147,7 @@ def seek(
             ("XGROUP", "SETID", stream, group, str(to), *start.words()),
             *[set_mark(stream, group, query, mark) for query, mark in marks.items()],
         ],
+        of_all=True,
     )
     info = snapshot.info if replies is None else group_named(group, replies[0])
     assert info is not None  # XGROUP SETID has found it
@@ -163,29 +158,16 @@ def seek(
 
 def _sought(server: Server, snapshot: GroupSnapshot, before: StreamId, to: StreamId, lag: int | None) -> Sought:
     entries = count_between(server, snapshot.stream, min(before, to), max(before, to))
-    pending_again = count_pending(server, snapshot.stream, snapshot.group, to, before) if to < before else 0
+    pending_again = sum(1 for _ in pending_ids(server, snapshot.stream, snapshot.group, to, before))
     moved = (entries, 0) if to < before else (0, entries)
     return Sought(snapshot.stream, snapshot.group, str(before), str(to), *moved, pending_again, lag)
-
-
-def count_pending(server: Server, stream: str, group: str, after: StreamId, last: StreamId = MAX_ID) -> int:
-    """Return how many entries with after < ID ≤ last are pending for any consumer. Raises ServerReplyError and its
-    subclasses."""
-    total = 0
-    while after < last:
-        page = server.execute("XPENDING", stream, group, bytes(after.next()), bytes(last), _PENDING)
-        total += len(page)
-        if len(page) < _PENDING:
-            break
-        after = StreamId.parse(page[-1][0])
-    return total
 
 
 # -- create ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Created:
+class Created(AtPosition):
     """A group that was, or would be, created."""
 
     stream: str
@@ -193,11 +175,6 @@ class Created:
     position: str
     lag: int | None  # entries that are not delivered to it yet; None if the server does not count them
     makes_stream: bool  # the stream does not exist yet
-
-    @property
-    def bound(self) -> Bound:
-        """What a change is bounded to."""
-        return self.stream, self.group, self.position
 
 
 def create(
@@ -233,7 +210,7 @@ def create(
 
 
 @dataclass(frozen=True)
-class Replayed:
+class Replayed(UpToLast):
     """Entries of one stream that were, or would be, handed to a query."""
 
     stream: str
@@ -243,11 +220,6 @@ class Replayed:
     last: str
     entries: int  # handed over
     held: int  # entries of the range that are pending already, and stay with their consumers
-
-    @property
-    def bound(self) -> Bound:
-        """What a change is bounded to."""
-        return self.stream, self.group, self.last
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.admin.groups import (
     Readers,
     ReadingGroup,
@@ -24,9 +24,9 @@ from spark_streams.connector.admin.groups import (
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.xinfo import StreamState, stream_states
 from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, made
+from spark_streams.operations.groups.pending_entries import pending_ids
 from spark_streams.operations.monitor.held import stream_sizes
 
-_PENDING = 1_000  # entries of a pending list in one reply
 PAGE = 20_000  # entries that one XTRIM removes: other clients wait for it
 
 
@@ -41,7 +41,7 @@ class Trimmed:
     needed: str  # lowest ID that a group needs
     needed_by: str  # this group
     delivered: str  # the last ID that every group was given
-    removed: int = 0  # entries that have left the stream
+    removed: int = 0  # entries, by this command
 
     @property
     def bound(self) -> Bound:
@@ -89,21 +89,9 @@ def _count_acknowledged(
     below = max(read - (state.added - state.length), 0)
     if needed > delivered or not is_whole:
         return below
-    pending = sorted(
-        {entry for group, one in readers.items() if one.oldest for entry in _pending(server, stream, group, delivered)}
-    )
+    holding = [group for group, one in readers.items() if one.oldest]
+    pending = sorted({entry for group in holding for entry in pending_ids(server, stream, group, MIN_ID, delivered)})
     return max(below - len(pending) + count_missing(server, stream, pending), 0)
-
-
-def _pending(server: Server, stream: str, group: bytes, last: StreamId) -> Iterator[bytes]:
-    """Yield the IDs up to this one that are pending in the group."""
-    start = MIN_ID
-    while start <= last:
-        page = server.execute("XPENDING", stream, group, bytes(start), bytes(last), _PENDING)
-        yield from (entry[0] for entry in page)
-        if len(page) < _PENDING or (end := StreamId.parse(page[-1][0])) == MAX_ID:
-            return
-        start = end.next()
 
 
 def trim(server: Server, found: Trimmed, only: Only = UNBOUNDED) -> Plan[Trimmed]:
@@ -111,12 +99,9 @@ def trim(server: Server, found: Trimmed, only: Only = UNBOUNDED) -> Plan[Trimmed
     if (yield made) is None:
         return found
     stream, last = found.stream, only.last_of(found.stream)
-    before = stream_states(server, [stream])[stream]
-    for _ in _pages(server, stream, last):
-        pass
-    Sweeper(True, time.monotonic).sweep(server, [stream], {stream: last})
-    after = stream_states(server, [stream])[stream]
-    return replace(found, removed=_left(after) - _left(before))
+    sweeper, by_nodes = Sweeper(True, time.monotonic), sum(_pages(server, stream, last))
+    sweeper.sweep(server, [stream], {stream: last})
+    return replace(found, removed=by_nodes + sweeper.removed)
 
 
 def _pages(server: Server, stream: str, last: StreamId) -> Iterator[int]:
@@ -129,11 +114,6 @@ def _pages(server: Server, stream: str, last: StreamId) -> Iterator[int]:
         if not removed:
             return
         yield removed
-
-
-def _left(state: StreamState) -> int:
-    """Return how many entries have left the stream, also those that are trimmed while others are added."""
-    return (state.added or 0) - state.length
 
 
 def _bytes(planned: Trimmed, sizes: Mapping[str, int]) -> int | None:

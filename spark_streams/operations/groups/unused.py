@@ -16,7 +16,7 @@ What it means that a group is forgotten: connector/retention.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import MAX_ID, StreamId, age_ms
@@ -134,16 +134,13 @@ def prune_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[Gr
     if (yield made):
         now = fetch_group(server, snapshot.stream, snapshot.group)
         if is_in_use(now, idle_ms) or now.position != snapshot.position:
-            raise _in_use(snapshot.stream, snapshot.group, "deleted")
+            raise _in_use(snapshot.stream, snapshot.group, "deleted. Repeat the command for the other groups")
     deleted = yield from delete_group(server, now, group_keys)
     return Pruned(**vars(deleted), idle_ms=min(consumer.idle for consumer in snapshot.consumers))
 
 
 def _in_use(stream: str, group: str, done: str) -> GroupInUseError:
-    return GroupInUseError(
-        f"group {group!r} of stream {stream!r} is in use now, and is not {done}. Repeat the command for the other "
-        "groups"
-    )
+    return GroupInUseError(f"group {group!r} of stream {stream!r} is in use now, and is not {done}")
 
 
 # -- groups that hold entries back -------------------------------------------------------------------------------------
@@ -174,9 +171,17 @@ def find_undecided(server: Server, holders: Sequence[Held], idle_ms: int, now_ms
     return [KeptGroup(snapshot.stream, snapshot.group, reason) for snapshot, reason in why if reason]
 
 
-def forget_group(server: Server, held: Held, idle_ms: int, forgotten: set[GroupName]) -> Plan[Held]:
+def forget_group(
+    server: Server,
+    held: Held,
+    idle_ms: int,
+    forgotten: set[GroupName],
+    running: Collection[tuple[str, str]] = (),
+) -> Plan[Held]:
     """Record that a group is forgotten, and remove the entries that only forgotten groups hold back. forgotten: those
-    of this command, to which the group is added. Raises GroupInUseError."""
+    of this command, to which the group is added; running: groups with a query that runs. Raises GroupInUseError."""
+    if (held.stream, held.group) in running:
+        raise _in_use(held.stream, held.group, "forgotten")
     if (yield made) is None:
         return held
     group = (held.stream.encode(), held.group.encode())

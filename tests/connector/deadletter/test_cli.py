@@ -168,10 +168,12 @@ def test_redrive_says_which_dead_letters_stay_because_they_name_no_stream_to_go_
     fill(server, 3, stream="")
     fill(server, 2, stream=DEAD)
     stay = "5 stay: they name no target stream, or this one; name a target with --to"
-    looked = dead(server, "redrive", DEAD).stdout
-    assert f"with --yes: moved 0 dead letters of dead · {stay}" in looked
-    assert "decode  read   stay    dead             1" in looked
-    assert f"moved 0 dead letters of dead · {stay}" in dead(server, "redrive", DEAD, "--yes").stdout
+    looked = dead(server, "redrive", DEAD)
+    assert f"with --yes: moved 0 dead letters of dead · {stay}" in looked.stdout
+    assert "decode  read   stay    dead             1" in looked.stdout
+    done = dead(server, "redrive", DEAD, "--yes")
+    assert f"moved 0 dead letters of dead · {stay}" in done.stdout
+    assert (looked.exit_code, done.exit_code) == (3, 3)
     assert json.loads(dead(server, "redrive", DEAD, "--yes", "--json").stdout)["homeless"] == 5
     assert "stay" not in dead(server, "redrive", DEAD, "--to", "s", "--yes").stdout
 

@@ -167,3 +167,20 @@ def test_a_server_before_redis_7_tells_less_and_the_lag_is_counted(
     assert then.streams[0].added is None
     assert (group.delivered, group.lag, group.pending) == (None, now.lag, now.pending) == (None, 18, 12)
     assert group.last_delivered == now.last_delivered
+
+
+def test_entries_that_were_trimmed_before_a_group_has_read_them_are_counted(
+    client: redis.Redis, connection: Connection
+) -> None:
+    """While the group is below the stream: above its first entry, others may have been deleted."""
+    add(client, "s", 10)
+    client.xgroup_create("s", "g", id="0")
+    client.xreadgroup("g", "ann", {"s": ">"}, count=3)
+    assert stand(connection).trimmed == 0
+    client.xtrim("s", maxlen=4, approximate=False)
+    assert (stand(connection).lag, stand(connection).trimmed) == (4, 3)
+    client.xtrim("s", maxlen=0, approximate=False)
+    assert (stand(connection).lag, stand(connection).trimmed) == (0, 7)
+    add(client, "s", 1)
+    client.xreadgroup("g", "ann", {"s": ">"})
+    assert stand(connection).trimmed == 0

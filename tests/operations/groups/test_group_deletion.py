@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from spark_streams.connector.keys import key_beside
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.operations.groups import group_deletion as deletion
 from spark_streams.operations.groups import unused
@@ -207,3 +208,28 @@ def test_the_only_copy_of_a_position_is_printed_before_it_goes(
     told = rstream(*words, *more).stdout
     assert "query 'etl' of group 'g' has committed stream 's' up to 5-1" in told
     assert bool(client.exists(committed_key("s", "g", "etl"))) is not bool(more)
+
+
+@pytest.mark.parametrize("way", ["delete", "prune", "leftovers"])
+def test_keys_of_a_query_whose_consumer_was_deleted_go_with_the_group(
+    client: redis.Redis, rstream: Rstream, rstream_json: RstreamJson, way: str
+) -> None:
+    """And the command prints how the query continues: the deleted key has said it."""
+    client.xgroup_create("s", "g", id="0", mkstream=True)
+    for n in range(2):
+        client.xadd("s", {"n": n}, id=f"{1_700_000_000_000 + n}-0")
+    client.xreadgroup("g", "other", {"s": ">"}, count=1)
+    names = [("committed", "late:1"), ("notes", "late:1"), ("first", "begun")]
+    of_query = [key_beside("s", kind, "g", query).decode() for kind, query in names]
+    beside = ["rstream:committed:{s}:{s}x:g:late", "rstream:committed:{s}:h:late"]
+    for key in (*of_query, *beside):
+        client.set(key, "3-0 4.x")
+    if way == "leftovers":
+        client.xgroup_destroy("s", "g")
+    time.sleep(0.06)
+    words = ("prune", "--idle", "50ms") if way == "prune" else ("delete", "s", "--group", "g", "--even-active")
+    planned, done = rstream_json("groups", *words), rstream_json("groups", *words, "--yes")
+    assert planned["streams"][0]["keys"] == done["streams"][0]["keys"] == of_query
+    assert planned["then"] == done["then"]
+    assert "rstream groups create s --group g --start 3-0 --yes" in "".join(done["then"])
+    assert sorted(client.keys("rstream:*")) == sorted(beside)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
+from functools import partial
 
 import pytest
 import redis
 
 from spark_streams.connector.errors import GroupForgottenError
 from spark_streams.connector.keys import forgotten_key
+from spark_streams.connector.source.group_client import lease_key
 from spark_streams.connector.spark.data_source import ReadMaxRows
+from spark_streams.connector.wire.lease import Processes
 from spark_streams.operations.groups import unused
 from tests.holding import OLD, hold
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tools.driving import NEVER_AHEAD, another_reader
+from tools.sending import before_sending
 from tools.servers.server import Server
 
 
@@ -63,8 +68,7 @@ def test_a_group_in_use_is_not_listed_or_not_forgotten(
     running = another_reader(server, group="slow")
     running.initialOffset()
     ran = rstream("groups", "prune", "--hold", "--idle", "50ms", "--group", "slow", "--yes")
-    assert ran.exit_code == 1
-    assert "RSTREAM_GROUP_IN_USE" in ran.stderr
+    assert (ran.exit_code, "left out: group 'slow' of stream 's' is in use now" in ran.stdout) == (3, True)
     assert client.xlen("s") == 10
     running.stop()
 
@@ -91,3 +95,34 @@ def test_a_query_that_ran_a_moment_ago_is_active_though_it_read_nothing_from_its
     assert rstream_json(*command, "--yes")["streams"] == []
     time.sleep(0.4)
     assert [one["group"] for one in rstream_json(*command)["streams"]] == ["new"], "some time later it is idle"
+
+
+@pytest.mark.parametrize("yes", [[], ["--yes"]])
+def test_groups_behind_one_in_use_are_forgotten_and_it_is_named(
+    client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream, yes: list[str]
+) -> None:
+    """Its query runs, and reads nothing. If all are in use, the command ends with 3."""
+    hold(client, since=OLD)
+    lease = lease_key("s", "slow", "spark")
+    client.set(lease, json.dumps({**Processes().this(), "space": "another machine"}))
+    words = ("groups", "prune", "--hold", "--idle", "50ms")
+    done = rstream_json(*words, *yes)
+    assert [one["group"] for one in done["streams"]] == ["slower"]
+    assert done["refused"] == ["group 'slow' of stream 's' is in use now, and is not forgotten"]
+    assert client.exists(forgotten_key("s", "slower")) == len(yes)
+    last = rstream(*words, "--group", "slow", *yes)
+    assert (last.exit_code, "left out: group 'slow' of stream 's' is in use now" in last.stdout) == (3, True)
+    assert client.exists(forgotten_key("s", "slow")) == 0
+
+
+@pytest.mark.parametrize("consumer", ["spark", "other"])
+def test_a_group_that_is_used_again_meanwhile_hinders_no_other(
+    client: redis.Redis, rstream_json: RstreamJson, consumer: str
+) -> None:
+    """By any consumer: one that is idle beside it does not make the group unused."""
+    hold(client, since=OLD)
+    read = partial(client.xreadgroup, "slow", consumer, {"s": ">"})
+    with before_sending(b"SCAN", b"rstream:lease:*", act=lambda *_: read(), times=1):
+        done = rstream_json("groups", "prune", "--hold", "--idle", "50ms", "--yes")
+    assert [one["group"] for one in done["streams"]] == ["slower"]
+    assert len(done["refused"]) == 1

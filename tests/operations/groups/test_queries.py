@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from spark_streams.base.ids import StreamId
 from spark_streams.connector.admin import groups as guard
 from spark_streams.connector.errors import DataLossError, GroupMissingError, GroupSharedError
 from spark_streams.connector.source.group_client import lease_key
@@ -18,6 +19,7 @@ from spark_streams.connector.spark.data_source import ReadMaxRows
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tests.remedies import carry_out
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
+from tools.sending import before_sending
 from tools.servers.server import Server
 from tools.waiting import until
 
@@ -133,6 +135,31 @@ def test_a_query_that_starts_meanwhile_is_not_cut_under_its_feet(
     assert "a query is running as consumer 'spark'" in ran.stderr
     assert query.rest(started[0], query.log[-1]) == list(range(20, 50))
     assert pending_count(client) == 0
+
+
+@pytest.mark.parametrize("hand", ["seek", "delete"])
+@pytest.mark.parametrize("moment", ["WATCH", "MULTI"])
+def test_a_query_that_was_not_in_the_group_yet_and_starts_meanwhile(
+    server: Server, client: redis.Redis, rstream: Rstream, hand: str, moment: str
+) -> None:
+    """The change is refused; if it is too late for that, the error says so."""
+    make_query(server, client, "stopped")
+
+    def start(*_: object) -> None:
+        late = reader(server, limits=NEVER_AHEAD, beside=True, consumer="late")
+        late.latestOffset(late.initialOffset(), TEN)
+
+    before = client.xinfo_groups("s")[0]["last-delivered-id"]
+    with before_sending(moment.encode(), act=start, times=1):
+        ran = rstream("groups", *HANDS[hand], "--even-active", "--yes")
+    assert (ran.exit_code, "RSTREAM_GROUP_IN_USE" in ran.stderr, "'late'" in ran.stderr) == (1, True, True), ran.stderr
+    [group] = client.xinfo_groups("s") or [None]
+    if moment == "WATCH":
+        assert group is not None
+        assert StreamId.parse(group["last-delivered-id"]) > StreamId.parse(before)
+    else:
+        assert "The change is made" in ran.stderr
+        assert group is None or group["last-delivered-id"] <= before
 
 
 def test_the_lease_of_a_process_that_is_dead_hinders_nobody(

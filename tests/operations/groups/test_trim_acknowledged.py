@@ -12,6 +12,7 @@ from spark_streams.operations.groups import trim_acknowledged as trim
 from tests.full_server import full
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tools.driving import ALL, NEVER_AHEAD, add, drain, read, reader, stop_all
+from tools.sending import before_sending
 from tools.servers.server import Server
 
 
@@ -198,3 +199,12 @@ def test_what_is_delivered_after_the_dry_run_stays(client: redis.Redis, rstream_
     assert (planned["streams"][0]["acknowledged"], done["removed"]) == (30, 30)
     [done] = rstream_json("trim", "s", "--acked", "--yes")["streams"]
     assert done["removed"] == 20
+
+
+def test_what_another_client_removes_meanwhile_is_not_counted(client: redis.Redis, rstream_json: RstreamJson) -> None:
+    """Its entries have left the stream, too."""
+    ids = add(client, 10)
+    finished(client, "g", 4, range(4))
+    with before_sending(b"XTRIM", act=lambda *_: client.xdel("s", *ids[5:8]), times=1):
+        [done] = rstream_json("trim", "--acked", "--yes")["streams"]
+    assert (done["removed"], numbers(client)) == (4, [4, 8, 9])

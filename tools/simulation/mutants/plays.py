@@ -5,6 +5,7 @@
     core/new checkpoint/strict/3         a plan of a scenario, with the model of the core and the product (core_model)
     core/removed, amid/strict/3          the same, amid the commands of the product, and with it alone
     seed/17+faults                       the plan of this seed, with what is added to it
+    life/17                              a life of commands (tools.lives)
 
 A play fails if it has a failure, ends the simulation, or does not end. In plans of seeds and of the core, failures that
 are documented do not count. A plan of the core also fails if model and product differ. What has found each mutant is
@@ -20,6 +21,8 @@ from dataclasses import replace
 
 import redis
 
+from tools.lives import processes as of_lives
+from tools.lives.run import live
 from tools.simulation import documented
 from tools.simulation.core_model.scenarios import SCENARIOS, differences, failures
 from tools.simulation.histories import HISTORIES, moments, with_event
@@ -60,6 +63,20 @@ def player() -> Iterator[Player]:
         yield lambda play: _failure(process, client, play)
 
 
+@contextlib.contextmanager
+def _player_of_lives() -> Iterator[Player]:
+    process = ProcessServer()
+    with of_lives.product(process):
+        yield lambda play: _fault(process, int(play.removeprefix("life/")))
+
+
+def _fault(server: ProcessServer, seed: int) -> str | None:
+    try:
+        return next(iter(live(server, seed).faults), "")[:160] or None
+    except Exception as error:  # noqa: BLE001 - of a product that is broken on purpose
+        return f"ends the life | {type(error).__name__}: {str(error)[:80]}"
+
+
 def _failure(server: ProcessServer, client: redis.Redis, play: str) -> str | None:
     kind, _, name = play.partition("/")
     try:
@@ -91,13 +108,15 @@ def finder_of(mutant: Mutant, seeds: Sequence[int]) -> Note | None:
     """Look for a play that finds a mutant, in this process: first what has found it last. seeds: of plans that come
     last."""
     known = [mutant.found.play] if mutant.found is not None else []
-    return _finder_among(mutant, known) or _finder_among(mutant, _all_plays(seeds))
+    is_of_rim = mutant.file.startswith("operations/") or (known and known[0].startswith("life/"))
+    more = [f"life/{seed}" for seed in seeds] if is_of_rim else _all_plays(seeds)
+    return _finder_among(mutant, known) or _finder_among(mutant, more)
 
 
 def _finder_among(mutant: Mutant, plays: Sequence[str]) -> Note | None:
     """Play with the mutant until a play fails that does not fail without it."""
     signal.signal(signal.SIGPROF, _end)
-    with player() as failure_of:
+    with _player_of_lives() if plays and plays[0].startswith("life/") else player() as failure_of:
         for play in plays:
             mutant.install()
             signal.setitimer(signal.ITIMER_PROF, _ENDLESS)

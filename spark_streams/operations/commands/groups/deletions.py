@@ -47,8 +47,8 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
     A group or consumer of a running query is refused. A consumer with pending entries is refused without
     --forget-pending; rstream groups claim hands them to another consumer.
 
-    If the group no longer exists, the command deletes its remaining keys. For the keys of a deleted consumer other than
-    `spark`, name it with --consumer. Entries that wait for a retry (retryDelay) stay, and the command prints where. A
+    If the group no longer exists, the command deletes its remaining keys. For the keys of a deleted consumer, name it
+    with --consumer. Entries that wait for a retry (retryDelay) stay, and the command prints where. A
     sink's ledger belongs to no group, and stays.
 
     \b
@@ -82,21 +82,18 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
 
 
 def _delete_groups(server: Server, names: Sequence[str], options: ChangeOptions, report: ChangeReport[Deleted]) -> None:
-    from spark_streams.connector.admin.groups import count_waiting, find_group_keys, split_by_stream, waiting_lines
+    from spark_streams.connector.admin.groups import find_keys_to_delete, waiting_lines
     from spark_streams.connector.wire.xinfo import streams_with_group
     from spark_streams.operations.groups.change_plan import NO_GROUP
     from spark_streams.operations.groups.group_deletion import delete_group, delete_leftovers, resume_lines
 
     group = options.group
     streams = [s for s in resolve_streams(server, names, group, options.exact) if options.only.has(s, group)]
-    group_keys = find_group_keys(server, {group: streams})[group]
-    waiting = count_waiting(server, group_keys)
-    group_keys = [group_key for group_key in group_keys if group_key.key not in waiting]
-    keys_by_stream = split_by_stream(group_keys, streams)
+    keys, waiting = find_keys_to_delete(server, {group: streams})
     having_it = {*streams_with_group(server, streams, group)}
     # Keys may remain of a group that was deleted.
     snapshots = load_groups(
-        server, [stream for stream in streams if stream in having_it or not keys_by_stream[stream]], group
+        server, [stream for stream in streams if stream in having_it or not keys[stream, group]], group
     )
     moved = [
         f"group {group!r} of stream {snapshot.stream!r} stands at {snapshot.position}, and not where the dry run has "
@@ -108,11 +105,11 @@ def _delete_groups(server: Server, names: Sequence[str], options: ChangeOptions,
         server,
         snapshots,
         [*moved, *(reason for snapshot in snapshots for reason in snapshot.in_use(None, options.even_active))],
-        lambda snapshot: delete_group(server, snapshot, keys_by_stream[snapshot.stream]),
+        lambda snapshot: delete_group(server, snapshot, keys[snapshot.stream, group]),
     )
     for stream in streams:
         if stream not in having_it and options.only.stands(stream, group, NO_GROUP):
-            report.add(server, delete_leftovers(server, stream, group, keys_by_stream[stream]))
+            report.add(server, delete_leftovers(server, stream, group, keys[stream, group]))
     for deleted in report.stream_reports:
         report.notes += resume_lines(deleted.stream, group, deleted.committed)
     report.notes += waiting_lines(waiting)
@@ -218,7 +215,8 @@ def prune(
     wait for a retry stay, and the command prints where.
 
     With --hold no group is deleted. The command lists groups that hold entries back which no other group needs. With
-    --yes it forgets these groups and removes the entries. A query of such a group then stops (RSTREAM_GROUP_FORGOTTEN).
+    --yes it forgets these groups, but those in use, and removes the entries. A query of such a group then stops
+    (RSTREAM_GROUP_FORGOTTEN). If all are in use, the exit code is 3.
 
     With --consumers no group is deleted, but consumers that were idle for --idle and have no pending entry. Those of
     running queries stay. A client that returns is a consumer again.
@@ -264,7 +262,7 @@ class _Unused:
     def delete_groups(self, server: Server, report: _PruneReport) -> None:
         """Delete abandoned groups."""
         from spark_streams.base.units import duration
-        from spark_streams.connector.admin.groups import count_waiting, find_group_keys, split_by_stream, waiting_lines
+        from spark_streams.connector.admin.groups import find_keys_to_delete, waiting_lines
         from spark_streams.operations.groups import unused
         from spark_streams.operations.groups.group_deletion import resume_lines
 
@@ -277,15 +275,10 @@ class _Unused:
         streams_of: dict[str, list[str]] = {}
         for one in abandoned:
             streams_of.setdefault(one.group, []).append(one.stream)
-        group_keys = find_group_keys(server, streams_of) if abandoned else {}
-        waiting = count_waiting(server, [key for keys in group_keys.values() for key in keys])
-        keys_by_stream = {
-            group: split_by_stream([key for key in group_keys[group] if key.key not in waiting], group_streams)
-            for group, group_streams in streams_of.items()
-        }
+        keys, waiting = find_keys_to_delete(server, streams_of)
         report.add_all(
             *(server, abandoned, []),
-            lambda one: unused.prune_group(server, one, keys_by_stream[one.group][one.stream], self.idle),
+            lambda one: unused.prune_group(server, one, keys[one.stream, one.group], self.idle),
         )
         for pruned in report.stream_reports:
             report.notes += resume_lines(pruned.stream, pruned.group, pruned.committed)
@@ -305,6 +298,7 @@ class _Unused:
     def forget(self, server: Server, report: ChangeReport[Held]) -> None:
         """Forget groups that hold entries back."""
         from spark_streams.base.units import duration
+        from spark_streams.connector.admin.groups import find_with_running_query
         from spark_streams.operations.groups.unused import find_held, find_undecided, forget_group
 
         found = find_held(server, self._streams(server), self.groups, self.exact, self.idle)
@@ -313,7 +307,8 @@ class _Unused:
         undecided = {(one.stream, one.group) for one in kept}
         held = [one for one in found if (one.stream, one.group) not in undecided]
         forgotten: set[tuple[bytes, bytes]] = set()
-        report.add_all(server, held, [], lambda one: forget_group(server, one, self.idle, forgotten))
+        running = find_with_running_query(server, [(one.stream, one.group) for one in held])
+        report.add_each(server, held, lambda one: forget_group(server, one, self.idle, forgotten, running))
         report.notes += [f"kept: group {one.group!r} of stream {one.stream!r}: {one.why}" for one in kept]
         report.show(
             ("stream", "group", "idle ", "last delivered", "holds about", "bytes", "removed"),

@@ -201,9 +201,7 @@ def lag(
     from spark_streams.operations.monitor.rates import group_totals
 
     if over_ms is not None and (max_entries is not None or max_seconds is not None):
-        raise click.UsageError(
-            "--over shows margins, which --max and --max-seconds do not check: leave one of them out"
-        )
+        raise click.UsageError("--over shows margins, which --max and --max-seconds do not check: leave one out")
     check = None if max_entries is None and max_seconds is None else LagCheck(max_entries, max_seconds)
     missing: list[str] = []
     with connect(url) as server:
@@ -301,6 +299,8 @@ def _print(
             f"group {printable(name)}, {total.streams:,} streams: lag {count(total.lag, total.at_least)}, "
             f"behind {duration(total.lag_ms)}, pending {total.pending:,}, released {total.released:,}, oldest {oldest}"
         )
+    for one in (one for one in groups if one.trimmed):
+        say(printable(f"trimmed before group {one.group} has read them: {one.trimmed:,} entries of {one.stream}"))
     if inactive := sum(not group_lag.is_active for group_lag in groups):
         nouns = "1 group has" if inactive == 1 else f"{inactive:,} groups have"
         say(f"{nouns} not been read from in the last day; rstream groups prune finds abandoned groups")
