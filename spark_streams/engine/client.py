@@ -112,18 +112,8 @@ class Client:
 class Waiter:
     """A blocked command. `attempt` returns its reply, or None if there is none yet; it may raise CommandError."""
 
-    __slots__ = (
-        "attempt",
-        "bytes",
-        "client",
-        "db",
-        "deadline",
-        "find_retry_time",
-        "keys",
-        "needs_key",
-        "retry_at",
-        "timeout_reply",
-    )
+    __slots__ = ("attempt", "bytes", "client", "db", "deadline", "find_retry_time", "keys", "needs_key", "retry_at",
+                 "timeout_reply")  # fmt: skip
 
     def __init__(
         self, client: Client, db: Database, keys: Sequence[bytes], deadline: int | None,
@@ -137,9 +127,7 @@ class Waiter:
         self.deadline = deadline  # Unix milliseconds; None: no timeout
         self.attempt = attempt
         self.timeout_reply = timeout_reply  # the reply after the deadline
-        self.find_retry_time = (
-            find_retry_time  # after an attempt: when to retry without a change of a key, Unix milliseconds
-        )
+        self.find_retry_time = find_retry_time  # when to retry although no key has changed, Unix milliseconds
         self.retry_at = find_retry_time() if find_retry_time is not None else None
         self.needs_key = needs_key  # the command fails if its key is deleted (XREADGROUP)
 
