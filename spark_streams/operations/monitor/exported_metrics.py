@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_streams.base.version import __version__
+from spark_streams.connector.admin.dead_letters import OTHER_KINDS
 from spark_streams.connector.lag.group_metrics import (
     OF_GROUPS,
     Family,
@@ -115,7 +116,7 @@ class ExportedMetrics:
         of_groups = (_of_group(group, held.get((group.stream, group.group))) for group in snapshot.groups)
         yield from metrics(_GROUP, of_groups)
         yield from metrics(_STREAM, (_of_stream(stream, snapshot.stream_bytes) for stream in snapshot.streams))
-        yield from metrics(_REASON, map(_of_reason, snapshot.reasons))
+        yield from metrics(_REASON, map(_of_reason, most_frequent(snapshot.reasons)))
         yield from metrics(_UNCOUNTED, (((name,), (n,)) for name, n in snapshot.uncounted.items()))
         yield from waiting_metrics(snapshot.waiting)
 
@@ -130,6 +131,17 @@ def _of_stream(stream: StreamSummary, sizes: Mapping[str, int]) -> Sample:
     adds = stream.idempotent
     of_adds = (None, None) if adds is None else (adds.added, adds.duplicates)
     return (stream.stream,), (stream.length, stream.added, stream.entry_bytes, sizes.get(stream.stream), *of_adds)
+
+
+def most_frequent(reasons: Sequence[Reason], most: int = 1_000) -> Sequence[Reason]:
+    """Return at most so many counts: the largest ones, and the sum of the others. Strangers choose reasons."""
+    if len(reasons) <= most:
+        return reasons
+    ordered = sorted(reasons, key=lambda one: (-one.count, one.stream, one.reason))
+    named = [one for one in ordered[: most - 1] if one.stream != OTHER_KINDS]
+    others = {*ordered} - {*named}
+    newest = max((one.newest_ms for one in others if one.newest_ms is not None), default=None)
+    return [*named, Reason(OTHER_KINDS, OTHER_KINDS, sum(one.count for one in others), newest)]
 
 
 def _of_reason(reason: Reason) -> Sample:
