@@ -35,8 +35,7 @@ class Tile(NamedTuple):
 def by_urgency(groups: Sequence[GroupLag]) -> list[GroupLag]:
     """Return active groups first, the one that is most behind at the top."""
     return sorted(
-        groups,
-        key=lambda group: (not group.is_active, -(group.lag_ms or 0), -group.lag, group.stream, group.group),
+        groups, key=lambda group: (not group.is_active, -(group.lag_ms or 0), -group.lag, group.stream, group.group)
     )
 
 

@@ -31,10 +31,7 @@ _SNAPSHOT = MetricTable(
     (
         Family("rstream_scrape_seconds", "Seconds that the last refresh took."),
         Family("rstream_streams", "Streams that the exporter reads."),
-        Family(
-            "rstream_streams_left_out",
-            "Streams beyond --max-streams, or with names above 1,024 bytes; not read.",
-        ),
+        Family("rstream_streams_left_out", "Streams beyond --max-streams, or with names above 1,024 bytes; not read."),
         Family("rstream_groups_left_out", "Groups beyond --max-groups, which have no metrics."),
     ),
 )
@@ -66,10 +63,7 @@ _STREAM = MetricTable(
     (
         Family("rstream_stream_entries", "Entries in the stream."),
         Family("rstream_added_entries", "Entries added to the stream since it was created.", counts=True),
-        Family(
-            "rstream_end_entry_bytes",
-            "Size of the first or last entry, the larger one.",
-        ),
+        Family("rstream_end_entry_bytes", "Size of the first or last entry, the larger one."),
         Family("rstream_stream_memory_bytes", "Memory of the stream, as the server estimates it (MEMORY USAGE)."),
         Family(
             "rstream_idempotent_adds",
@@ -87,8 +81,7 @@ _REASON = MetricTable(
     ),
 )
 _UNCOUNTED = MetricTable(
-    ("stream",),
-    (Family("rstream_dead_letters_uncounted", "Dead letters that are not yet counted by reason."),),
+    ("stream",), (Family("rstream_dead_letters_uncounted", "Dead letters that are not yet counted by reason."),)
 )
 TABLES = (_GROUP, _STREAM, _REASON, _UNCOUNTED, _NODE, _SNAPSHOT, _RIGHTS, _EXPORTER)
 
@@ -145,7 +138,4 @@ def most_frequent(reasons: Sequence[Reason], most: int = 1_000) -> Sequence[Reas
 
 
 def _of_reason(reason: Reason) -> Sample:
-    return (reason.stream, reason.reason), (
-        reason.count,
-        None if reason.newest_ms is None else reason.newest_ms / 1000,
-    )
+    return (reason.stream, reason.reason), (reason.count, None if reason.newest_ms is None else reason.newest_ms / 1000)
