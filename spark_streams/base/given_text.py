@@ -29,6 +29,15 @@ def assignment(name: str, value: str) -> str:
     return f"{escaped}={value}"
 
 
+# A colon behind `scheme://` that is not before a port.
+_LOGIN = re.compile(r"[^:/?#]+://[^/?#\[]*?(?::|%3[Aa])(?!\d*(?:[/?#]|$))")
+
+
+def without_login(uri: str) -> str:
+    """Return only the scheme of a URI that has a login (`s3://KEY:SECRET@bucket`), any other text as it is."""
+    return f"{uri.partition('://')[0]}://…" if _LOGIN.match(uri) else uri
+
+
 LONGEST_LINE = 16 << 10  # bytes; tokens of cloud providers have some thousands
 
 

@@ -7,12 +7,17 @@ tests/base/test_printable.py finds output that does not use this module. Pure.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 
 # A backslash of a name that looks like the beginning of an escape.
 _LIKE_A_BYTE = re.compile(rb"\\(?=x(?:[89a-f][0-9a-f]|5c))")
 _LIKE_A_CHARACTER = re.compile(r"\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
+
+_LONGEST = 200  # characters of a label
+_HASH = 32  # characters of the hash in a shortened label
+_SHORTENED = re.compile(rf".{{{_LONGEST - _HASH - 1}}}…[0-9a-f]{{{_HASH}}}", re.DOTALL)
 
 
 def name_text(name: bytes | str) -> str:
@@ -37,9 +42,18 @@ def label_text(text: str) -> str:
     written as `\\u202e` within the value.
     """
     if text.isprintable() and "\\" not in text:
-        return text
+        return shortened(text)
     text = _LIKE_A_CHARACTER.sub(r"\\u005c", text)
-    return "".join(c if c.isprintable() or c == "\n" else _numbered(c) for c in text)
+    return shortened("".join(c if c.isprintable() or c == "\n" else _numbered(c) for c in text))
+
+
+def shortened(text: str) -> str:
+    """Return a text of at most 200 characters: of a longer one, or one that is itself so formed, the beginning and a
+    hash. Two texts never have the same one."""
+    if len(text) <= _LONGEST and not _SHORTENED.fullmatch(text):
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{text[: _LONGEST - _HASH - 1]}…{digest[:_HASH]}"
 
 
 def _numbered(character: str) -> str:

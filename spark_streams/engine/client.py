@@ -7,6 +7,8 @@ watched keys, and the keys that it waits for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING
 
 from spark_streams.engine.resp.wire_replies import CommandError, Reply, error
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIPPING = range(4)
 # Approximate bytes of memory in addition to those of the text.
 _PER_ARGUMENT, _PER_KEY = 50, 450
+_SPARE_MOMENTS = 64  # moments of clients that no longer wait, which are kept beside two for each that does
 
 
 class Client:
@@ -109,18 +112,8 @@ class Client:
 class Waiter:
     """A blocked command. `attempt` returns its reply, or None if there is none yet; it may raise CommandError."""
 
-    __slots__ = (
-        "attempt",
-        "bytes",
-        "client",
-        "db",
-        "deadline",
-        "find_retry_time",
-        "keys",
-        "needs_key",
-        "retry_at",
-        "timeout_reply",
-    )
+    __slots__ = ("attempt", "bytes", "client", "db", "deadline", "find_retry_time", "keys", "needs_key", "retry_at",
+                 "timeout_reply")  # fmt: skip
 
     def __init__(
         self, client: Client, db: Database, keys: Sequence[bytes], deadline: int | None,
@@ -134,9 +127,7 @@ class Waiter:
         self.deadline = deadline  # Unix milliseconds; None: no timeout
         self.attempt = attempt
         self.timeout_reply = timeout_reply  # the reply after the deadline
-        self.find_retry_time = (
-            find_retry_time  # after an attempt: when to retry without a change of a key, Unix milliseconds
-        )
+        self.find_retry_time = find_retry_time  # when to retry although no key has changed, Unix milliseconds
         self.retry_at = find_retry_time() if find_retry_time is not None else None
         self.needs_key = needs_key  # the command fails if its key is deleted (XREADGROUP)
 
@@ -159,6 +150,10 @@ class Waiters:
         """`deliver` sends the reply of a client that is no longer blocked."""
         self._deliver = deliver
         self._timed: set[Waiter] = set()
+        # A heap of all deadlines and retry times, with a number in order of arrival. Those that no longer hold stay in
+        # it until they are the first, or are too many: a turn looks at the first one only, however many clients wait.
+        self._moments: list[tuple[int, int, Waiter]] = []
+        self._numbers = count()
         self.count = 0
 
     def add(self, waiter: Waiter) -> None:
@@ -166,9 +161,25 @@ class Waiters:
         waiter.client.waiter = waiter
         for key in waiter.keys:
             waiter.db.waiting.setdefault(key, {})[waiter] = None
-        if waiter.deadlines():
+        if moments := waiter.deadlines():
             self._timed.add(waiter)
+        for moment in moments:
+            self._note(moment, waiter)
         self.count += 1
+
+    def _note(self, moment: int, waiter: Waiter) -> None:
+        heappush(self._moments, (moment, next(self._numbers), waiter))
+        self._drop_past()
+
+    def _drop_past(self) -> None:
+        """Drop the moments that no longer hold, if they are too many. Of a waiter at most two are left."""
+        if len(self._moments) > 4 * len(self._timed) + _SPARE_MOMENTS:
+            held = {(moment, waiter): number for moment, number, waiter in self._moments if self._holds(moment, waiter)}
+            self._moments = [(moment, number, waiter) for (moment, waiter), number in held.items()]
+            heapify(self._moments)
+
+    def _holds(self, moment: int, waiter: Waiter) -> bool:
+        return waiter in self._timed and moment in (waiter.deadline, waiter.retry_at)
 
     def remove(self, waiter: Waiter) -> None:
         """Unblock without a reply, because the client has disconnected."""
@@ -180,6 +191,7 @@ class Waiters:
                 if not queue:
                     del waiter.db.waiting[key]
         self._timed.discard(waiter)
+        self._drop_past()
         self.count -= 1
 
     def finish(self, waiter: Waiter, reply: Reply) -> None:
@@ -204,6 +216,7 @@ class Waiters:
             reply = waiter.attempt()
             if reply is None and waiter.find_retry_time is not None:
                 waiter.retry_at = waiter.find_retry_time()
+                self._note(waiter.retry_at, waiter)
         except CommandError as failure:
             reply = error(failure.text)
         if reply is not None:
@@ -216,13 +229,18 @@ class Waiters:
 
     def next_deadline(self) -> int | None:
         """Return the first deadline or retry time of all waiters, in Unix milliseconds; None if there is none."""
-        return min((time for waiter in self._timed for time in waiter.deadlines()), default=None)
+        while self._moments and not self._holds(self._moments[0][0], self._moments[0][2]):
+            heappop(self._moments)
+        return self._moments[0][0] if self._moments else None
 
     def expire(self, now: int) -> None:
         """Attempt waiters whose retry time has come; send the timeout reply to those whose deadline has passed."""
-        for waiter in [waiter for waiter in self._timed if waiter.retry_at is not None and waiter.retry_at <= now]:
-            if waiter.client.waiter is waiter:
+        due: dict[Waiter, None] = {}
+        while self._moments and self._moments[0][0] <= now:
+            due[heappop(self._moments)[2]] = None
+        for waiter in due:
+            if waiter in self._timed and waiter.retry_at is not None and waiter.retry_at <= now:
                 self._try(waiter)
-        due = [waiter for waiter in self._timed if waiter.deadline is not None and waiter.deadline <= now]
-        for waiter in sorted(due, key=lambda w: w.deadline or 0):
-            self.finish(waiter, waiter.timeout_reply)
+        for waiter in due:
+            if waiter in self._timed and waiter.deadline is not None and waiter.deadline <= now:
+                self.finish(waiter, waiter.timeout_reply)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_streams.base.given_text import LONGEST_LINE, assignment, first_line, parse_assignment
+from spark_streams.base.given_text import LONGEST_LINE, assignment, first_line, parse_assignment, without_login
 from spark_streams.connector.errors import LoginError
 from spark_streams.connector.wire.address import password_in
 
@@ -68,3 +68,22 @@ def test_only_the_first_line_of_a_large_file_is_read(tmp_path: Path) -> None:
         opened.write(b"pw\n")
         opened.truncate(1 << 40)  # without blocks on the disk
     assert password_in(str(file)) == "pw"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["s3://KEY:SECRET@bucket/x", "s3://KEY:SEC/RET@bucket", "hdfs://ann:1@host:8020/x", "s3://KEY:@b", "s3://K%3AS@b"],
+)
+def test_a_uri_with_a_login_is_shown_without_it(uri: str) -> None:
+    assert without_login(uri) == f"{uri.partition('://')[0]}://…"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/a:b@c", "s3://bucket/a:b@c", "hdfs://host:8020/x", "hdfs://ann@host:8020", "abfss://box@account.net/x",
+        "s3://b?endpoint_override=http://h:9000", "hdfs://[::1]:8020/x", "file:///x", "lake.sales.orders", "a://b:1",
+    ],
+)  # fmt: skip
+def test_a_text_without_a_login_stays(text: str) -> None:
+    assert without_login(text) == text

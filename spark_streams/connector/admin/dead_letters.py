@@ -22,6 +22,7 @@ from spark_streams.connector.deadletter.letter_page import (
     run_with_smaller_pages,
 )
 from spark_streams.connector.deadletter.listing import (
+    OTHER_KINDS,
     REASONS,
     KindCounts,
     ReasonCounts,

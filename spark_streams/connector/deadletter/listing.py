@@ -50,7 +50,7 @@ from spark_streams.connector.wire.replies import is_wrong_type
 from spark_streams.connector.wire.scan import list_streams
 from spark_streams.connector.wire.session import Session
 
-_OTHER_KINDS = "(others)"
+OTHER_KINDS = "(others)"
 
 Kind = tuple[str, ...]
 
@@ -96,7 +96,7 @@ class KindCounts:
 
     def _count(self, kind: Kind, number: int, first: str, last: str) -> None:
         if kind not in self.counts and len(self.counts) >= self.max_kinds:
-            kind = (_OTHER_KINDS,) * len(kind)
+            kind = (OTHER_KINDS,) * len(kind)
         have = self.counts.setdefault(kind, KindCount(0, first, last))
         have.letters += number
         have.last = last

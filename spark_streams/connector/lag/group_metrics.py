@@ -42,9 +42,10 @@ def metrics(table: MetricTable, samples: Iterable[Sample]) -> Iterator[Metric]:
         for family in table.families
     ]
     for labels, values in samples:
+        shown = [label_text(label) for label in labels]
         for metric, value in zip(families, values, strict=True):
             if value is not None:
-                metric.add_metric([label_text(label) for label in labels], value)
+                metric.add_metric(shown, value)
     yield from families
 
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
+from spark_streams.base.given_text import without_login
 from spark_streams.connector.errors import InvalidOptionError, OptionError, UnknownOptionError, UnsupportedError
 from spark_streams.connector.options.option import (
     REQUIRED,
@@ -157,7 +158,7 @@ def _read(options: Mapping[str, str], table: tuple[Option, ...], side: str) -> t
         try:
             typed[option.name] = option.parse(text)
         except ValueError as error:
-            raise InvalidOptionError(f"{side} option {option.name}={text[:200]!r} {error}") from None
+            raise InvalidOptionError(f"{side} option {option.name}={without_login(text)[:200]!r} {error}") from None
     defaults: dict[str, object] = {}
     for option in table:
         if option.name not in typed:
@@ -237,7 +238,7 @@ def check_before_use(options: Mapping[str, str]) -> None:
                 try:
                     option.parse(text)
                 except ValueError as error:
-                    refusals.append(f"{side} option {option.name}={text[:200]!r} {error}")
+                    refusals.append(f"{side} option {option.name}={without_login(text)[:200]!r} {error}")
             if len(refusals) == len(uses):
                 raise InvalidOptionError(refusals[0])
 

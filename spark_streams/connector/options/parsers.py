@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from spark_streams.base.given_text import duration
+from spark_streams.base.given_text import duration, without_login
 from spark_streams.base.ids import InvalidStreamId, StreamId
 from spark_streams.base.pattern import is_pattern, matches
 from spark_streams.connector.shards.names import MAX_SHARDS
@@ -93,6 +93,8 @@ def location(value: str) -> str:
     """
     if "://" not in text(value):
         return value
+    if without_login(value) != value:
+        raise ValueError("has a login: give it by the environment or by a role")
     parts = urlsplit(value)
     if parts.scheme != "file":
         return value

@@ -121,12 +121,13 @@ class Decoder:
         self._form, self._registry = form, registry
         self._given = _given(form)
         self._reader = reader_of(form)
+        self._answers: dict[int, Schema | None] = {}  # of the registry, for the last batch
         self._reads: dict[tuple[int, tuple[int, ...]], Read | UnreadableError] = {}
 
     def prepare(self, values: Iterable[bytes | str | None]) -> None:
         """Ask the registry at once for the schemas that these values name. Raises RegistryError."""
         if self._form.framed and self._registry is not None:
-            self._registry.prepare(ids_of(values))
+            self._answers = self._registry.answers(ids_of(values))
 
     def decode(self, value: bytes) -> Any:
         """Return the value. Raises UnreadableError with the reason, RegistryError if the registry cannot be asked."""
@@ -149,8 +150,9 @@ class Decoder:
     def _new_read(self, schema_id: int, indexes: tuple[int, ...]) -> Read | UnreadableError:
         writer: Schema | None = self._given
         if self._registry is not None:
-            writer = self._registry.schema(schema_id)
-            if writer is None:  # the registry remembers it, for a while
+            is_answered = schema_id in self._answers
+            writer = self._answers[schema_id] if is_answered else self._registry.schema(schema_id)
+            if writer is None:  # it is asked for again with a later batch
                 return UnreadableError(UNKNOWN_SCHEMA)
         read: Read | UnreadableError
         try:

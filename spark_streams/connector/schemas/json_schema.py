@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
 import re
@@ -27,6 +28,9 @@ from spark_streams.connector.schemas.reasons import (
 from spark_streams.connector.schemas.schema_registry import Schema
 
 # -- numbers of JSON, exactly, whatever their number of digits and their exponent --------------------------------------
+
+
+_LONG = 100  # characters of a canonical text that is kept as it is
 
 
 def is_number(_: object, value: Json) -> bool:
@@ -55,12 +59,31 @@ def is_multiple(value: Decimal, of: Decimal) -> bool:
     return bool(number % (unit * 10**-shift) == 0)
 
 
-def canonical(value: Json) -> str:
-    """Return a text that is the same for values that JSON Schema calls equal: 1, 1.0 and 10e-1."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(name)}:{canonical(value[name])}" for name in sorted(value)) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(canonical, value)) + "]"
+class JsonSteps(StepBudget):
+    """Also has the canonical texts of the objects and lists of the value, by identity: each is made once, although
+    `uniqueItems` of a type that contains itself asks for it at each level."""
+
+    def begin(self, size: int) -> None:
+        super().begin(size)
+        self.texts: dict[int, str] = {}
+
+
+def canonical(value: Json, steps: JsonSteps) -> str:
+    """Return a text that is the same for values that JSON Schema calls equal: 1, 1.0 and 10e-1. Of a long object or
+    list it is a hash. Raises UnreadableError."""
+    if isinstance(value, dict | list):
+        text = steps.texts.get(id(value))
+        if text is None:
+            steps.take(1 + len(value))
+            if isinstance(value, dict):
+                members = [f"{json.dumps(name)}:{canonical(value[name], steps)}" for name in sorted(value)]
+                text = f"{{{','.join(members)}}}"
+            else:
+                text = f"[{','.join([canonical(part, steps) for part in value])}]"
+            if len(text) > _LONG:
+                text = "#" + hashlib.sha256(text.encode()).hexdigest()
+            steps.texts[id(value)] = text
+        return text
     if type(value) not in (int, Decimal):
         return json.dumps(value)
     sign, digits, exponent = Decimal(value).as_tuple()
@@ -234,9 +257,9 @@ class JsonValidator:
         bases = [base for one in (content, *(other for _, other in others)) for base in _bases(one, "")]
         uris = {urljoin(base, name): one for base in bases for name, one in resources.items()} | resources
         self.unresolved = referencing.exceptions.Unresolvable
-        self._steps = StepBudget()
+        self._steps = JsonSteps()
         checker = kind.TYPE_CHECKER.redefine("integer", is_integer).redefine("number", is_number)
-        words = {name: self._counted(check) for name, check in (kind.VALIDATORS | _keywords(kind)).items()}
+        words = {name: self._counted(check) for name, check in (kind.VALIDATORS | _keywords(kind, self._steps)).items()}
         registry = referencing.Registry().with_resources(uris.items())
         self._validator = drafts.extend(kind, words, type_checker=checker)(_plain(content), registry=registry)
 
@@ -260,7 +283,7 @@ class JsonValidator:
         return counted
 
 
-def _keywords(kind: Any) -> dict[str, Callable[..., Any]]:
+def _keywords(kind: Any, steps: JsonSteps) -> dict[str, Callable[..., Any]]:
     """Return the functions for the keywords of a draft that take longer, or that round."""
     error_of = library("jsonschema.exceptions").ValidationError
 
@@ -287,7 +310,7 @@ def _keywords(kind: Any) -> dict[str, Callable[..., Any]]:
                         yield from validator.descend(value[name], word, path=name)
 
     def unique_items(validator: Any, word: Json, value: Json, schema: Json) -> _Errors:
-        if word and validator.is_type(value, "array") and len(set(map(canonical, value))) < len(value):
+        if word and validator.is_type(value, "array") and len({canonical(part, steps) for part in value}) < len(value):
             yield error_of("two items are the same")
 
     def multiple_of(validator: Any, word: Json, value: Json, schema: Json) -> _Errors:

@@ -10,17 +10,19 @@ An ID or a subject is unknown by HTTP 404 with an error code 404xx. Any other an
 if it made dead letters, a wrong URL would make them of all entries. Where this process has read a schema, the URL is
 right: then HTTP 400, 404 and 422 are about the ID.
 
-Anyone may write values with any IDs. So IDs are asked for at once, and at most MOST_UNKNOWN of them in a minute.
+Anyone may write values with any IDs. So IDs are asked for at once, and at most MOST_UNKNOWN of them in a minute are
+unknown: an ID is known, unknown, or not asked for, and then it waits.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from urllib.error import HTTPError, URLError
@@ -36,12 +38,13 @@ from spark_streams.connector.wire.session import Backoff
 _UNKNOWN_FOR = 60.0  # seconds until an unknown ID is asked for again: a replica of a registry may lag
 _LARGEST_ID = 2**31 - 1  # a larger one is unknown without a request: registries cannot parse it
 _OF_AN_ID = (http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.NOT_FOUND, http.HTTPStatus.UNPROCESSABLE_ENTITY)
-MOST_UNKNOWN = 1_000  # IDs that are remembered for this time: others are unknown without a request
+MOST_UNKNOWN = 1_000  # IDs that are remembered for this time: others wait
 MOST_AT_ONCE = 16  # requests
 MOST_KEPT = 10_000  # of what values may name: a value may hold any ID
 _LARGEST = 16 << 20  # bytes of an answer
 _DEEPEST = 20  # references of references
 _MOST_REFERENCES = 1_000  # of one schema
+_log = logging.getLogger("spark_streams.schemas")
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -71,33 +74,52 @@ class Registry:
     serialized: bool = False  # schemas are asked for as descriptors of Protobuf
     patience: Patience = DEFAULT_PATIENCE
     clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
     _schemas: dict[int, Schema] = field(default_factory=dict)
     _versions: dict[tuple[str, str], Schema] = field(default_factory=dict)
     _unknown: dict[int, float] = field(default_factory=dict)  # when they were asked for, the oldest first
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def schema(self, schema_id: int) -> Schema | None:
-        """Return a schema, None if the registry has none of this ID, or if MOST_UNKNOWN others are unknown. Raises
-        RegistryError.
-        """
-        with self._lock:
-            self._ask_for([schema_id])
-            return self._schemas.get(schema_id)
+        """Return a schema, None if the registry has none of this ID. Raises RegistryError."""
+        return self.answers([schema_id])[schema_id]
 
-    def prepare(self, schema_ids: Sequence[int]) -> None:
-        """Ask for these IDs at once, the first ones if they are too many. Raises RegistryError."""
-        with self._lock:
-            self._ask_for(schema_ids)
+    def answers(self, schema_ids: Iterable[int]) -> dict[int, Schema | None]:
+        """Return the schemas of these IDs, None for an unknown one. They are asked for at once. What may not be asked
+        for yet waits: the first IDs wait the least. Raises RegistryError."""
+        found: dict[int, Schema | None] = {}
+        left = [*schema_ids]
+        while left:
+            with self._lock:
+                self._ask_for(left)
+                found |= {one: self._schemas.get(one) for one in left if self._is_answered(one)}
+                pause = self._pause()
+            left = [one for one in left if one not in found]
+            if left and pause:
+                _log.warning(
+                    "%d schema IDs were unknown to %s in the last minute: %d others wait",
+                    MOST_UNKNOWN,
+                    self.url,
+                    len(left),
+                )
+                self.sleep(pause)
+        return found
+
+    def _is_answered(self, schema_id: int) -> bool:
+        return schema_id in self._schemas or schema_id in self._unknown or schema_id > _LARGEST_ID
+
+    def _pause(self) -> float:
+        """Return the seconds until another ID may be asked for."""
+        if len(self._unknown) < MOST_UNKNOWN:
+            return 0
+        return max(0, self._unknown[next(iter(self._unknown))] + _UNKNOWN_FOR - self.clock())
 
     def _ask_for(self, schema_ids: Sequence[int]) -> None:
-        """Ask for those IDs whose answers are not known."""
-        new = [schema_id for schema_id in schema_ids if schema_id not in self._schemas and schema_id <= _LARGEST_ID]
-        if not new:
-            return
+        """Ask for those IDs whose answers are not known, the first ones if they are too many."""
         now = self.clock()
         while self._unknown and now - self._unknown[next(iter(self._unknown))] >= _UNKNOWN_FOR:
             del self._unknown[next(iter(self._unknown))]
-        asked = [one for one in new if one not in self._unknown][: MOST_UNKNOWN - len(self._unknown)]
+        asked = [one for one in schema_ids if not self._is_answered(one)][: MOST_UNKNOWN - len(self._unknown)]
         for schema_id, schema in zip(asked, self._answers(asked), strict=True):
             if schema is None:
                 self._unknown[schema_id] = now

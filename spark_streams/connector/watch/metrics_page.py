@@ -4,8 +4,9 @@
     GET /healthz     of a query: 200, or 503 with the reason
 
 What strangers can make the server do is bounded. At most `CONNECTIONS` requests are served at once. For another one,
-the oldest connection is closed whose request has not arrived; without one, the new connection is closed. So clients
-that only connect delay no scrape. A client that sends or reads nothing for `SECONDS` is closed, and any other after
+the oldest connection is closed whose request has not arrived; without one, the oldest whose client has a page to read.
+Metrics are made for at most `SCRAPES` at once, which are fewer: others get 503. So clients that only connect, or do not
+read, delay no scrape and no probe. A client that sends or reads nothing for `SECONDS` is closed, and any other after
 `MOST_SECONDS`.
 
 A page of another site must not read metrics from a server on this machine (DNS rebinding). So a server that listens on
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 32
 SECONDS = 10.0
+SCRAPES = 24  # of these
 MOST_SECONDS = 60.0
+_UNFINISHED, _ARRIVED, _COLLECTING = range(3)  # states of a connection, in the order in which they make room
+_CONNECTION = "rstream.connection"  # in the environment of a request
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")
 _HOST = re.compile(r"(?P<name>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?", re.ASCII)
 Trouble = Callable[[], str | None]  # returns what is wrong, None if nothing is
@@ -116,8 +120,12 @@ class _MetricsHandler(WSGIRequestHandler):
         """Read the headers, and tell the server that the request has arrived."""
         is_request = super().parse_request()
         if is_request:
-            self.server.arrived(self.connection)
+            self.server.set_state(self.connection, _ARRIVED)
         return is_request
+
+    def get_environ(self) -> WSGIEnvironment:
+        """Name the connection to the application."""
+        return {**super().get_environ(), _CONNECTION: self.connection}
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing."""
@@ -127,6 +135,7 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
     """Serves an application in daemon threads, one for each request and at most `CONNECTIONS` of them."""
 
     daemon_threads = True
+    request_queue_size = 4 * CONNECTIONS  # connections that the kernel accepts; for one more, it lets a client wait 1 s
 
     def __init__(self, metrics: WSGIApplication, host: str, port: int, trouble: Trouble | None) -> None:
         """Listen, and serve. Raises OSError."""
@@ -134,35 +143,43 @@ class _MetricsServer(ThreadingMixIn, WSGIServer):
         self.address_family, _, _, _, address = found[0]
         is_local = ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, bool] = {}  # the oldest first: whether its request has arrived
+        self._open: dict[socket.socket, int] = {}  # the oldest first, with their states
         super().__init__((str(address[0]), port), _MetricsHandler)
-        self.set_app(_guarded(metrics, is_local, trouble))
+        self.set_app(_guarded(self._bounded(metrics), is_local, trouble))
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve the request in a thread, or close its connection."""
-        if self._has_room(request):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def _has_room(self, connection: socket.socket) -> bool:
-        """Count a connection, and return whether there is room for it. An unfinished one is closed for it."""
+        """Serve the request in a thread. If there are too many, another connection is closed for it."""
         with self._lock:
             if len(self._open) >= CONNECTIONS:
-                oldest = next((other for other, has_arrived in self._open.items() if not has_arrived), None)
-                if oldest is None:
-                    return False
+                oldest = min(self._open, key=self._open.__getitem__)
                 del self._open[oldest]
                 _shut_down(oldest)
-            self._open[connection] = False
-            return True
+            self._open[request] = _UNFINISHED
+        super().process_request(request, client_address)
 
-    def arrived(self, connection: socket.socket) -> None:
-        """The request of this connection has arrived, so it is not closed for another one."""
+    def set_state(self, connection: socket.socket, state: int) -> bool:
+        """Set the state of a connection. Return whether there is room for it in that state."""
         with self._lock:
+            if state == _COLLECTING and sum(other == state for other in self._open.values()) >= SCRAPES:
+                return False
             if connection in self._open:
-                self._open[connection] = True
+                self._open[connection] = state
+            return connection in self._open
+
+    def _bounded(self, metrics: WSGIApplication) -> WSGIApplication:
+        """Return the pages of metrics, which are made for a bounded number of requests at once."""
+
+        def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+            if not self.set_state(environ[_CONNECTION], _COLLECTING):
+                start_response("503 Service Unavailable", [_TEXT])
+                return [b"Too many scrapes at once. Scrape again later.\n"]
+            try:
+                return metrics(environ, start_response)
+            finally:
+                self.set_state(environ[_CONNECTION], _ARRIVED)
+
+        return answer
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve the request, and give up a client that takes too long."""

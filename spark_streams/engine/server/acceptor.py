@@ -119,7 +119,7 @@ class Acceptor:
         config = self._engine.config
         sock.setblocking(False)
         refused = ""
-        if len(self._connections.by_id) >= config.number("maxclients"):
+        if len(self._connections.by_id) >= config.number("maxclients") and not self._connections.make_room():
             refused = "ERR max number of clients reached"
         if sock.family == socket.AF_UNIX:
             address, local_address = f"{self._unix_path}:0", f"{self._unix_path}:0"

@@ -351,6 +351,15 @@ class Connections:
         self.by_id[client.id] = connection
         self.selector.register(channel, selectors.EVENT_READ, connection)
 
+    def make_room(self) -> bool:
+        """Close the oldest client that is not logged in. Return whether there is one."""
+        access = self.engine.access
+        oldest = next((one for one in self.by_id.values() if access.must_authenticate(one.client)), None)
+        if oldest is not None:
+            access.warn_closing(oldest.client, "it had not logged in, and maxclients is reached")
+            oldest.close()
+        return oldest is not None
+
     def remove(self, connection: ClientConnection) -> None:
         """Unregister a connection that is about to be closed."""
         del self.by_id[connection.client.id]

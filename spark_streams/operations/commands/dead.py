@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import click
 
-from spark_streams.base.printable import json_text
+from spark_streams.base.printable import json_text, shortened
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import ConfigError, OptionError, StreamStateError
 from spark_streams.operations.commands.dry_run import change_line, say_bounds, up_to_last, yes_option
@@ -376,7 +376,7 @@ def _print_kinds(counts: KindCounts) -> None:
         ("reason", "stage", *(["error"] if with_error else []), "of stream", "dead letters", "oldest ", "newest "),
         [
             (
-                *(reason, stage, *([error or "-"] if with_error else []), stream),
+                *map(shortened, (reason, stage, *([error or "-"] if with_error else []), stream)),
                 *(count.letters, age(count.first), age(count.last)),
             )
             for (stream, stage, reason, error), count in counts

@@ -82,10 +82,7 @@ def without(options: Mapping[str, Sequence[str]], replaced: Sequence[str]) -> di
 
 
 _NAMES = ("names",)
-_LETTERS = (
-    *("id", "stream", "reason", "stage", "error", "field"),
-    *("older", "newer", "first-id", "last-id", "limit"),
-)
+_LETTERS = (*("id", "stream", "reason", "stage", "error", "field"), *("older", "newer", "first-id", "last-id", "limit"))
 ACTIONS = {
     "seek": ConsoleAction("Set the position", ("groups", "seek"), ("group", "to"), ("even-active",), patterns=_NAMES),
     "replay": ConsoleAction("Read again", ("replay",), ("group", "from", "to", "consumer"), patterns=_NAMES),
@@ -111,17 +108,10 @@ ACTIONS = {
         patterns=(*_NAMES, "group"),
     ),
     "add": ConsoleAction(
-        "Add an entry",
-        ("add",),
-        ("id", "again", "unset"),
-        positional=("names", "fields"),
-        dry="--check",
-        real="",
+        "Add an entry", ("add",), ("id", "again", "unset"), positional=("names", "fields"), dry="--check", real=""
     ),
     "redrive": ConsoleAction(
-        "Send back",
-        ("dead", "redrive"),
-        (*_LETTERS, "set", "unset", "to", "allow", "rate", "max-redrives", "parking"),
+        "Send back", ("dead", "redrive"), (*_LETTERS, "set", "unset", "to", "allow", "rate", "max-redrives", "parking")
     ),
     "purge": ConsoleAction("Delete dead letters", ("dead", "purge"), _LETTERS, is_destructive=True),
 }

@@ -28,7 +28,7 @@ from spark_streams.connector.errors import (
     UnsupportedError,
 )
 from spark_streams.operations.console import change_pages, dead_letter_pages, group_pages, query_logs, stream_pages
-from spark_streams.operations.console.incoming import Parameters
+from spark_streams.operations.console.incoming import BrowserGoneError, Parameters
 from spark_streams.operations.console.site import Site
 from spark_streams.operations.console.visitors import LOCAL, RequestGuard, Visitor, cookie_header
 
@@ -157,6 +157,8 @@ def create_app(site: Site, hosts: Collection[str]) -> ASGIApp:
     async def refused(request: Request, error: Exception) -> Response:
         """Answer a path that no page has, a method that a page does not have, and a form that is too large."""
         assert isinstance(error, HTTPException)
+        if isinstance(error, BrowserGoneError):
+            return Response(status_code=error.status_code)
         is_missing = error.status_code in (404, 405)
         named = StreamStateError("the console has no such page") if is_missing else UnsupportedError(error.detail)
         return await site.page(request, "error.html", error.status_code, title="This did not work", error=named)

@@ -40,7 +40,7 @@ async def plan(site: Site, request: Request) -> Response:
     allowed.require_shown(options)
     if wanted := parameters.get(_LETTER):
         stream = parameters.get("names")
-        letter = await site.read(lambda server: fetch_letter(site.address, stream, wanted, allowed))
+        letter = await site.read(request, lambda server: fetch_letter(site.address, stream, wanted, allowed))
         assigned, removed = changes_of(letter.pairs, parameters, allowed)
         allowed.require_shown({"set": assigned})
         options |= {"set": assigned, "unset": removed, "id": [wanted]}
@@ -123,7 +123,7 @@ async def _fields(site: Site, request: Request, parameters: Parameters) -> dict[
     pairs: Pairs = ()
     if again:
         view, allowed = await site.view(), site.allowed
-        entry = await site.read(lambda server: fetch_entry(server, names[0], again, view, allowed))
+        entry = await site.read(request, lambda server: fetch_entry(server, names[0], again, view, allowed))
         pairs = [(text(field), text(value)) for field, value in entry.pairs]
     assigned, removed = changes_of(pairs, parameters, site.allowed)
     if not pairs and not assigned:

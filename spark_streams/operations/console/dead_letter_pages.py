@@ -114,7 +114,7 @@ async def dead_letters(site: Site, request: Request) -> Response:
     allowed = site.allowed
     criteria = criteria_of(parameters, allowed)
     view = await site.view()
-    matches = await site.read(lambda server: find_letters(site.address, key_of(name), criteria, allowed))
+    matches = await site.read(request, lambda server: find_letters(site.address, key_of(name), criteria, allowed))
     filters = [(key, value) for key in (*FILTERS, *RANGES) for value in parameters.all(key) if value]
     summary = next((stream for stream in view.survey.streams if stream.stream == name), None)
     return await site.page(
@@ -145,7 +145,7 @@ async def dead_letter(site: Site, request: Request) -> Response:
         pairs = [(raw(field), raw(value)) for field, value in whole.pairs[:EDITABLE_FIELDS]]
         return site.allowed.letter(whole), site.decoded(pairs)
 
-    letter, decoded = await site.read(read)
+    letter, decoded = await site.read(request, read)
     envelope = [(key, cell(raw(value))) for key, value in letter.envelope.items() if value]
     previous_stream, _, previous_id = letter.envelope.get("previous", "").rpartition("/")
     return await site.page(

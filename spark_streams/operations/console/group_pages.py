@@ -35,8 +35,7 @@ class Tile(NamedTuple):
 def by_urgency(groups: Sequence[GroupLag]) -> list[GroupLag]:
     """Return active groups first, the one that is most behind at the top."""
     return sorted(
-        groups,
-        key=lambda group: (not group.is_active, -(group.lag_ms or 0), -group.lag, group.stream, group.group),
+        groups, key=lambda group: (not group.is_active, -(group.lag_ms or 0), -group.lag, group.stream, group.group)
     )
 
 
@@ -137,7 +136,7 @@ async def group(site: Site, request: Request) -> Response:
         pending = fetch_pending(server, names, [name], _PENDING, begin)
         return _GroupRead(snapshots, sorted(pending, key=lambda entry: StreamId.parse(entry.id))[:_PENDING])
 
-    details = None if site.is_live(request) else await site.read(read)
+    details = None if site.is_live(request) else await site.read(request, read)
     key = stream, name
     lag = next((group for group in view.survey.groups if (group.stream, group.group) == key), None)
     began, ended = view.history.period if view.survey.at_ms else (0, 0)

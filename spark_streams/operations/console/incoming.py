@@ -18,7 +18,7 @@ from urllib.parse import quote_plus, unquote_to_bytes, urlencode
 
 import h11
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spark_streams.base.ids import StreamId
@@ -40,6 +40,7 @@ FIELDS = 2_000  # of a form or an address, with those that are within a field
 # Work.
 DRY_RUNS = 2  # at once; the page Doctor is one
 CHANGES = 4  # at once
+THREADS = 2  # of a user at once, in which pages read
 COMMAND_BYTES = 96 << 10  # of all words: Linux takes 128 kB in one, and a form with the command ten times as much
 
 NAME_BYTES = 1_024  # of the name of a stream, a group or a consumer
@@ -98,6 +99,13 @@ def _plain(parameter: str) -> str:
 
 
 _UNFINISHED = (h11.IDLE, h11.SEND_BODY)  # states of a client whose request has not arrived
+
+
+class BrowserGoneError(HTTPException):
+    """Nobody reads the answer."""
+
+    def __init__(self) -> None:
+        super().__init__(499)
 
 
 class BrowserConnection(H11Protocol):
@@ -225,10 +233,13 @@ class Parameters:
         if (parse_number(request.headers.get("content-length", "0")) or 0) > size:
             raise too_large
         body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > size:
-                raise too_large
+        try:
+            async for part in request.stream():
+                body += part
+                if len(body) > size:
+                    raise too_large
+        except ClientDisconnect:
+            raise BrowserGoneError from None
         return cls.parse(body.decode("utf-8", "surrogateescape"), is_form=True)
 
     def get(self, name: str, default: str = "") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -104,7 +103,7 @@ _BYTES = 16 << 20  # of the end of a log
 
 async def queries(site: Site, request: Request) -> Response:
     """Return the page."""
-    logged, problems = await asyncio.to_thread(_read, site.logs, site.allowed)
+    logged, problems = await site.in_thread(request, lambda: _read(site.logs, site.allowed))
     return await site.page(
         request,
         "queries.html",

@@ -9,14 +9,16 @@ import asyncio
 import glob
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -39,7 +41,15 @@ from spark_streams.operations.console.cells import DecodedCell, cell
 from spark_streams.operations.console.changes import Changes, CommandOutcome
 from spark_streams.operations.console.charts import drawing, sparkline
 from spark_streams.operations.console.entry_search import LONGEST
-from spark_streams.operations.console.incoming import EVENTS, LONG_TEXT, NAME_BYTES, fixed, link
+from spark_streams.operations.console.incoming import (
+    EVENTS,
+    LONG_TEXT,
+    NAME_BYTES,
+    THREADS,
+    BrowserGoneError,
+    fixed,
+    link,
+)
 from spark_streams.operations.console.live import Live, View
 from spark_streams.operations.console.visitors import Access
 
@@ -132,6 +142,28 @@ async def _wait_until_gone(request: Request) -> None:
         pass
 
 
+class UserThreads:
+    """Threads in which pages are made, `THREADS` for each user: those who have not opened the link are one."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(16 * THREADS)
+        self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    async def run(self, user: str, call: Callable[[], T]) -> T:
+        """Return the result of the call. Its place is free when it has ended, even if nobody waits for it any more."""
+        places = self._places.setdefault(user, asyncio.Semaphore(THREADS))
+        await places.acquire()
+        loop = asyncio.get_running_loop()
+
+        def ended(_: object) -> None:
+            with suppress(RuntimeError):  # the console has ended before
+                loop.call_soon_threadsafe(places.release)
+
+        work = self._pool.submit(call)
+        work.add_done_callback(ended)
+        return await asyncio.wrap_future(work)
+
+
 @dataclass(frozen=True)
 class Site:
     """The console of one server."""
@@ -145,6 +177,7 @@ class Site:
     decoders: FieldDecoders | None = None  # of fields that are shown decoded
     allowed: AllowList = field(default_factory=AllowList)
     open_pages: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, EVENTS))
+    threads: UserThreads = field(default_factory=UserThreads)
     templates: Environment = field(default_factory=environment)
 
     async def view(self) -> View:
@@ -156,14 +189,18 @@ class Site:
         """Return the filter for a reason of dead letters; empty if reasons are hidden."""
         return glob.escape(reason) if self.allowed.shows("dl.reason") else ""
 
-    async def read(self, function: Callable[[Server], T]) -> T:
-        """Call the function with a connection to the server, in a thread. Raises RStreamError."""
+    async def read(self, request: Request, function: Callable[[Server], T]) -> T:
+        """Call the function with a connection to the server, in a thread of the request. Raises RStreamError."""
 
         def call() -> T:
             with connect(self.address) as server:
                 return function(server)
 
-        return await asyncio.to_thread(call)
+        return await self.in_thread(request, call)
+
+    async def in_thread(self, request: Request, call: Callable[[], T]) -> T:
+        """Return the result of a call in a thread of the request's user. It is not made if the browser goes before."""
+        return await self.while_there(request, self.threads.run(request.scope["visitor"].user, call))
 
     def decoded(self, pairs: Sequence[tuple[bytes, bytes]]) -> list[DecodedCell | None]:
         """Return the decoded values of fields, None for each field that is not decoded, or whose values are hidden. A
@@ -198,14 +235,14 @@ class Site:
     @staticmethod
     async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of the work, which is cancelled if the browser goes. The form was read before. Raises
-        HTTPException if the browser has gone."""
+        BrowserGoneError."""
         task = asyncio.ensure_future(work)
         end = asyncio.ensure_future(_wait_until_gone(request))
         try:
             await asyncio.wait((task, end), return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            raise HTTPException(499, "the browser has gone")
+            raise BrowserGoneError
         finally:
             task.cancel()
             end.cancel()

@@ -159,7 +159,7 @@ async def stream(site: Site, request: Request) -> Response:
         rates=view.history.rates,
         held=view.held,
         waiting=[entries for entries in view.waiting if entries.stream == name],
-        details=None if site.is_live(request) else await site.read(read),
+        details=None if site.is_live(request) else await site.read(request, read),
         at=parameters.get("at"),
         field=field,
         where=parameters.get("where"),
@@ -177,7 +177,7 @@ async def entry(site: Site, request: Request) -> Response:
         whole = fetch_entry(server, name, wanted, view, AllowList())
         return site.allowed.entry(whole), site.decoded(whole.pairs[:_ALL_FIELDS]), fetch_time(server, 0)
 
-    details, decoded, now_ms = await site.read(read)
+    details, decoded, now_ms = await site.read(request, read)
     return await site.page(
         request,
         "entry.html",
@@ -216,7 +216,7 @@ async def add(site: Site, request: Request) -> Response:
             return [allowed.entry(whole)], site.decoded(whole.pairs[:EDITABLE_FIELDS])
         return read_entries(server, shards_of(server, name, view), allowed, limit=1).entries, []
 
-    entries, decoded = await site.read(read)
+    entries, decoded = await site.read(request, read)
     pairs = [(text(field), text(value)) for entry in entries for field, value in entry.pairs]
     names = [] if again else [field for field, _ in pairs[: NEW_FIELDS - _EMPTY] if is_editable(field)]
     fields = fields_of(pairs, allowed) if again else []
@@ -314,7 +314,7 @@ async def export(site: Site, request: Request) -> Response:
             end = page.next
         raise UnsupportedError(f"the console exports what one page shows, up to {PAGE} entries; use rstream export")
 
-    entries = await site.read(read)
+    entries = await site.read(request, read)
     file_name = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100]
     headers = {"content-disposition": f'attachment; filename="{file_name}.jsonl"'}
     return StreamingResponse(_lines(entries), media_type="application/x-ndjson", headers=headers)

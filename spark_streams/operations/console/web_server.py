@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -19,6 +20,22 @@ from spark_streams.operations.console.incoming import HEAD_BYTES, BrowserConnect
 
 _BACKLOG = 64  # connections that are accepted at once
 _END_SECONDS = 2  # after which open connections are cut at the end
+
+
+class OnceAMinute(logging.Filter):
+    """Keeps a text out of the log if it was there in the last minute: strangers can repeat what they send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged: dict[tuple[str, object], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is logged."""
+        text = record.getMessage(), (record.exc_info or (None,))[0]
+        self._logged = {text: at for text, at in self._logged.items() if record.created - 60 < at <= record.created}
+        is_new = text not in self._logged
+        self._logged.setdefault(text, record.created)
+        return is_new
 
 
 class _ConsoleServer(uvicorn.Server):
@@ -94,6 +111,8 @@ def serve(app: ASGIApp, listener: socket.socket, begun: Callable[[], None]) -> N
         proxy_headers=False,
         timeout_graceful_shutdown=_END_SECONDS,
     )
+    for name in ("uvicorn.error", "asyncio"):
+        logging.getLogger(name).addFilter(OnceAMinute())
     file = listener.getsockname() if listener.family == socket.AF_UNIX else None
     with listener:
         try:

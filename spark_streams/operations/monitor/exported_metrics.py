@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_streams.base.version import __version__
+from spark_streams.connector.admin.dead_letters import OTHER_KINDS
 from spark_streams.connector.lag.group_metrics import (
     OF_GROUPS,
     Family,
@@ -30,10 +31,7 @@ _SNAPSHOT = MetricTable(
     (
         Family("rstream_scrape_seconds", "Seconds that the last refresh took."),
         Family("rstream_streams", "Streams that the exporter reads."),
-        Family(
-            "rstream_streams_left_out",
-            "Streams beyond --max-streams, or with names above 1,024 bytes; not read.",
-        ),
+        Family("rstream_streams_left_out", "Streams beyond --max-streams, or with names above 1,024 bytes; not read."),
         Family("rstream_groups_left_out", "Groups beyond --max-groups, which have no metrics."),
     ),
 )
@@ -65,10 +63,7 @@ _STREAM = MetricTable(
     (
         Family("rstream_stream_entries", "Entries in the stream."),
         Family("rstream_added_entries", "Entries added to the stream since it was created.", counts=True),
-        Family(
-            "rstream_end_entry_bytes",
-            "Size of the first or last entry, the larger one.",
-        ),
+        Family("rstream_end_entry_bytes", "Size of the first or last entry, the larger one."),
         Family("rstream_stream_memory_bytes", "Memory of the stream, as the server estimates it (MEMORY USAGE)."),
         Family(
             "rstream_idempotent_adds",
@@ -86,8 +81,7 @@ _REASON = MetricTable(
     ),
 )
 _UNCOUNTED = MetricTable(
-    ("stream",),
-    (Family("rstream_dead_letters_uncounted", "Dead letters that are not yet counted by reason."),),
+    ("stream",), (Family("rstream_dead_letters_uncounted", "Dead letters that are not yet counted by reason."),)
 )
 TABLES = (_GROUP, _STREAM, _REASON, _UNCOUNTED, _NODE, _SNAPSHOT, _RIGHTS, _EXPORTER)
 
@@ -115,7 +109,7 @@ class ExportedMetrics:
         of_groups = (_of_group(group, held.get((group.stream, group.group))) for group in snapshot.groups)
         yield from metrics(_GROUP, of_groups)
         yield from metrics(_STREAM, (_of_stream(stream, snapshot.stream_bytes) for stream in snapshot.streams))
-        yield from metrics(_REASON, map(_of_reason, snapshot.reasons))
+        yield from metrics(_REASON, map(_of_reason, most_frequent(snapshot.reasons)))
         yield from metrics(_UNCOUNTED, (((name,), (n,)) for name, n in snapshot.uncounted.items()))
         yield from waiting_metrics(snapshot.waiting)
 
@@ -132,8 +126,16 @@ def _of_stream(stream: StreamSummary, sizes: Mapping[str, int]) -> Sample:
     return (stream.stream,), (stream.length, stream.added, stream.entry_bytes, sizes.get(stream.stream), *of_adds)
 
 
+def most_frequent(reasons: Sequence[Reason], most: int = 1_000) -> Sequence[Reason]:
+    """Return at most so many counts: the largest ones, and the sum of the others. Strangers choose reasons."""
+    if len(reasons) <= most:
+        return reasons
+    ordered = sorted(reasons, key=lambda one: (-one.count, one.stream, one.reason))
+    named = [one for one in ordered[: most - 1] if one.stream != OTHER_KINDS]
+    others = {*ordered} - {*named}
+    newest = max((one.newest_ms for one in others if one.newest_ms is not None), default=None)
+    return [*named, Reason(OTHER_KINDS, OTHER_KINDS, sum(one.count for one in others), newest)]
+
+
 def _of_reason(reason: Reason) -> Sample:
-    return (reason.stream, reason.reason), (
-        reason.count,
-        None if reason.newest_ms is None else reason.newest_ms / 1000,
-    )
+    return (reason.stream, reason.reason), (reason.count, None if reason.newest_ms is None else reason.newest_ms / 1000)

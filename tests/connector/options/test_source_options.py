@@ -209,3 +209,12 @@ def test_a_name_goes_before_a_pattern_and_patterns_in_their_order() -> None:
 def test_sizes_count_as_redis_does() -> None:
     given = {**GOOD, "maxBytesPerTrigger": "3 MB"}
     assert SourceOptions.parse(given).max_bytes_per_trigger == 3 << 20
+
+
+@pytest.mark.parametrize("kind", [SourceOptions, BatchSourceOptions])
+def test_an_archive_whose_uri_has_a_login_is_refused_without_a_word_of_it(
+    kind: type[SourceOptions | BatchSourceOptions],
+) -> None:
+    with pytest.raises(InvalidOptionError, match="archivePath='s3://…' has a login: give it by the env") as refused:
+        kind.parse({"streams": "a", "url": GOOD["url"], "archivePath": "s3://KEY:SECRET@bucket/x"})
+    assert "SECRET" not in str(refused.value)

@@ -19,6 +19,7 @@ BRANCHES = {
     "$ref": "#/definitions/t",
     "definitions": {"t": {"anyOf": [_BRANCH | {"required": ["x"]}, _BRANCH | {"required": ["y"]}]}},
 }
+NESTED = {"$ref": "#/definitions/t", "definitions": {"t": {"uniqueItems": True, "items": {"$ref": "#/definitions/t"}}}}
 UNEVALUATED = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "additionalProperties": True,
@@ -42,6 +43,9 @@ def reason_of(schema: object, value: object) -> str | None:
         ({"uniqueItems": True}, [*range(10_000), *map(str, range(10_000))], None),
         ({"uniqueItems": True}, [{"a": n} for n in range(20_000)] + [{"a": 7}], "bad-value"),
         ({"uniqueItems": True}, [[n] for n in range(20_000)], None),
+        (NESTED, b"[" * 90 + b",".join(b"%d" % n for n in range(150_000)) + b"]" * 90, None),
+        (NESTED, b"[" * 90 + b",".join(b"%d" % n for n in range(150_000)) + b",7" + b"]" * 90, "bad-value"),
+        (NESTED, b'[[1, {"a": [2.0, "x"]}], [1.0, {"a": [2, "x"]}]]', "bad-value"),
         ({"pattern": "^(a+)+$"}, "a" * 100_000 + "b", "bad-value"),
         ({"pattern": "^(a|a)*$"}, "a" * 100_000 + "b", "bad-value"),
         ({"pattern": "(.*,){20}x"}, "a," * 20_000, "bad-value"),
@@ -94,6 +98,7 @@ def test_a_schema_that_names_its_dialect_and_itself_is_bounded_too(dialect: str 
         ("[0, -0.0]", {"uniqueItems": True}, False),
         ("[1, true]", {"uniqueItems": True}, True),
         ('[1, "1"]', {"uniqueItems": True}, True),
+        ("[[[1], 2], [[1, 2]]]", {"uniqueItems": True}, True),
         ('[{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}]', {"uniqueItems": True}, False),
         ("[0, false, null, [], {}]", {"uniqueItems": True}, True),
     ],

@@ -122,26 +122,41 @@ def test_an_id_that_no_registry_can_have_is_unknown_without_a_request(registry: 
     assert registry.requests.total() == 0
 
 
+class Waits:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def clock(self) -> float:
+        return sum(self.slept)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
 @pytest.mark.in_turn
-def test_unknown_ids_of_a_minute_are_bounded(registry: RegistryServer) -> None:
-    """Beyond the bound an ID is unknown without a request, until a minute later. Known ones are read as before."""
-    now = [0.0]
-    registry.add(1, FIRST)
-    registry.add(5000, FIRST)
-    client = Registry(registry.url, patience=QUICK, clock=lambda: now[0])
+def test_forged_ids_make_no_good_value_unknown(registry: RegistryServer) -> None:
+    """Beyond the bound of a minute an ID waits until it may be asked for: it is not unknown before."""
+    waits = Waits()
+    for schema_id in (1, 5000, 6000):
+        registry.add(schema_id, FIRST)
+    client = Registry(registry.url, patience=QUICK, clock=waits.clock, sleep=waits.sleep)
     decoder = Decoder(form(READER, framed=True, registry=registry.url), client)
-    assert decoder.decode(encoded(FIRST, VALUES[1], 1))["customer"] == "ann"
-    client.prepare(range(2, MOST_UNKNOWN - 98))
-    values = [encoded(FIRST, VALUES[1], n) for n in range(2, MOST_UNKNOWN + 50)]
+    first, good, later = (encoded(FIRST, VALUES[1], n) for n in (1, 5000, 6000))
+    forged = [encoded(FIRST, VALUES[1], n) for n in range(2, MOST_UNKNOWN + 50)]
+    decoder.prepare([first])
+    decoder.prepare([*forged, good, good])
+    assert waits.slept == [60]
     for _ in range(2):
-        assert {reason_of(decoder, value) for value in values} == {"unknown-schema"}
-    assert registry.requests.total() == 1 + MOST_UNKNOWN
-    assert decoder.decode(encoded(FIRST, VALUES[1], 1))["customer"] == "ann"
-    assert reason_of(decoder, encoded(FIRST, VALUES[1], 5000)) == "unknown-schema"
-    now[0] = 60
-    assert decoder.decode(encoded(FIRST, VALUES[1], 5000))["customer"] == "ann"
-    assert reason_of(decoder, values[0]) == "unknown-schema"
-    assert registry.requests["/schemas/ids/2"] == 2
+        assert {reason_of(decoder, value) for value in forged} == {"unknown-schema"}
+    assert decoder.decode(good)["customer"] == "ann"
+    assert registry.requests.total() == len(registry.requests) == 2 + len(forged)
+    waits.sleep(61)
+    decoder.prepare(forged[:MOST_UNKNOWN])
+    decoder.prepare([later])
+    assert waits.slept == [60, 61, 60]
+    assert decoder.decode(later)["customer"] == "ann"
 
 
 def test_the_ids_of_a_batch_are_asked_for_at_once(registry: RegistryServer) -> None:
@@ -170,7 +185,7 @@ def test_a_registry_that_stays_away_ends_all_requests_of_a_batch() -> None:
     client = Registry(gone.url, patience=IMPATIENT)
     begin = time.monotonic()
     with pytest.raises(RegistryError, match="without success"):
-        client.prepare(range(1000))
+        client.answers(range(1000))
     assert time.monotonic() - begin < 10
 
 

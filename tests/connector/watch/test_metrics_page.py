@@ -12,11 +12,12 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from prometheus_client.core import Metric
 
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.lag.group_metrics import server_up
 from spark_streams.connector.watch import metrics_page
-from spark_streams.connector.watch.metrics_page import CONNECTIONS, SECONDS, MetricsPage, answers_to
+from spark_streams.connector.watch.metrics_page import CONNECTIONS, SCRAPES, SECONDS, MetricsPage, answers_to
 from tests.operations.monitor.test_exporter import once, read, samples_of
 from tools.servers.server import Server
 from tools.waiting import until
@@ -28,10 +29,11 @@ class Up:
     def __init__(self) -> None:
         self.go = threading.Event()
         self.go.set()
+        self.size = 0  # bytes of the page, about
 
     def collect(self) -> object:
         assert self.go.wait(30)
-        return server_up(True)
+        return [*server_up(True), Metric("large", "-" * self.size, "gauge")]
 
 
 @pytest.fixture
@@ -97,24 +99,52 @@ def test_a_server_for_other_machines_answers_to_any_name() -> None:
     assert [answers_to(host, is_local=False) for host in hosts] == [True, True, True, True, False, False, False]
 
 
-def test_connections_are_bounded(served: tuple[Up, int]) -> None:
-    """Others are closed at once, and are served when some have ended."""
+def test_scrapes_at_once_are_bounded(served: tuple[Up, int]) -> None:
+    """Further ones are refused, and are served when some have ended."""
     up, port = served
     up.go.clear()
-    waiting = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(CONNECTIONS)]
-    for one in waiting:
-        one.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-    until(lambda: threading.active_count() > CONNECTIONS, "not all are served")
+    waiting = [requesting(port) for _ in range(SCRAPES)]
+    until(lambda: threading.active_count() > SCRAPES, "not all are served")
     time.sleep(0.2)
     for _ in range(5):
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as more, contextlib.suppress(ConnectionError):
-            more.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-            assert more.recv(100) == b""
+        assert status(port, "localhost") == 503
     up.go.set()
     for one in waiting:
         assert one.recv(15).startswith(b"HTTP/1.0 200")
         one.close()
     until(lambda: status(port, "localhost") == 200, "it does not serve again")
+
+
+def requesting(port: int) -> socket.socket:
+    """A client that has asked for metrics, and reads nothing yet."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)  # what the kernel keeps is not left unread
+    client.settimeout(20)
+    client.connect(("127.0.0.1", port))
+    with contextlib.suppress(ConnectionError):  # it was closed for a later one
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+    return client
+
+
+def test_clients_that_do_not_read_delay_no_probe() -> None:
+    """Neither those that wait for metrics nor those that leave a large page unread: the oldest makes room."""
+    up = Up()
+    page = MetricsPage(up, port=0, trouble=lambda: None)  # type: ignore[arg-type]
+    assert page.port is not None
+    up.size = 8_000_000
+    unread = [requesting(page.port) for _ in range(2 * CONNECTIONS)]
+    up.go.clear()
+    unread += [requesting(page.port) for _ in range(CONNECTIONS)]
+    try:
+        for _ in range(8):
+            begun = time.monotonic()
+            assert healthz(page.port) == (200, "ok\n")
+            assert time.monotonic() - begun < SECONDS / 4
+    finally:
+        up.go.set()
+        page.close()
+        for one in unread:
+            one.close()
 
 
 def test_unfinished_requests_delay_no_scrape(served: tuple[Up, int]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import ExitStack
+from types import FrameType
 
+from spark_streams.engine.commands import new_engine
+from spark_streams.engine.resp.request_parser import RequestParser
 from tests.engine.wire import Failed, command, wait_blocked, wire
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server
@@ -162,3 +166,74 @@ def test_a_slow_reader_does_not_make_the_engine_grow(engine_server: Server) -> N
         assert used < 300_000_000
         for _ in range(20):
             assert len(slow.reply()) == 10
+
+
+class Steps:
+    """Counts the instructions of the engine's code in this thread."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Steps:
+        sys.settrace(self._entered)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _entered(self, frame: FrameType, event: str, _: object) -> object:
+        frame.f_trace_opcodes = True
+        self.count += event == "opcode"
+        return self._entered
+
+
+def steps_of_a_turn(waiting: int) -> int:
+    """The instructions between two commands, while this number of clients waits, ten of them for claims."""
+    engine = new_engine(lambda: 1_000_000)
+    parser = RequestParser()
+
+    def call(*words: object) -> None:
+        engine.run(engine.connect("test", "test"), parser.feed(command(*words)), [], 1 << 30)
+
+    call("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    call("XADD", "s", "1-1", "a", "1")
+    call("XREADGROUP", "GROUP", "g", "other", "STREAMS", "s", ">")
+    for number in range(10):
+        words = ("XREADGROUP", "GROUP", "g", number, "BLOCK", 600_000, "CLAIM", 1_000 + number, "STREAMS", "s", ">")
+        call(*words)
+    for number in range(waiting):
+        call("XREAD", "BLOCK", 600_000 + number, "STREAMS", "other", "$")
+    assert engine.waiters.count == waiting + 10
+    with Steps() as steps:
+        engine.waiters.expire(engine.now)
+        assert engine.waiters.next_deadline() == 1_001_000
+    return steps.count
+
+
+def test_clients_that_wait_cost_other_commands_nothing() -> None:
+    """A turn of the loop takes as many instructions with 2,000 waiting clients as with none."""
+    assert steps_of_a_turn(2_000) == steps_of_a_turn(0)
+
+
+def test_moments_of_clients_that_have_gone_are_dropped() -> None:
+    """Clients that wait and go leave nothing, and deadlines come in their order."""
+    now = [1_000_000]
+    engine = new_engine(lambda: now[0])
+    parser = RequestParser()
+    ended: list[int] = []
+    engine.send = lambda client, _: ended.append(client.id)
+    staying: list[int] = []
+    for number in range(1_000):
+        client = engine.connect("test", "test")
+        block = 5_000 - number if number % 10 == 0 else 600_000
+        engine.run(client, parser.feed(command("XREAD", "BLOCK", block, "STREAMS", "s", "$")), [], 1 << 30)
+        if number % 10:
+            engine.forget(client)
+        else:
+            staying.insert(0, client.id)
+    assert len(engine.waiters._moments) < 1_000
+    assert engine.waiters.next_deadline() == 1_000_000 + 5_000 - 990
+    now[0] += 4_999
+    engine.waiters.expire(engine.tick())
+    assert (ended, engine.waiters.count) == (staying[:-1], 1)
+    assert engine.waiters.next_deadline() == 1_005_000

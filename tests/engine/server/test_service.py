@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -362,6 +363,21 @@ def test_maxclients() -> None:
             assert info(client, "stats")["rejected_connections"] == "1"
         for client in clients:
             client.close()
+
+
+def test_strangers_leave_room_for_who_has_the_password() -> None:
+    """Clients that never log in do not fill maxclients: the oldest of them is closed. Those that have stay."""
+    with serving("--maxclients", "4", "--requirepass", "secret") as served:
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(wire(served))
+            assert first.call("AUTH", "secret") == b"OK"
+            for _ in range(10):
+                stack.enter_context(wire(served)).send("PING")
+            others = [stack.enter_context(wire(served)) for _ in range(3)]
+            assert [other.call("AUTH", "secret") for other in others] == [b"OK"] * 3
+            assert Wire(served).rest() == b"-ERR max number of clients reached\r\n"
+            assert [client.call("PING") for client in (first, *others)] == [b"PONG"] * 4
+        assert served.log().count("it had not logged in, and maxclients is reached") == 1
 
 
 def test_no_more_open_files(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from spark_streams.operations.console import incoming
 from spark_streams.operations.console.incoming import CONNECTIONS, DRY_RUNS, EVENTS
+from tests.operations.console.browser import Browser
 from tests.operations.console.process import Console, running_console
 from tools.servers.server import Server
 from tools.waiting import until
@@ -171,6 +172,58 @@ def test_a_dry_run_ends_with_its_browser(engine_server: Server) -> None:
             until(lambda: console.children() == 0, "the dry run goes on")
             assert time.monotonic() - gone < 0.5  # a dry run takes longer
         assert console.browser().get("/doctor").status == 200
+
+
+# Python that makes each page take a second of the server, and prints how many read at once.
+_SLOW = """
+import threading, time
+from spark_streams.operations.console import site
+connect, lock, running = site.connect, threading.Lock(), []
+def slow(address):
+    with lock:
+        running.append(1)
+        print("reads", len(running), flush=True)
+    time.sleep(1)
+    with lock:
+        running.pop()
+    return connect(address)
+site.connect = slow
+"""
+
+
+def test_a_page_whose_browser_has_gone_leaves_the_queue(engine_server: Server) -> None:
+    """Requests without the link share two threads, so another user does not wait for them; nor do later ones."""
+    page = "/stream?name=s"
+    with running_console(engine_server.url, "--write", before=_SLOW) as console:
+        assert console.browser().get("/").status == 200
+        with contextlib.ExitStack() as stack:
+            for _ in range(90):
+                stack.enter_context(console.connect(f"GET {page} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()))
+            until(lambda: "reads" in console.output(), "no page is read")
+        for cookies in (console.cookies, {}):
+            began = time.monotonic()
+            assert Browser(console.url, dict(cookies)).get(page).status == 404
+            assert time.monotonic() - began < 6
+        assert max(int(line.split()[1]) for line in console.output().splitlines() if line.startswith("reads")) <= 4
+
+
+BROKEN = {
+    "a form": b"POST /plan HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\nx",
+    "a page": b"GET /doctor HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "no HTTP": b"\x16\x03\x01\r\n\r\n",
+}
+
+
+def test_broken_requests_do_not_fill_the_log(engine_server: Server) -> None:
+    with running_console(engine_server.url) as console:
+        before = len(console.output())
+        for data in BROKEN.values():
+            for _ in range(30):
+                with console.connect(data):
+                    time.sleep(0.01)
+        assert console.browser().get("/").status == 200
+        assert len(console.output()) - before < 200, console.output()
+        assert console.output().count("Invalid HTTP request") == 1
 
 
 def test_a_page_that_nobody_reads_is_dropped(

@@ -307,3 +307,12 @@ def test_the_text_has_a_line_for_each_event_with_its_source(server: Server, orde
     assert "not delivered yet, as the group stands: 4 entries before it" in output
     assert "exact" in output
     assert "XINFO GROUPS, XRANGE" in output
+
+
+@pytest.mark.parametrize("option", ["--archive", "--table"])
+def test_a_uri_with_a_login_is_refused(server: Server, option: str) -> None:
+    """Before it stands in an error, a line or its JSON."""
+    ran = where(server, "s", "1-1", "--json", "--checkpoint", "/nowhere", option, "s3://KEY:SECRET@bucket/x")
+    assert ran.exit_code == 2
+    assert "has a login: give it by the environment or by a role" in ran.output
+    assert "SECRET" not in ran.output

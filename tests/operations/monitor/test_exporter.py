@@ -208,6 +208,14 @@ def test_a_reason_that_is_no_utf_8_or_very_long_is_shown(server: Server, exporte
     assert len(labels) < 150
 
 
+def test_a_long_reason_makes_no_long_line_in_a_terminal(engine_server: Server) -> None:
+    fill(engine_server, 1, reason="x" * 5_000)
+    result = separate_runner().invoke(main, ["dead", "list", DEAD, "--url", engine_server.url])
+    assert result.exit_code == 0
+    assert "x" * 167 + "…" in result.output
+    assert "x" * 168 not in result.output
+
+
 def test_scrapes_beside_each_other_and_soon_after_share_a_look(
     server: Server, client: redis.Redis, exporter: Exporter
 ) -> None:

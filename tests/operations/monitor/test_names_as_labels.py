@@ -70,6 +70,37 @@ def test_names_as_text_and_as_labels(name: bytes, text: str, label: str) -> None
     assert name_text(os.fsdecode(name)) == text, "from the command line"
 
 
+@given(st.text("ab\u202e\\", min_size=150, max_size=600), st.text("ab\u202e\\", min_size=150, max_size=600))
+@example("a" * 200, "a" * 201)
+@example("a" * 201, "a" * 202)
+@example("a" * 300, label_text("a" * 300))
+@example("\u202e" * 100, label_text("\u202e" * 100))
+def test_a_label_has_at_most_200_characters(first: str, second: str) -> None:
+    """The beginning and a hash; a name that another client makes equal to that has another label."""
+    one, other = label_text(first), label_text(second)
+    assert len(one) <= 200 >= len(other)
+    assert (one == other) == (first == second)
+    assert label_text("a" * 200) == "a" * 200
+    assert label_text("a" * 300).startswith("a" * 160)
+
+
+class OfLongNames:
+    """Returns samples of 100 groups whose names have 1,023 and 30,000 bytes, none of them printable."""
+
+    def collect(self) -> object:
+        return group_metrics(
+            GroupLag("\u202e" * 341, f"{number}" + "\u202e" * 10_000, 1, False, 1, 0, None, "1-1", 1)
+            for number in range(100)
+        )
+
+
+def test_long_names_make_no_large_page() -> None:
+    text = MetricsPage(OfLongNames()).text()  # type: ignore[arg-type]
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert len({*lines}) == len(lines) >= 400
+    assert max(map(len, lines)) < 600
+
+
 class OfNames:
     """Returns one sample for each pair of names."""
 

@@ -7,7 +7,8 @@ import redis
 
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
-from spark_streams.operations.monitor.snapshots import StreamFilter
+from spark_streams.operations.monitor.exported_metrics import most_frequent
+from spark_streams.operations.monitor.snapshots import Reason, StreamFilter
 from tools.servers.server import Server
 
 
@@ -29,3 +30,16 @@ def test_a_stream_that_is_named_is_shown_before_those_of_a_pattern(server: Serve
     with connect(Address.parse(server.url)) as connection:
         assert list(chosen.streams(connection)) == ["a1", "z"]
     assert chosen.too_many == 2
+
+
+def test_series_of_reasons_are_bounded() -> None:
+    """The largest counts are named; the others are one series, also if a stream has its name."""
+    reasons = [Reason(f"s{number % 60}", f"r{number}", number, number) for number in range(1, 3_001)]
+    reasons.append(Reason("(others)", "(others)", 5_000, None))
+    shown = most_frequent(reasons)
+    assert len(shown) == 999
+    assert len({(one.stream, one.reason) for one in shown}) == len(shown)
+    assert sum(one.count for one in shown) == sum(one.count for one in reasons)
+    assert shown[:2] == [reasons[2_999], reasons[2_998]]
+    assert shown[-1] == Reason("(others)", "(others)", 5_000 + 2_002 * 2_003 // 2, 2_002)
+    assert most_frequent(reasons[:1_000]) == reasons[:1_000]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from spark_streams.base.given_text import without_login
 from spark_streams.base.pattern import is_pattern
 from spark_streams.base.printable import json_text
 from spark_streams.connector.errors import RetriesExhaustedError
@@ -330,6 +331,12 @@ def _line(seen: Seen | PreviewedEntry) -> None:
 _LIMIT = 100_000  # entries of a stream that are read or counted by default
 
 
+def _without_login(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    if any(without_login(value) != value for value in values):
+        raise click.BadParameter("the URI has a login: give it by the environment or by a role")
+    return values
+
+
 @click.command(short_help="Tell the journey of an entry, from XADD to its dead letter.")
 @click.argument("stream")
 @click.argument("entries", metavar="ID...", nargs=-1, required=True)
@@ -354,6 +361,7 @@ _LIMIT = 100_000  # entries of a stream that are read or counted by default
     "tables",
     multiple=True,
     metavar="TABLE",
+    callback=_without_login,
     help="With --checkpoint: also tell what a table has of these batches. Folder of a Delta table or of a job's files, "
     "or CATALOG.NAMESPACE.TABLE of pyiceberg. Repeatable.",
 )
@@ -362,6 +370,7 @@ _LIMIT = 100_000  # entries of a stream that are read or counted by default
     "archives",
     multiple=True,
     metavar="FOLDER",
+    callback=_without_login,
     help="Table of the job archive: also tell which file has the entry. Repeatable.",
 )
 @url_option
