@@ -41,7 +41,6 @@ from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart, access_of
 from spark_streams.jobs.parts.source_and_sink import Source
 
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
-
 _UNITS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000}  # of Spark's form, in milliseconds
 _FRACTION = 10  # of targetBatchTime that an interval may have
 
@@ -238,15 +237,14 @@ class Query(JobPart):
 
     def plan(self) -> Facts:
         source = self._source
-        trigger = self._job.get("job.trigger", "available-now")
-        has_checkpoint = (self._checkpoint / "metadata").exists()
+        continues = " (continues)" if (self._checkpoint / "metadata").exists() else ""
         return {
             "read": f"{', '.join(source.streams or self.streams) or source.streams_pattern} at {source.address}",
             "as": f"group {source.group}, consumer {source.consumer}",
             "waiting": "unknown" if self.waiting is None else f"{self.waiting:,} entries",
             **({"note": "; ".join(self._expected)} if self._expected else {}),
-            "checkpoint": f"{self._job.get('job.checkpoint')}{' (continues)' if has_checkpoint else ''}",
-            "trigger": trigger,
+            "checkpoint": f"{self._job.get('job.checkpoint')}{continues}",
+            "trigger": self._job.get("job.trigger", "available-now"),
         }
 
     def count_dead_letters(self, counts: Mapping[str, int]) -> None:
