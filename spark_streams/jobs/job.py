@@ -42,8 +42,6 @@ _NEEDS_THE_DRIVER = (
 ACCESS_SHAPE = {name: str for option in ACCESS for name in option.names}
 _CHECK = {"spark.master": "local[1]", "spark.ui.enabled": "false"}  # settings of a session that only checks
 NO_JAVA = f"no Java found: {JAVA_REMEDY}"
-
-
 Facts = Mapping[str, object]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +13,11 @@ import pytest
 import redis
 from rich.console import Console
 
-from spark_streams.connector.errors import ConfigError
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.errors import ConfigError, StreamMissingError
 from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.parts.query import Query, RunProgress, check_feedback_loop, check_target_time, trigger_of
 from spark_streams.jobs.parts.source_and_sink import Source
@@ -185,3 +189,61 @@ def test_one_that_would_be_refused(server: Server, client: redis.Redis) -> None:
     told = note(server, streams=["odrers"], createStreams=False)
     assert told is not None
     assert told.startswith(f"stream 'odrers' does not exist at {server.url} (did you mean 'orders'?); check its name")
+
+
+# A wrong server, or a misspelt stream, which would only be waited for.
+
+
+def checkpoint_of(folder: Path, **positions: str) -> str:
+    """A checkpoint that has read these streams up to these IDs."""
+    streams = {stream: StreamOffset(StreamId.parse(position)) for stream, position in positions.items()}
+    offset = Offset("g", "spark", streams)
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    (folder / "metadata").write_text('{"id": "q"}')
+    (folder / "offsets" / "0").write_text(f'v1\n{{"batchTimestampMs": 1}}\n{json.dumps(offset.to_json())}\n')
+    return str(folder)
+
+
+def start(server: Server, checkpoint: str, **source: object) -> Query:
+    job = Job(
+        "etl", {"url": server.url, "source": {"group": "g", **source}, "job": {"checkpoint": checkpoint}}, Console()
+    )
+    return Query(job, Source(job))
+
+
+@pytest.mark.parametrize("source", [{"streams": ["orders"]}, {"streams": "orders,new"}, {"streamsPattern": "o*"}])
+def test_a_server_that_has_nothing_of_what_the_checkpoint_has_read_is_refused(
+    server: Server, client: redis.Redis, tmp_path: Path, source: Mapping[str, object]
+) -> None:
+    client.xadd("new", {"a": 1})
+    checkpoint = checkpoint_of(tmp_path / "checkpoint", orders="5-0")
+    with pytest.raises(StreamMissingError, match=r"stream 'orders' does not exist at .*source\.must_exist = false"):
+        start(server, checkpoint, **source)
+    start(server, checkpoint, must_exist=False, **source)
+    client.xadd("orders", {"a": 1})
+    start(server, checkpoint, **source)
+
+
+def test_a_checkpoint_that_has_read_one_stream_of_two_lets_the_source_judge_the_other(
+    server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    client.xadd("orders", {"a": 1})
+    start(server, checkpoint_of(tmp_path / "a", orders="5-0", returns="5-0"), streams="orders,returns")
+    start(server, checkpoint_of(tmp_path / "b", returns="0-0"), streams="returns")  # it has never had an entry
+
+
+@pytest.mark.parametrize("source", [{"streams": "odrers"}, {"streams": "orders,odrers"}, {"streamsPattern": "odrers*"}])
+def test_with_must_exist_a_misspelt_stream_is_refused_and_nothing_is_made(
+    server: Server, client: redis.Redis, tmp_path: Path, source: Mapping[str, object]
+) -> None:
+    client.xadd("orders", {"a": 1})
+    start(server, str(tmp_path), must_exist=True, streams="orders")
+    with pytest.raises(StreamMissingError, match=r"did you mean 'orders'.*source\.must_exist"):
+        start(server, str(tmp_path), must_exist="true", **source)
+    assert client.keys() == ["orders"]
+
+
+def test_must_exist_is_true_or_false(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"source\.must_exist must be true or false, not 'yes'"):
+        start(server, str(tmp_path), must_exist="yes", streams="orders")

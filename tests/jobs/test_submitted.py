@@ -89,12 +89,13 @@ def ways_of(work: Work) -> list[list[str]]:
     """Other ways to set up etl and aggregate."""
     url = f"url={work.server.url}"
     typed = ("source.mode=DEADLETTER", "source.deadLetterStream=flights:unfit", 'table.partition_by=["carrier"]')
+    of_entry = ("metadata.stream=stream", "metadata.entry_id=id", "metadata.timestamp=added_at")
     windows = ("columns.time_hour=TIMESTAMP", "aggregate.event_time=time_hour", "aggregate.window=1 hour")
     final = ("aggregate.watermark=10 minutes", "aggregate.emit=final", 'aggregate.keys=["carrier"]')
     values = ("aggregate.where=true", "aggregate.values.flights=count(*)", "source.maxEntriesPerTrigger=6")
     log = f"job.log={work.folder}/log"
     return [
-        work.arguments("etl", url, *typed, log),
+        work.arguments("etl", url, *typed, *of_entry, log),
         work.arguments("aggregate", url, *windows, *final, *values, log, "job.name=hours"),
     ]
 
@@ -161,6 +162,17 @@ def test_the_source_types_the_columns_of_an_etl(work: Work) -> None:
         dead = [fields for _, fields in client.xrange("flights:dead")]
     assert [(letter["dep_time"], letter["dl.reason"]) for letter in unfit] == [("noon", "decode")]
     assert [(letter["dl.reason"], letter["dl.stage"]) for letter in dead] == [("no departure time", "etl")]
+
+
+def test_metadata_of_entries_are_columns_of_the_table(work: Work) -> None:
+    """By stream and id, `rstream where --table` finds the row of an entry."""
+    rows = {row["id"]: row for row in work.parquet("flights").to_pylist()}
+    with work.server.client(decode_responses=True) as client:
+        departed = {entry_id: fields.get("dep_time", "noon") for entry_id, fields in client.xrange("flights")}
+    good = {entry_id: int(time) for entry_id, time in departed.items() if time != "noon"}
+    assert {entry_id: row["dep_time"] for entry_id, row in rows.items()} == good
+    assert {row["stream"] for row in rows.values()} == {"flights"}
+    assert [round(row["added_at"].timestamp() * 1000) for row in rows.values()] == [int(i.split("-")[0]) for i in rows]
 
 
 def test_a_query_has_a_name(work: Work) -> None:

@@ -48,6 +48,14 @@ def work(tmp_path: Path, engine_server: Server) -> Work:
             "etl: [RSTREAM_CONFIG] job.metrics_host has no effect without job.",
         ),
         ("etl", ["source.mode=DEADLETTER"], 2, "etl: [RSTREAM_INVALID_OPTION] mode=DEADLETTER needs option deadLetter"),
+        (
+            "etl",
+            ["metadata.entry_id=CARRIER"],
+            2,
+            "etl: [RSTREAM_CONFIG] [metadata] names 'CARRIER', which is empty or a column already",
+        ),
+        ("etl", ["metadata.stream=_s"], 2, "etl: [RSTREAM_CONFIG] [metadata] names '_s': _…, dl.… and batch are"),
+        ("etl", ["metadata.id=i"], 2, "etl: [RSTREAM_CONFIG] {conf}/etl.toml: unknown key metadata.id; "),
         ("etl", ["columns.batch=INT"], 2, "etl: [RSTREAM_CONFIG] [columns] names 'batch': _…, dl.… and batch are"),
         (
             "etl",

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_streams.base.ids import StreamId
+from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.errors import InvalidOptionError, OffsetError
 from spark_streams.connector.keys import ICEBERG_BATCH, ICEBERG_QUERY, batch_kind_key, partition_name, record_key
@@ -61,6 +61,14 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             "checkpointLocation, which has the folder offsets; copy it to this machine first if it is elsewhere"
         ) from error
     return Checkpoint(str(named.get("id", "")), batches)
+
+
+def streams_read(folder: Path) -> list[str]:
+    """Return the streams of which a query has read entries: none if the folder is none of this machine. Raises as
+    `read_checkpoint` does."""
+    batches = read_checkpoint(folder).batches if (folder / "offsets").is_dir() else []
+    offsets = batches[-1].offsets or () if batches else ()
+    return [stream for offset in offsets for stream, at in offset.positions.items() if at > MIN_ID]
 
 
 def _text_of(file: Path) -> str:

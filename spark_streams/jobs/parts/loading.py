@@ -32,9 +32,11 @@ from spark_streams.connector.wire.connection import Server
 from spark_streams.jobs.job import Facts, Job, JobError, JobPart
 from spark_streams.jobs.job_columns import FOREIGN, JobColumns
 from spark_streams.jobs.job_config import FREE
+from spark_streams.jobs.output.ownership import write_text
 from spark_streams.jobs.output.table_columns import SELF_DESCRIBING
 from spark_streams.jobs.parts.query import RunProgress, run_batches, trigger_of
 
+_GROWN = "changed-files"  # in the checkpoint: FileLog.grown
 _LOG_OFFSET = re.compile(r'"logOffset"\s*:\s*(\d+)')
 
 
@@ -44,6 +46,8 @@ class FileLog(NamedTuple):
     query: str = ""  # the query's ID, "" if there is no checkpoint yet
     last: int = -1  # number of the last committed batch
     files: Mapping[str, int] = {}  # of committed batches, with their modification times in milliseconds since the epoch
+    begun: Mapping[str, int] = {}  # the same of a batch that was interrupted
+    grown: Mapping[str, int] = {}  # later times of files that had changed when their batch was run again
 
     @classmethod
     def read(cls, spark: SparkSession, checkpoint: str) -> FileLog:
@@ -55,13 +59,14 @@ class FileLog(NamedTuple):
         last = max((int(name) for name in committed if name.isdigit()), default=-1)
         log_offset = _LOG_OFFSET.search(contents.get(f"offsets/{last}", ""))
         last_log = -1 if log_offset is None else int(log_offset[1])
-        files = {}
+        grown: dict[str, int] = json.loads(contents.get(_GROWN, "{}"))
+        files, begun = dict[str, int](), dict[str, int]()
         for text in (text for path, text in contents.items() if path.startswith("sources/")):
             for line in text.splitlines()[1:]:
                 entry = json.loads(line)
-                if entry["batchId"] <= last_log:
-                    files[normalize_path(unquote(entry["path"]))] = int(entry["timestamp"])
-        return cls(json.loads(contents["metadata"])["id"], last, files)
+                path = normalize_path(unquote(entry["path"]))
+                (files if entry["batchId"] <= last_log else begun)[path] = grown.get(path, int(entry["timestamp"]))
+        return cls(json.loads(contents["metadata"])["id"], last, files, begun, grown)
 
     def require_unchanged(self, listed: Mapping[str, int]) -> None:
         """Raise JobError if a file was changed after its rows were loaded. listed: the files as they are now."""
@@ -222,7 +227,7 @@ class Load(JobPart):
         log = FileLog.read(spark, self._checkpoint)
         log.require_unchanged(self._files.times)
         self._loaded = sum(count for file, count in self._files.rows.items() if file in log.files)
-        self._progress = RunProgress(log.query, log.last)
+        self._progress, self._log = RunProgress(log.query, log.last), log
         with connect(self._sink.address) as server:
             self._rows_before = self._count_rows(server, self._progress)
 
@@ -239,6 +244,10 @@ class Load(JobPart):
     def run(self, rows: DataFrame) -> None:
         """Load the rows until all are loaded, or the job is to stop. Raises the error that ended the query."""
         job, spark = self._job, rows.sparkSession
+        # Spark reads the interrupted batch again, with what its files have now, and its log keeps their first times.
+        grown = {file: self._files.times.get(file, time) for file, time in self._log.begun.items()}
+        if grown != self._log.begun:
+            write_text(spark, self._checkpoint, _GROWN, json.dumps({**self._log.grown, **grown}), replace=True)
         writer = rows.writeStream.format("rstream").options(**job.options("sink"))
         writer = writer.queryName(job.get("job.name") or self._stream)
         started = time.monotonic()

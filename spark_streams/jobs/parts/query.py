@@ -18,6 +18,8 @@ from spark_streams.base.given_text import duration
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.pattern import matches
 from spark_streams.base.untyped import JavaObject
+from spark_streams.connector.admin.checkpoint import streams_read
+from spark_streams.connector.admin.expected_streams import absent_stream_notes, require_each, require_one
 from spark_streams.connector.deadletter.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.lag.survey import StreamView, view_streams
@@ -26,28 +28,19 @@ from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.running.ending import end_between_batches
 from spark_streams.connector.running.progress_bar import Bar
 from spark_streams.connector.running.run import run_until_drained
-from spark_streams.connector.shards.names import Shard
 from spark_streams.connector.source.stream_names import resolve_shards
 from spark_streams.connector.watch.listener import Watch
 from spark_streams.connector.watch.progress import limit_of
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.scan import (
-    ABSENT,
-    CREATE,
-    SILENT,
-    WAITING,
     bounded,
-    lines_of,
     matching_streams,
-    missing,
-    nothing_matches,
 )
 from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart, access_of
 from spark_streams.jobs.parts.source_and_sink import Source
 
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
-
 _UNITS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000}  # of Spark's form, in milliseconds
 _FRACTION = 10  # of targetBatchTime that an interval may have
 
@@ -179,7 +172,7 @@ class Query(JobPart):
 
     Raises:
         ConfigError: `[job]` cannot be used, or the job would read what it writes.
-        RStreamError: The source's server does not answer, or a key is no stream.
+        RStreamError: The source's server does not answer, a key is no stream, or a stream must exist and does not.
     """
 
     KEYS = {
@@ -201,6 +194,7 @@ class Query(JobPart):
     def __init__(self, job: Job, source: Source, *written: WrittenPart) -> None:
         self._job, self._written = job, written
         self._source = options = source.options
+        self._checkpoint = Path(job.get("job.checkpoint").removeprefix("file:"))
         self._watching: Watch | None = None
         self._progress, self._is_cut = RunProgress(), False
         check_feedback_loop(options, {key: sink for part in written for key, sink in part.streams().items()})
@@ -220,7 +214,9 @@ class Query(JobPart):
         with connect(options.address) as server:
             self.streams: list[str] = list(resolve_shards(server, options.streams or ()) or _inputs(server, options))
             views = view_streams(server, self.streams)
-            self._expected = self._absent_stream_notes(server, {view.stream: view for view in views})
+            views_by_stream = {view.stream: view for view in views}
+            self._require_streams(server, source, views_by_stream)
+            self._expected = absent_stream_notes(server, options, self.streams, views_by_stream) if job.check else []
         self.waiting: int | None = 0
         for view in views:
             group = next((candidate for candidate in view.groups if candidate.group == options.group), None)
@@ -230,35 +226,26 @@ class Query(JobPart):
                 self.waiting += view.length if group is None else group.pending + (group.lag or 0)
         self._moved_before = _count_added(options)
 
+    def _require_streams(self, server: Server, source: Source, existing: Mapping[str, StreamView]) -> None:
+        """Raise StreamMissingError as `source.must_exist` says."""
+        if source.must_exist:
+            require_each(server, self._source, self.streams, existing)
+        elif source.must_exist is None and self._source.archive_path is None:
+            read = streams_read(self._checkpoint)
+            found = {*existing, *(view.stream for view in view_streams(server, read))}
+            require_one(server, read, found, str(self._checkpoint))
+
     def plan(self) -> Facts:
         source = self._source
-        trigger = self._job.get("job.trigger", "available-now")
-        has_checkpoint = Path(self._job.get("job.checkpoint").removeprefix("file:")).joinpath("metadata").exists()
+        continues = " (continues)" if (self._checkpoint / "metadata").exists() else ""
         return {
             "read": f"{', '.join(source.streams or self.streams) or source.streams_pattern} at {source.address}",
             "as": f"group {source.group}, consumer {source.consumer}",
             "waiting": "unknown" if self.waiting is None else f"{self.waiting:,} entries",
             **({"note": "; ".join(self._expected)} if self._expected else {}),
-            "checkpoint": f"{self._job.get('job.checkpoint')}{' (continues)' if has_checkpoint else ''}",
-            "trigger": trigger,
+            "checkpoint": f"{self._job.get('job.checkpoint')}{continues}",
+            "trigger": self._job.get("job.trigger", "available-now"),
         }
-
-    def _absent_stream_notes(self, server: Server, views_by_stream: Mapping[str, StreamView]) -> list[str]:
-        """Return a line for each stream without entries, for `--check`. The query itself logs them when it starts."""
-        if not self._job.check:
-            return []
-        own_streams = own_dead_letter_streams(self._source.dead_letter_stream)
-        if not self.streams:
-            return [nothing_matches(server, self._source.pattern, own_streams)]
-        filled_streams = {
-            s for s in self.streams if s in views_by_stream and (views_by_stream[s].last != "0-0" or Shard.parse(s))
-        }
-        states = {s: SILENT if s in views_by_stream else ABSENT for s in self.streams if s not in filled_streams}
-        refused_streams = [] if self._source.create_streams else [s for s, state in states.items() if state == ABSENT]
-        refusals = [missing(server, stream, CREATE).message for stream in refused_streams]
-        return refusals + lines_of(
-            server, {s: state for s, state in states.items() if s not in refused_streams}, WAITING, own_streams
-        )
 
     def count_dead_letters(self, counts: Mapping[str, int]) -> None:
         """Add the dead letters of a micro-batch, by stream, to the log and the metrics."""

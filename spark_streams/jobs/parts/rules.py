@@ -41,6 +41,7 @@ _VERDICT = "STRUCT<reason: STRING, error: STRING, message: STRING>"
 # it fills the cache, counts, and adds the counts.
 _PLANNED_AT_ONCE = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 _LONGEST_VALUE = 100  # characters of a value in a message
+_METADATA = {"stream": "_stream", "entry_id": "_id", "timestamp": "_timestamp"}  # what the source calls them
 
 
 def _verdict(reason: Column, error: str, message: Column) -> Column:
@@ -102,7 +103,7 @@ class Rules(JobPart):
         ConfigError: A rule or a column cannot be used.
     """
 
-    KEYS = {**COLUMNS, "decode": DECODE, "rule": list}
+    KEYS = {**COLUMNS, "decode": DECODE, "metadata": dict.fromkeys(_METADATA, str), "rule": list}
 
     def __init__(self, job: Job, source: Source) -> None:
         self._rules = job.get("rule", [])
@@ -113,6 +114,7 @@ class Rules(JobPart):
         self._payload = Payload.parse(job.config)
         payload = self._payload
         self._columns = JobColumns.parse(job.config) if payload is None else JobColumns("[decode]", payload.columns)
+        self._metadata = [(name, _METADATA[key]) for key, name in job.get("metadata", {}).items()]
         self._judges_values = job.get("source.mode") is None
         self._mode = source.options.mode
         self._retry_delay = source.retry_delay
@@ -129,15 +131,18 @@ class Rules(JobPart):
 
     @property
     def names(self) -> list[str]:
-        return list(self._columns.types)
+        return [*self._columns.types, *(name for name, _ in self._metadata)]
 
     def _check_columns(self) -> None:
         """Raises ConfigError."""
+        names = [name.lower() for name in self.names]
+        for name, _ in self._metadata:
+            if not name or names.count(name.lower()) > 1:
+                raise ConfigError(f"[metadata] names {name!r}, which is empty or a column already: choose another name")
         for name in self.names:
             if name.startswith(("_", "dl.")) or name.lower() == "batch":
-                raise ConfigError(
-                    f"{self._columns.where} names {name!r}: _…, dl.… and batch are reserved for the job; leave it out"
-                )
+                where = self._columns.where if name in self._columns.types else "[metadata]"
+                raise ConfigError(f"{where} names {name!r}: _…, dl.… and batch are reserved for the job; leave it out")
 
     def schema(self) -> StructType:
         """Return the schema that the source reads. Raises ConfigError."""
@@ -145,6 +150,8 @@ class Rules(JobPart):
         entry_fields = [StructField("_stream", StringType()), StructField("_id", StringType())]
         if self._retry_columns:
             entry_fields += [StructField("_attempt", IntegerType()), StructField("_first_failed", TimestampType())]
+        if "_timestamp" in dict(self._metadata).values():
+            entry_fields.append(StructField("_timestamp", TimestampType()))
         if self._judges_values:
             entry_fields.append(StructField(UNFIT, ArrayType(StringType())))
         entry_fields.append(StructField("_fields", MapType(BinaryType(), BinaryType())))
@@ -152,8 +159,9 @@ class Rules(JobPart):
         return StructType([*columns, *entry_fields])
 
     def rows(self, entries: DataFrame) -> DataFrame:
-        """Return the entries with the columns, which a field may hold encoded."""
-        return entries if self._payload is None else self._payload.decoded(entries, self._columns.struct())
+        """Return the entries with the columns, which a field may hold encoded, and those of `[metadata]`."""
+        rows = entries if self._payload is None else self._payload.decoded(entries, self._columns.struct())
+        return rows.withColumns({name: F.col(of_source) for name, of_source in self._metadata})
 
     def good(self, rows: DataFrame) -> DataFrame:
         """Return the good rows, before the query starts: Spark analyzes types and rules. Raises ConfigError."""
@@ -201,8 +209,9 @@ class Rules(JobPart):
         return {(row["_stream"], row["_reason"], row["again"]): row["count"] for row in rows}
 
     def plan(self) -> Facts:
+        types = f"{len(self._columns.types)} columns"
         return {
-            "types": f"{len(self.names)} columns" if self._judges_values else f"by the source, mode {self._mode}",
+            "types": types if self._judges_values else f"by the source, mode {self._mode}",
             "rules": ", ".join(rule["reason"] for rule in self._rules) or "none",
         }
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.option import text_of
 from spark_streams.connector.options.source_options import SourceOptions
@@ -23,8 +24,10 @@ class Source(JobPart):
 
     Attributes:
         options: The checked options.
+        must_exist: Whether each stream must exist at the start; None: one of those that the checkpoint has read.
 
     Raises:
+        ConfigError: `source.must_exist` is no truth value.
         OptionError: An option cannot be used.
     """
 
@@ -33,6 +36,10 @@ class Source(JobPart):
 
     def __init__(self, job: Job) -> None:
         self.given = job.options("source")
+        must_exist = self.given.pop("must_exist", None)
+        if must_exist not in (None, "true", "false"):
+            raise ConfigError(f"source.must_exist must be true or false, not {must_exist!r}")
+        self.must_exist = None if must_exist is None else must_exist == "true"
         self.options = SourceOptions.parse(self.given)
 
     @property

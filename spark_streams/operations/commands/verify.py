@@ -88,9 +88,9 @@ def verify(
     _check_command(spark_submit)
     if not spark_submit and (package := missing_package()):
         raise UnsupportedError(lacks("rstream verify", package))
+    from spark_streams.operations.verify import verify_run
     from spark_streams.operations.verify.result import HELD, UNPROVED, page
     from spark_streams.operations.verify.running_query import RunPlan
-    from spark_streams.operations.verify.verify_run import verify as run
 
     began = time.monotonic()
 
@@ -106,10 +106,11 @@ def verify(
         plan = RunPlan(name, chosen, 60 * minutes, options, spark_submit, allow_failover, keep)
         tell(f"{plan.prefix} on {address}, seed {chosen}")
         try:
-            result = run(plan, address, login, tell, partial(_handle_signals, signal.SIG_IGN))
-        except KeyboardInterrupt:
-            found(STOPPED)
-            say("stopped, without a verdict", err=True)
+            result = verify_run.verify(plan, address, login, tell, partial(_handle_signals, signal.SIG_IGN))
+        except (KeyboardInterrupt, verify_run.HungQueryError) as end:
+            is_hung = isinstance(end, verify_run.HungQueryError)
+            found(exit_codes.UNPROVED if is_hung else STOPPED)
+            say(f"nothing is proved: {end}" if is_hung else "stopped, without a verdict", err=True)
             return
     found({HELD: 0, UNPROVED: exit_codes.UNPROVED}.get(result.verdict, FAILED))
     if html is not None:

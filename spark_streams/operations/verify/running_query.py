@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 SCHEMA = "p STRING, n LONG, _stream STRING, _id STRING"
@@ -38,17 +37,14 @@ class RunPlan:
 
     @property
     def streams(self) -> list[str]:
-        """Input streams."""
         return [f"{self.prefix}:in:{n}" for n in range(2)]
 
     @property
     def out(self) -> str:
-        """Output stream."""
         return f"{self.prefix}:out"
 
     @property
     def dead(self) -> str:
-        """Dead-letter stream."""
         return f"{self.prefix}:dead"
 
     def source(self) -> dict[str, str]:
@@ -67,7 +63,7 @@ class RunPlan:
         return random.Random(f"{self.seed} {use}")
 
 
-PATIENCE = 300.0  # seconds that anything may take on a busy machine
+PATIENCE, QUIET = 300.0, 60.0  # seconds that anything may take on a busy machine; the same without a word about it
 
 
 class Driver:
@@ -80,21 +76,14 @@ class Driver:
         self._log = log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+                command, cwd=folder, env=environment, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            )  # fmt: skip
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     def kill(self) -> None:
@@ -114,9 +103,7 @@ class Driver:
     def processes(self) -> list[tuple[int, str]]:
         """Return pid and command line of every living process of the session. Only Linux lists them."""
         processes = []
-        for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
-            if not entry.name.isdigit():
-                continue
+        for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
                 if int(session) == self.process.pid and state not in "ZX":

@@ -27,7 +27,7 @@ from spark_streams.operations.verify.observer import RunObserver
 from spark_streams.operations.verify.producer import Feed, sender
 from spark_streams.operations.verify.relay import DOWN, UP, Relay
 from spark_streams.operations.verify.result import RunResult, Sum
-from spark_streams.operations.verify.running_query import PATIENCE, RunningQuery, RunPlan
+from spark_streams.operations.verify.running_query import PATIENCE, QUIET, RunningQuery, RunPlan
 
 # Kinds of events.
 KILL_AMID, KILL, BREAK, FAILOVER = "driver killed in a batch", "driver killed", "connections broken", "failover"
@@ -41,6 +41,10 @@ _NEVER_TRIED = {
     "other queries": "groups with other readers, retryDelay, shards, sinks other than a stream",
 }
 Tell = Callable[[str], object]
+
+
+class HungQueryError(QueryError):
+    """The query makes no progress, so nothing is proved."""
 
 
 def verify(
@@ -68,12 +72,15 @@ def verify(
 
 
 def _clean(address: Address, prefix: str, checkpoint: CheckpointLog, tell: Tell) -> None:
-    """Delete the keys until none is left: a task of a killed driver may still write."""
-    deleted = 0
+    """Delete the keys until none is left: a task of a killed driver may still write. It has a minute."""
+    deleted, deadline = 0, time.monotonic() + QUIET
     try:
         with connect(address) as server:
             while found := server_side.delete_own_keys(server, prefix, checkpoint.query_id()):
                 deleted += found
+                if time.monotonic() > deadline:
+                    tell(f"keys with {prefix} in their names are written again and again: end what writes them")
+                    break
                 time.sleep(0.2)
         tell(f"{deleted} keys deleted")
     except RStreamError as error:
@@ -159,7 +166,7 @@ class _VerifyRun:
         if before >= 0 and chance.random() < 0.2:
             query.wait(chance.uniform(0, 8))  # it is killed while it starts, or soon after
             return
-        query.wait(PATIENCE, lambda: query.is_up and self._checkpoint.committed() > before)
+        self._advance(query, lambda: query.is_up and self._checkpoint.committed() > before)
         for _ in range(chance.randint(1, 3)):
             query.wait(chance.uniform(0.2, 2.0))
             if self._failovers and self._seconds() > self._failovers[0]:
@@ -171,6 +178,19 @@ class _VerifyRun:
         # Half of the kills come as soon as a batch is logged, and so do those that the run still lacks.
         is_soon = chance.random() < 0.5 or self._seconds() > self._plan.seconds
         query.wait(0 if is_soon else chance.uniform(0, 0.3))
+
+    def _advance(self, query: RunningQuery, condition: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the condition, or the query's end. Tell each idle minute. Raises HungQueryError after five."""
+        logs, since = self._checkpoint, time.monotonic()
+        before = (logs.logged(), logs.committed())
+        while not query.wait(QUIET, condition) and query.end() is None:
+            if before != (before := (logs.logged(), logs.committed())):
+                since = time.monotonic()
+            elif (quiet := time.monotonic() - since) >= PATIENCE:
+                log = " ".join(query.log().split())[-700:]
+                raise HungQueryError(f"the query has made no progress for {quiet:.0f} s, at batch {before[0]}: {log}")
+            else:
+                self._tell(f"no progress for {quiet:.0f} s, at batch {before[0]}")
 
     def _kill(self, query: RunningQuery) -> bool:
         """Kill the driver. Return False if its query had failed before. Raises QueryError if it never ran."""
@@ -186,11 +206,10 @@ class _VerifyRun:
 
     def _drain(self) -> str:
         """Run the query until it has read everything. Return "", or why it has not."""
-        error = ""
         for _ in range(_GIVE_UP):
             query = self._start(drains=True)
-            query.wait(PATIENCE)
-            error = "it was not at the end in time" if (end := query.end()) is None else end
+            self._advance(query)
+            error = query.end() or ""
             query.kill()
             if not error:
                 return ""
@@ -256,6 +275,7 @@ class _VerifyRun:
             cause += f" {len(lost)} of the entries that the server had confirmed are not in their stream any more."
         spark = json.loads((self._folder / "versions.json").read_text())
         options = {name: value for name, value in (plan.source() | plan.sink()).items() if plan.prefix not in value}
+        events = enumerate(self._events, 1)
         sections = {
             "times of waiting": self._waiting(),
             "server, Spark, settings": {
@@ -266,10 +286,7 @@ class _VerifyRun:
                 "seed": f"{plan.seed}, for {plan.seconds / 60:g} minutes; {self._seconds():.0f} s in all",
             },
             "not tried": {name: why for name, why in self._untried.items() if not self._count(name)} | _NEVER_TRIED,
-            "what was done": {
-                f"{number}. at {at:.1f} s": f"{kind}: {detail}"
-                for number, (at, kind, detail) in enumerate(self._events, 1)
-            },
+            "what was done": {f"{n}. at {at:.1f} s": f"{kind}: {what}" for n, (at, kind, what) in events},
         }
         evidence = {
             "entries": outcomes.count(Outcome.OK),
@@ -281,13 +298,8 @@ class _VerifyRun:
             "kills in a batch": self._count(KILL_AMID),
         }
         unconfirmed, unknown = len(self._observer.unconfirmed), outcomes.count(Outcome.UNKNOWN)
-        added_up = Sum(
-            outcomes.count(Outcome.OK),
-            unconfirmed,
-            len(history.rows),
-            len(history.dead_letters),
-            not_added=max(0, unknown - unconfirmed),
-        )
+        done = (outcomes.count(Outcome.OK), unconfirmed, len(history.rows), len(history.dead_letters))
+        added_up = Sum(*done, not_added=max(0, unknown - unconfirmed))
         return RunResult(report, evidence, sections, cause.strip(), added_up)
 
     def _waiting(self) -> dict[str, str]:

@@ -7,14 +7,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import redis
 from click.testing import CliRunner
 
 from spark_streams.cli import main
+from spark_streams.connector.admin.checkpoint import CheckpointLog
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.wire.address import Address
+from spark_streams.operations.verify import verify_run
 from spark_streams.operations.verify.relay import Relay
 from spark_streams.operations.verify.running_query import RunPlan
 from spark_streams.operations.verify.verify_run import reached_through, verify
@@ -104,3 +108,50 @@ def test_a_relay_keeps_login_and_database(tmp_path: Path) -> None:
         assert through.url == f"redis://u:p@127.0.0.1:{relay.port}/3"
     with Relay("unix:///s", tmp_path) as relay:
         assert reached_through(Address.parse("unix:///s"), relay, "run").url == f"unix://{tmp_path}/relay.sock"
+
+
+class Hanging:
+    """A query that neither ends nor comes to the condition. It waits on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def wait(self, seconds: float, condition: object) -> bool:
+        self.seconds += seconds
+        return False
+
+    def end(self) -> None:
+        return None
+
+    def log(self) -> str:
+        return "waiting for\nlocks"
+
+
+@pytest.mark.parametrize(("batch_at", "ended_at"), [(None, 300), (150, 480)])
+def test_a_query_that_hangs_is_told_each_minute_and_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, batch_at: float | None, ended_at: float
+) -> None:
+    """Each batch gives it five minutes more."""
+    query, told = Hanging(), list[str]()
+    monkeypatch.setattr(verify_run, "time", SimpleNamespace(monotonic=lambda: query.seconds))
+    logs = SimpleNamespace(logged=lambda: 7 + (batch_at is not None and query.seconds > batch_at), committed=lambda: 7)
+    run = SimpleNamespace(_tell=told.append, _checkpoint=logs)
+    with pytest.raises(verify_run.HungQueryError, match=r"no progress for 300 s, at batch [78]: waiting for locks"):
+        verify_run._VerifyRun._advance(run, query)  # type: ignore[arg-type]
+    assert query.seconds == ended_at
+    assert told[:2] == ["no progress for 60 s, at batch 7", "no progress for 120 s, at batch 7"]
+    assert len(told) == ended_at // 60 - 1 - (batch_at is not None)
+
+
+def test_cleaning_has_an_end(server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another client writes a key of the run again and again."""
+    monkeypatch.setattr(verify_run, "QUIET", 0.1)
+    honest, told = verify_run.server_side.delete_own_keys, list[str]()
+
+    def deleting(*given: Any) -> int:
+        client.set("run:in:0", 1)
+        return honest(*given)
+
+    monkeypatch.setattr(verify_run.server_side, "delete_own_keys", deleting)
+    verify_run._clean(Address.parse(server.url), "run", CheckpointLog(Path("/nowhere")), told.append)
+    assert told[0] == "keys with run in their names are written again and again: end what writes them"

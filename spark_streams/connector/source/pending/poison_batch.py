@@ -284,14 +284,13 @@ class PoisonBatch:
                 if not reply:
                     continue  # another client has acknowledged it since
                 [[_, _, _, deliveries]] = reply
+                read = max(deliveries, piece.runs)  # the server does not count what XRANGE has read
                 message = piece.message or "the query ended each time that it read this entry"
                 entry = StreamId.parse(entry_id)
                 _log.warning(
                     "stream %r: entry %s kills the query and is given up: %s", stream, entry, printable(message)
                 )
-                dead = DeadEntries(
-                    stream, client.consumer, [entry], [deliveries], "query", "poison", piece.error, message
-                )
+                dead = DeadEntries(stream, client.consumer, [entry], [read], "query", "poison", piece.error, message)
                 self.dead_letters.write(server, dead)
         return state.without(name)
 

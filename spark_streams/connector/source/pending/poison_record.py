@@ -61,6 +61,7 @@ class Piece:
     error: str = ""  # class of the cause of death, if it is known
     message: str = ""  # of this error
     given_up: bool = False  # the entries become dead letters
+    runs: int = 0  # that have died of a batch with these entries, whether or not the death counts
 
     @property
     def count(self) -> int:
@@ -106,6 +107,9 @@ class PoisonState:
 
     def to_json(self) -> str:
         fields = asdict(self)
+        for piece in [*fields["pieces"].values(), *fields["away"].values()]:
+            if not piece["runs"]:
+                del piece["runs"]  # as the first version
         if not self.away:
             del fields["away"]
         return json.dumps(fields)
@@ -188,7 +192,7 @@ class PoisonState:
                 piece = replace(piece, died=dead_piece.died + 1, since=self.commits, began=began)
             if error or message:
                 piece = replace(piece, error=error, message=message)
-        piece = replace(piece, is_suspect=True)
+        piece = replace(piece, is_suspect=True, runs=dead_piece.runs + self.runs - 1)
         pieces = {new: piece.of(ranges) for new, ranges in new_pieces.items()}
         others = {other: replace(held, is_suspect=False) for other, held in self.without(name).pieces.items()}
         is_other_death = bool(self.pieces) and not dead_piece.is_suspect
@@ -209,7 +213,7 @@ class PoisonState:
         if token != self.token or token == self.counted or not has_rows:
             return replace(self, pieces=pieces)
         if self.runs > 1 or died:
-            pieces = {other: Piece(piece.parts) for other, piece in pieces.items()}
+            pieces = {other: Piece(piece.parts, runs=piece.runs) for other, piece in pieces.items()}
             return replace(self, pieces=pieces, counted=token, failures_in_a_row=0, clean=0)
         commits, clean = self.commits + 1, self.clean + 1
         return replace(self, pieces=pieces, counted=token, failures_in_a_row=0, commits=commits, clean=clean)
@@ -256,7 +260,7 @@ class PoisonState:
 
     def cut(self, name: str, new_pieces: Mapping[str, Ranges]) -> PoisonState:
         """Return the state with new pieces in the place of this one, which has not died."""
-        piece = Piece(is_suspect=self.pieces[name].is_suspect)
+        piece = Piece(runs=self.pieces[name].runs, is_suspect=self.pieces[name].is_suspect)
         pieces = {new: piece.of(ranges) for new, ranges in new_pieces.items()}
         return replace(self, pieces={**self.without(name).pieces, **pieces})
 

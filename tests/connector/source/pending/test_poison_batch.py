@@ -72,6 +72,21 @@ def test_the_entry_that_kills_is_found_and_the_others_flow_once(
     assert query.starts <= 1 + 2 * bool(poison) + 9 * len(poison)
 
 
+@pytest.mark.parametrize("limit", [ALL, ReadMaxRows(1000)], ids=["all", "1000"])
+def test_what_two_poisonous_entries_of_a_thousand_cost_and_their_deliveries(
+    server: Server, client: redis.Redis, limit: ReadMaxRows
+) -> None:
+    """docs/guide/dead-letters.md says how many runs fail: three of the whole batch, then for each of the two one of a
+    piece, and six of the entry alone. So each of them was delivered to ten runs."""
+    add(client, 1000)
+    query = Supervised(server, {137, 640}, limit, maxDeliveries="3")
+    query.run()
+    failed = query.starts - 1
+    letters = client.xrange("dead")
+    assert failed == 17
+    assert [(fields["n"], fields["dl.deliveries"]) for _, fields in letters] == [("137", "10"), ("640", "10")]
+
+
 @pytest.mark.parametrize("how", ["trim", "delete"])
 def test_committed_entries_leave_while_pieces_of_a_batch_are_held(
     server: Server, client: redis.Redis, how: str

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -138,3 +139,33 @@ def test_a_check_loads_nothing(run: Load, server: Server, folder: Path) -> None:
     with pytest.raises(CheckedError):
         run(check=True)
     assert order(server) == []
+
+
+@pytest.mark.parametrize("is_cut", [True, False], ids=["amid the file", "before Spark's commit"])
+def test_a_file_that_grows_while_its_load_is_interrupted_is_loaded_as_it_is_now(
+    run: Load, server: Server, folder: Path, is_cut: bool
+) -> None:
+    """Then no run says that rows are missing. If all rows of the file had been written, the ledger refuses others."""
+    rows = 25_000
+    write(folder / "a.csv", range(rows), age=60)
+    if is_cut:
+        with (folder / "a.csv").open("a") as file:
+            file.write("broken\n")
+        with pytest.raises(StreamingQueryException):
+            run("input.options.mode=FAILFAST")
+        assert 0 < len(order(server)) < rows
+    else:
+        run()
+        for name in ("0", ".0.crc"):
+            (folder.parent / "checkpoint" / "commits" / name).unlink()
+    write(folder / "a.csv", range(rows + 5))
+    if not is_cut:  # the ledger has the batch as complete
+        with pytest.raises(Exception, match="its 25005 rows are not the 25000 that were written then"):
+            run()
+        return
+    run()
+    assert order(server) == list(range(rows + 5))
+    assert counts(run()) == (0, rows + 5, 0)
+    write(folder / "a.csv", range(rows + 6), age=-60)
+    with pytest.raises(JobError, match="was changed at"):
+        run()
