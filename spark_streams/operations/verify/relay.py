@@ -20,14 +20,14 @@ class Relay:
     """Listens where the users of this machine reach no more than the server: on any port of 127.0.0.1, or for a server
     on a socket on one in a folder. As a context manager it closes all its connections.
 
-    url: of the server, `redis://` or `unix://`. folder: of this user alone.
+    url: of the server, `redis://` or `unix://`. where: a folder of this user alone, or a port of 127.0.0.1.
     """
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, where: Path | int = 0) -> None:
         self._target = urlsplit(url)
-        self.path = folder / "relay.sock" if self._target.scheme == "unix" else None
+        self.path = where / "relay.sock" if isinstance(where, Path) and self._target.scheme == "unix" else None
         if self.path is None:
-            self._listener = socket.create_server(("127.0.0.1", 0))
+            self._listener = socket.create_server(("127.0.0.1", where if isinstance(where, int) else 0))
         else:
             self._listener = socket.create_server(str(self.path), family=socket.AF_UNIX)
         self._sockets: list[socket.socket] = []
