@@ -191,7 +191,7 @@ def test_wrong_sources_and_targets_are_refused_by_name(client: redis.Redis, rstr
         (("copy", "S", "t"), 1, "[RSTREAM_STREAM_MISSING]"),
         (("copy", "s", "text"), 1, "[RSTREAM_WRONG_KEY_TYPE]"),
         (("copy", "text", "t"), 1, "[RSTREAM_WRONG_KEY_TYPE]"),
-        (("copy", "s", "rstream:mine"), 1, "is a key of spark-streams"),
+        (("copy", "s", "rstream:mine"), 2, "is a key of spark-streams"),
         (("copy", "s", "t", "--where", "n"), 2, "FIELD=VALUE"),
         (("copy", "s", "t", "--from=-5"), 2, "--last N"),
         (("copy", "s", "t", "--from", "latest"), 2, "--last N"),
