@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 
 from spark_streams.jobs.job import Job
@@ -11,13 +13,14 @@ from tests.connector.deadletter.making import fill
 from tools.servers.server import Server
 
 
-def test_dead_letters_do_not_count_as_lag(server: Server) -> None:
+def test_dead_letters_do_not_count_as_lag(server: Server, tmp_path: Path) -> None:
     with server.client() as client:
         for n in range(7):
             client.xadd("flights:1", {"n": n})
         client.xadd("flights:gone:parked", {"n": 1})
     fill(server, 5, into="flights:dead")
     source = {"streamsPattern": "flights*", "group": "etl", "mode": "DEADLETTER", "deadLetterStream": "flights:gone"}
-    job = Job("etl", {"url": server.url, "source": source}, Console())
+    config = {"url": server.url, "source": source, "job": {"checkpoint": str(tmp_path / "none")}}
+    job = Job("etl", config, Console())
     made = Query(job, Source(job))
     assert (made.streams, made.waiting) == (["flights:1"], 7)

@@ -258,7 +258,7 @@ def test_troubleshooting_has_every_error_without_a_more_exact_one() -> None:
     page = (DOCS / "guide" / "troubleshooting.md").read_text(encoding="utf-8")
     kinds = [errors.RStreamError]
     for kind in kinds:
-        kinds += kind.__subclasses__()
+        kinds += [one for one in kind.__subclasses__() if one.__module__.startswith("spark_streams.")]
     leaves = {kind.condition for kind in kinds if not kind.__subclasses__()}
     assert {code for code in leaves if f"`{code}`" not in page} == set()
 

@@ -14,6 +14,7 @@ from spark_streams.connector.deadletter.letter_page import (
     DeadLetterPage,
     Extent,
     dead_letter_pages,
+    dead_letters_of,
     extent,
     following,
     parse_criteria,
@@ -52,7 +53,6 @@ from spark_streams.connector.deadletter.transform import (
     Loaded,
     StreamEntry,
     call,
-    dead_letters_of,
     encode_fields,
     load,
 )

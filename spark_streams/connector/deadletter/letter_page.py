@@ -21,6 +21,13 @@ from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.base.pattern import NamesAndPatterns
 from spark_streams.connector.deadletter.envelope import FIELDS, NAMES, PREFIX, raw, text
 from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS, DeadLetterLimits, PageSize
+from spark_streams.connector.deadletter.transform import (
+    DeadLetter,
+    Transform,
+    call,
+    encode_fields,
+    without_mark,
+)
 from spark_streams.connector.errors import InvalidOptionError, StreamMissingError
 from spark_streams.connector.wire.connection import ReplyError, ReplyTooLargeError, Server, pack
 from spark_streams.connector.wire.entry_page import EntryPage, decode_entries
@@ -308,3 +315,36 @@ def run_with_smaller_pages(session: Session, size: PageSize, step: Callable[[Ser
         except ReplyTooLargeError:
             session.close()
             size.too_large()
+
+
+# -- rows as objects, for a function of the user -----------------------------------------------------------------------
+
+
+def repaired(transform: Transform, page: DeadLetterPage, rows: Index) -> tuple[Index, pa.MapArray]:
+    """Return (the repaired rows, their new fields). Raises TransformError for the first dead letter at which the
+    function fails."""
+    kept: list[int] = []
+    entries: list[list[tuple[bytes, bytes]]] = []
+    for row, dead_letter in zip(rows.tolist(), dead_letters_of(page, rows), strict=True):
+        where = f"dead letter {dead_letter.id}"
+        fields = call(transform, dead_letter, where)
+        if fields is not None:
+            kept.append(row)
+            entries.append(without_mark(encode_fields(fields, where), where))
+    return np.array(kept, np.int64), pa.array(entries, pa.map_(pa.binary(), pa.binary()))
+
+
+def dead_letters_of(page: DeadLetterPage, rows: Index) -> list[DeadLetter]:
+    """Return these rows as objects."""
+    indices = pa.array(rows)
+    ids = page.ids.take(indices).to_pylist()
+    originals = page.originals(rows).to_pylist()
+    columns = {name: page.envelope_column(name).take(indices).to_pylist() for name in NAMES}
+    return [
+        DeadLetter(
+            text(entry_id),
+            [(text(name), text(value)) for name, value in fields],
+            {name: text(values[row]) for name, values in columns.items() if values[row] is not None},
+        )
+        for row, (entry_id, fields) in enumerate(zip(ids, originals, strict=True))
+    ]

@@ -32,7 +32,14 @@ import pyarrow.compute as pc
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.printable import json_text, name_text
 from spark_streams.connector.deadletter.envelope import names_origin, raw, text
-from spark_streams.connector.deadletter.letter_page import KIND, Criteria, dead_letter_pages, extent, matches_value
+from spark_streams.connector.deadletter.letter_page import (
+    KIND,
+    Criteria,
+    dead_letter_pages,
+    dead_letters_of,
+    extent,
+    matches_value,
+)
 from spark_streams.connector.deadletter.post import (
     DEAD_LETTER_LIMITS,
     FIRST_STREAMS,
@@ -40,7 +47,7 @@ from spark_streams.connector.deadletter.post import (
     PageSize,
     pages_of,
 )
-from spark_streams.connector.deadletter.transform import DeadLetter, dead_letters_of
+from spark_streams.connector.deadletter.transform import DeadLetter
 from spark_streams.connector.deadletter.waiting_entries import WaitingEntries, waiting_entries
 from spark_streams.connector.keys import read_retry_stream
 from spark_streams.connector.wire.address import Address

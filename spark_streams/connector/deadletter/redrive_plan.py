@@ -40,9 +40,8 @@ import pyarrow.compute as pc
 
 from spark_streams.base.numbers import COUNT_MAX, parse_number
 from spark_streams.base.pattern import NamesAndPatterns
-from spark_streams.connector.deadletter import transform
 from spark_streams.connector.deadletter.envelope import MARK, raw, text
-from spark_streams.connector.deadletter.letter_page import Criteria, DeadLetterPage, by_value
+from spark_streams.connector.deadletter.letter_page import Criteria, DeadLetterPage, by_value, repaired
 from spark_streams.connector.deadletter.listing import KindCounts
 from spark_streams.connector.deadletter.transform import FieldChanges, Transform
 from spark_streams.connector.errors import InvalidOptionError
@@ -235,7 +234,7 @@ def plan_page(
         fields = page.originals(moved)
     else:
         decisions[moved] = Decision.LEFT
-        moved, fields = transform.apply(repair, page, moved)
+        moved, fields = repaired(repair, page, moved)
         decisions[moved] = Decision.MOVE
     parked = np.flatnonzero(decisions == Decision.PARK)
     requests: list[Requests] = []

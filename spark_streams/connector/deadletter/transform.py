@@ -16,15 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from spark_streams.base.given_text import parse_assignment
-from spark_streams.connector.deadletter.envelope import MARK, NAMES, raw, text
-from spark_streams.connector.deadletter.letter_page import DeadLetterPage
+from spark_streams.connector.deadletter.envelope import MARK, raw, text
 from spark_streams.connector.errors import InvalidOptionError, TransformError
 from spark_streams.connector.wire import address as allowed
-from spark_streams.connector.wire.lines import Index
 
 
 @dataclass(frozen=True)
@@ -75,36 +70,6 @@ def load(name: str) -> Loaded:
     return loaded
 
 
-def apply(transform: Transform, page: DeadLetterPage, rows: Index) -> tuple[Index, pa.MapArray]:
-    """Return (the repaired rows, their new fields). Raises TransformError for the first dead letter at which the
-    function fails."""
-    repaired: list[int] = []
-    entries: list[list[tuple[bytes, bytes]]] = []
-    for row, dead_letter in zip(rows.tolist(), dead_letters_of(page, rows), strict=True):
-        where = f"dead letter {dead_letter.id}"
-        fields = call(transform, dead_letter, where)
-        if fields is not None:
-            repaired.append(row)
-            entries.append(_without_mark(encode_fields(fields, where), where))
-    return np.array(repaired, np.int64), pa.array(entries, pa.map_(pa.binary(), pa.binary()))
-
-
-def dead_letters_of(page: DeadLetterPage, rows: Index) -> list[DeadLetter]:
-    """Return these rows as objects."""
-    indices = pa.array(rows)
-    ids = page.ids.take(indices).to_pylist()
-    originals = page.originals(rows).to_pylist()
-    columns = {name: page.envelope_column(name).take(indices).to_pylist() for name in NAMES}
-    return [
-        DeadLetter(
-            text(entry_id),
-            [(text(name), text(value)) for name, value in fields],
-            {name: text(values[row]) for name, values in columns.items() if values[row] is not None},
-        )
-        for row, (entry_id, fields) in enumerate(zip(ids, originals, strict=True))
-    ]
-
-
 def call(transform: Loaded, entry: StreamEntry, where: str) -> object:
     """Return the result of the function. where: the entry, for messages. Raises TransformError."""
     try:
@@ -124,7 +89,8 @@ def encode_fields(fields: object, where: str) -> list[tuple[bytes, bytes]]:
     return [(_bytes(name, where), _bytes(value, where)) for name, value in pairs]
 
 
-def _without_mark(pairs: list[tuple[bytes, bytes]], where: str) -> list[tuple[bytes, bytes]]:
+def without_mark(pairs: list[tuple[bytes, bytes]], where: str) -> list[tuple[bytes, bytes]]:
+    """Return the fields. Raises TransformError if one is the mark of a redrive."""
     if any(name == MARK for name, _ in pairs):
         raise TransformError(f"the transform returned a field {text(MARK)} for {where}. Only redrive writes this field")
     return pairs

@@ -106,7 +106,7 @@ def add(
 
 def _changed(server: Server, stream: str, again: str, fields: Sequence[str], unset: Sequence[str]) -> list[str]:
     """Return the fields of an entry after these changes. Raises StreamStateError, OptionError, TransformError."""
-    from spark_streams.connector.admin.dead_letters import FieldChanges, StreamEntry
+    from spark_streams.connector.deadletter.transform import FieldChanges, StreamEntry
     from spark_streams.operations.transfer.transferred import TransferEntry
 
     wanted = parse_id(again)[0]

@@ -91,7 +91,7 @@ def rate_option(command: F) -> F:
 
 def rules_of(options: RuleOptions, rate: int | None = None) -> TransferRules:
     """Return the rules of these options. Raises click.UsageError, TransformError."""
-    from spark_streams.connector.admin.dead_letters import load
+    from spark_streams.connector.deadletter.transform import load
     from spark_streams.operations.transfer.transferred import TransferRules, parse_fields
 
     try:

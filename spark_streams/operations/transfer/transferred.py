@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from spark_streams.base.given_text import parse_assignment
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.admin.dead_letters import Loaded, StreamEntry, call, encode_fields
 from spark_streams.connector.deadletter.envelope import raw, text
+from spark_streams.connector.deadletter.transform import Loaded, StreamEntry, call, encode_fields
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.wire.connection import pack
 

@@ -22,10 +22,9 @@ from spark_streams.connector.deadletter.envelope import (
     open_envelope,
     split_mark,
 )
-from spark_streams.connector.deadletter.letter_page import DeadLetterPage
+from spark_streams.connector.deadletter.letter_page import DeadLetterPage, dead_letters_of
 from spark_streams.connector.deadletter.listing import as_line
 from spark_streams.connector.deadletter.redrive_plan import Decision, RedriveOptions, origins, plan_page
-from spark_streams.connector.deadletter.transform import dead_letters_of
 from spark_streams.connector.keys import origin_of, read_retry_stream, returned_stream, slot_of
 from spark_streams.connector.shards.names import Shard
 from spark_streams.connector.source.infer_schema import infer
