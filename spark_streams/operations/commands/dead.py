@@ -11,13 +11,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
 from spark_streams.base.printable import json_text, shortened
-from spark_streams.base.units import counted
-from spark_streams.connector.errors import ConfigError, OptionError, StreamStateError
+from spark_streams.base.units import counted, duration
+from spark_streams.connector.errors import ConfigError, StreamStateError
 from spark_streams.operations.commands.dry_run import change_line, say_bounds, up_to_last, yes_option
 from spark_streams.operations.commands.print_entry import (
     age,
@@ -29,12 +29,14 @@ from spark_streams.operations.commands.print_entry import (
 )
 from spark_streams.operations.commands.shared import (
     CommandGroup,
+    OptionSet,
     address_of,
     connect,
     json_option,
     output_option,
     print_json,
     print_table,
+    refusing_usage,
     say,
     url_option,
 )
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
 
 
 _LINE_SECONDS = 0.2  # between two lines of progress for a program
-
-F = TypeVar("F", bound=Callable[..., object])
 
 
 class FilterOptions(TypedDict):
@@ -67,7 +67,8 @@ class FilterOptions(TypedDict):
     last: str | None
 
 
-_OPTIONS = (
+# The options that select dead letters.
+criteria_options = OptionSet(
     click.option("--stream", "streams", multiple=True, metavar="TEXT", help="Only from this stream (dl.stream)."),
     click.option("--reason", "reasons", multiple=True, metavar="TEXT", help="Only with this reason (dl.reason)."),
     click.option("--stage", "stages", multiple=True, metavar="TEXT", help="Only with this failed step (dl.stage)."),
@@ -81,21 +82,12 @@ _OPTIONS = (
 )
 
 
-def criteria_options(command: F) -> F:
-    """Add the options that select dead letters."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
 def criteria_of(filters: FilterOptions) -> Criteria:
     """Return the criteria of these options. Raises click.UsageError."""
     from spark_streams.connector.admin.dead_letters import parse_criteria
 
-    try:
+    with refusing_usage():
         return parse_criteria(**filters)
-    except OptionError as error:
-        raise click.UsageError(error.message) from None
 
 
 def print_why_none_match(address: Address, stream: str, criteria: Criteria, for_program: bool = False) -> None:
@@ -337,8 +329,6 @@ def _no_such_dead_letter(server: Server, stream: str, entry: str) -> StreamState
 
 
 def _print_waiting(waiting: list[WaitingEntries]) -> None:
-    from spark_streams.base.units import duration
-
     print_table(
         ("waiting for a retry in", "entries", "of stream", "group", "next attempt", "first one due"),
         [
@@ -348,14 +338,14 @@ def _print_waiting(waiting: list[WaitingEntries]) -> None:
                 entries.stream,
                 entries.group,
                 entries.attempt or "-",
-                _due(entries, duration),
+                _due(entries),
             )
             for entries in waiting
         ],
     )
 
 
-def _due(waiting: WaitingEntries, duration: Callable[[float], str]) -> str:
+def _due(waiting: WaitingEntries) -> str:
     """Return when the first of the waiting entries is due."""
     if waiting.attempt is None:
         return "returned"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from spark_streams.base.pattern import is_pattern
 from spark_streams.base.units import counted
-from spark_streams.connector.errors import OptionError
 from spark_streams.connector.keys import is_product_key
 from spark_streams.connector.operator_commands import shell_line
 from spark_streams.operations.commands.dead import (
@@ -30,10 +28,19 @@ from spark_streams.operations.commands.dry_run import (
     yes_option,
 )
 from spark_streams.operations.commands.exit_codes import REFUSED, STOPPED, found
-from spark_streams.operations.commands.shared import address_of, json_option, print_json, print_table, say, url_option
+from spark_streams.operations.commands.shared import (
+    address_of,
+    json_option,
+    on_signals,
+    print_json,
+    print_table,
+    refusing_usage,
+    say,
+    url_option,
+)
 
 if TYPE_CHECKING:
-    from spark_streams.connector.admin.dead_letters import DeadLetterRedrive, RedriveOptions, RedriveReport
+    from spark_streams.connector.admin.dead_letters import RedriveOptions, RedriveReport
 
 
 @click.command()
@@ -116,10 +123,8 @@ def redrive(
     from spark_streams.connector.admin.dead_letters import DeadLetterRedrive, FieldChanges, RedriveOptions
 
     address, criteria = address_of(url, starts=yes), criteria_of(filters)
-    try:
+    with refusing_usage():
         changes = FieldChanges.parse(assignments, unset)
-    except OptionError as error:
-        raise click.UsageError(error.message) from None
     if (exact or recorded) and not allow:
         raise click.UsageError("--exact and --recorded apply only with --allow; name the streams with --allow")
     options = RedriveOptions(
@@ -131,11 +136,15 @@ def redrive(
             done = report.moved + report.parked
             tell(done if limit else report.looked_at, report.total, "" if limit else f"moved {done:,}")
 
-        try:
+        with refusing_usage():
             run = DeadLetterRedrive(address, options, show)
-        except OptionError as error:
-            raise click.UsageError(error.message) from None
-        with stopping(run):
+
+        def stop(number: int, frame: object) -> None:
+            """Stop after the current page, on a second SIGINT at once."""
+            run.stop()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        with on_signals(stop):
             report = run.run(not yes)
     bounds = _bounds(report, options) if report.dry_run and not report.stopped else []
     refused = [to for action, to, _ in report.destinations() if action == "refuse" and not is_product_key(to)]
@@ -221,19 +230,3 @@ def print_report(report: RedriveReport) -> None:
         )
     if report.stopped:
         say("stopped; run the same command again to continue")
-
-
-@contextlib.contextmanager
-def stopping(run: DeadLetterRedrive) -> Iterator[None]:
-    """Stop the run after its page on SIGINT or SIGTERM, at once on a second SIGINT."""
-
-    def stop(number: int, frame: object) -> None:
-        run.stop()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

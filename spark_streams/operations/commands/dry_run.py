@@ -177,13 +177,6 @@ def change_options(command: Callable[..., None]) -> Callable[..., None]:
     return url_option(json_option(with_options))
 
 
-def all_streams(server: Server) -> list[str]:
-    """Return all streams whose names are UTF-8, without the product's own."""
-    from spark_streams.connector.wire.scan import matching_streams
-
-    return matching_streams(server, "*", ())
-
-
 def load_groups(
     server: Server,
     names: Sequence[str],
@@ -298,8 +291,3 @@ class ChangeReport(Generic[R]):
 def entries_in(reports: Iterable[OfEntries]) -> int:
     """Return the number of entries in the reports."""
     return sum(report.entries for report in reports)
-
-
-def plural(count: int, noun: str, plural_noun: str = "") -> str:
-    """Return the count with its noun: `1 entry`, `2,000 entries`."""
-    return f"{count:,} {noun if count == 1 else plural_noun or noun + 's'}"

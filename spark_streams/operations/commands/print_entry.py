@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from spark_streams.base.given_text import parse_assignment
 from spark_streams.base.ids import MAX_ID, MIN_ID, U64_MAX, StreamId, age_ms
 from spark_streams.connector.errors import StreamStateError
-from spark_streams.operations.commands.shared import say
+from spark_streams.operations.commands.shared import OptionSet, say
 
 if TYPE_CHECKING:
     from spark_streams.connector.schemas.decode_process import FieldDecoders, Shown
@@ -118,7 +118,7 @@ def _printable(raw: bytes) -> str:
 
 
 F = TypeVar("F", bound=Callable[..., object])
-_OPTIONS = [
+_OPTIONS = OptionSet(
     click.option(
         "--decode", "decoded", metavar="FIELD", multiple=True, help="Field to decode by --registry; repeatable."
     ),
@@ -151,7 +151,7 @@ _OPTIONS = [
         envvar="RSTREAM_REGISTRY_PASSWORD_FILE",
         help="File whose first line is its password ($RSTREAM_REGISTRY_PASSWORD_FILE).",
     ),
-]
+)
 
 
 def decode_options(keeps_going: bool = False) -> Callable[[F], Callable[..., object]]:
@@ -183,10 +183,7 @@ def decode_options(keeps_going: bool = False) -> Callable[[F], Callable[..., obj
                 )
             return command(*args, decoders=decoders, **others)
 
-        decorated: Callable[..., object] = with_decoders
-        for option in reversed(_OPTIONS):
-            decorated = option(decorated)
-        return decorated
+        return _OPTIONS(with_decoders)
 
     return add
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -14,7 +16,7 @@ from click.core import ParameterSource
 
 from spark_streams.base.extras import lacks, missing_package
 from spark_streams.base.printable import is_utf8, json_text, name_text, printable, printable_lines
-from spark_streams.connector.errors import RStreamError, UnsupportedError
+from spark_streams.connector.errors import OptionError, RStreamError, UnsupportedError
 from spark_streams.operations.commands import exit_codes
 
 if TYPE_CHECKING:
@@ -126,53 +128,16 @@ def milliseconds(ctx: click.Context, param: click.Parameter, value: str | None) 
         raise click.BadParameter(f"{value}: {error}", ctx, param) from None
 
 
-def url_option(command: F) -> F:
-    """Add `--url`, and the options for the login and the reply timeout, which `address_of` reads."""
-    options = [
-        click.option(
-            "--url",
-            envvar="RSTREAM_URL",
-            default="embedded:",
-            show_default=True,
-            help="URL of the server ($RSTREAM_URL).",
-        ),
-        _access("username", "TEXT", "User name, if the URL has none"),
-        _access(
-            "passwordFile",
-            "FILE",
-            "File whose first line is the password; or set $RSTREAM_PASSWORD, as other users can read command lines",
-        ),
-        _access("credentialProvider", "MODULE:FUNCTION", "Function that returns a redis.CredentialProvider"),
-        _access("replyTimeout", "DURATION", "Maximum time to wait for a reply, 5s by default"),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+class OptionSet:
+    """A decorator that adds several options to a command, in their order."""
 
+    def __init__(self, *options: Callable[[Any], Any]) -> None:
+        self._options = options
 
-def port_option(default: int) -> Callable[[F], F]:
-    """`--port` of a command that listens."""
-    text = "Port to listen on; 0: any free port."
-    return click.option("--port", type=click.IntRange(0, 65535), default=default, show_default=True, help=text)
-
-
-def max_streams_option(command: F) -> F:
-    """`--max-streams` of a command that reads all streams again and again."""
-    text = "Maximum number of streams: the first ones by name."
-    return click.option("--max-streams", type=click.IntRange(1), default=10_000, show_default=True, help=text)(command)
-
-
-def to_url_option(command: F) -> F:
-    """Add `--to-url` and the options for the target's login, which `address_of` reads for TARGET."""
-    options = [
-        click.option("--to-url", metavar="URL", help="URL of the target's server.  [default: --url]"),
-        _access("username", "TEXT", "Target: user name, if the URL has none", TARGET),
-        _access("passwordFile", "FILE", "Target: file whose first line is the password", TARGET),
-        _access("credentialProvider", "MODULE:FUNCTION", "Target: function that returns credentials", TARGET),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    def __call__(self, command: F) -> F:
+        for option in reversed(self._options):
+            command = option(command)
+        return command
 
 
 def _access(name: str, metavar: str, text: str, side: str = "") -> Callable[[F], F]:
@@ -198,6 +163,47 @@ def _words(name: str) -> str:
 def _variable(name: str) -> str:
     """Return the environment variable of a connection option."""
     return f"RSTREAM_{_words(name).replace('-', '_').upper()}"
+
+
+# `--url`, and the options for the login and the reply timeout, which `address_of` reads.
+url_option = OptionSet(
+    click.option(
+        "--url",
+        envvar="RSTREAM_URL",
+        default="embedded:",
+        show_default=True,
+        help="URL of the server ($RSTREAM_URL).",
+    ),
+    _access("username", "TEXT", "User name, if the URL has none"),
+    _access(
+        "passwordFile",
+        "FILE",
+        "File whose first line is the password; or set $RSTREAM_PASSWORD, as other users can read command lines",
+    ),
+    _access("credentialProvider", "MODULE:FUNCTION", "Function that returns a redis.CredentialProvider"),
+    _access("replyTimeout", "DURATION", "Maximum time to wait for a reply, 5s by default"),
+)
+
+
+def port_option(default: int) -> Callable[[F], F]:
+    """`--port` of a command that listens."""
+    text = "Port to listen on; 0: any free port."
+    return click.option("--port", type=click.IntRange(0, 65535), default=default, show_default=True, help=text)
+
+
+def max_streams_option(command: F) -> F:
+    """`--max-streams` of a command that reads all streams again and again."""
+    text = "Maximum number of streams: the first ones by name."
+    return click.option("--max-streams", type=click.IntRange(1), default=10_000, show_default=True, help=text)(command)
+
+
+# `--to-url` and the options for the target's login, which `address_of` reads for TARGET.
+to_url_option = OptionSet(
+    click.option("--to-url", metavar="URL", help="URL of the target's server.  [default: --url]"),
+    _access("username", "TEXT", "Target: user name, if the URL has none", TARGET),
+    _access("passwordFile", "FILE", "Target: file whose first line is the password", TARGET),
+    _access("credentialProvider", "MODULE:FUNCTION", "Target: function that returns credentials", TARGET),
+)
 
 
 def _given_beside_the_url(side: str) -> dict[str, str]:
@@ -250,6 +256,26 @@ def connect(url: str, starts: bool = False) -> Server:
     from spark_streams.connector.wire.connect import connect as connected
 
     return connected(address_of(url, starts))
+
+
+@contextlib.contextmanager
+def refusing_usage() -> Iterator[None]:
+    """Raise an OptionError as click.UsageError."""
+    try:
+        yield
+    except OptionError as error:
+        raise click.UsageError(error.message) from None
+
+
+@contextlib.contextmanager
+def on_signals(handler: Callable[..., object]) -> Iterator[None]:
+    """Call the handler on SIGINT and SIGTERM."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def say(text: str, err: bool = False) -> None:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, NoReturn, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, NoReturn, TypedDict, Unpack
 
 import click
 
 from spark_streams.base.units import counted
-from spark_streams.connector.errors import CopyTargetError, OptionError
+from spark_streams.connector.errors import CopyTargetError
 from spark_streams.operations.commands.dead import progress
 from spark_streams.operations.commands.dry_run import change_line, server_time, yes_option
 from spark_streams.operations.commands.exit_codes import REFUSED, found
 from spark_streams.operations.commands.groups.positions import target_of
 from spark_streams.operations.commands.shared import (
     TARGET,
+    OptionSet,
     address_of,
     json_option,
     print_json,
     print_table,
+    refusing_usage,
     say,
     to_url_option,
     url_option,
@@ -33,9 +35,6 @@ if TYPE_CHECKING:
     from spark_streams.operations.transfer.copied_groups import CopiedGroup
     from spark_streams.operations.transfer.passing import Filled, Range
     from spark_streams.operations.transfer.transferred import TransferEntry, TransferRules
-
-
-F = TypeVar("F", bound=Callable[..., object])
 
 
 class RuleOptions(TypedDict):
@@ -56,37 +55,23 @@ class RangeOptions(RuleOptions):
 
 _POSITION = "entry ID, time, or 1h: an hour ago"
 _SHOWN = 200  # characters of a value
-_RANGE = (
+# The options for a range of a stream.
+range_options = OptionSet(
     click.option("--from", "begin", metavar="ID|TIME", callback=target_of, help=f"First entry: {_POSITION}."),
     click.option("--to", "end", metavar="ID|TIME", callback=target_of, help="Last entry: its ID, or before this time."),
     click.option("--last", "newest", type=click.IntRange(1), metavar="N", help="The N newest entries of that range."),
 )
-_RULES = (
+# The options that select and change entries.
+rule_options = OptionSet(
     click.option("--where", multiple=True, metavar="FIELD=VALUE", help="Only entries with this field; repeatable."),
     click.option("--limit", type=click.IntRange(1), metavar="N", help="Maximum number of entries, oldest first."),
     click.option("--transform", metavar="MODULE:FUNCTION", help="Function that changes each entry, or skips it."),
 )
 
 
-def range_options(command: F) -> F:
-    """Add the options for a range of a stream."""
-    for option in reversed(_RANGE):
-        command = option(command)
-    return command
-
-
-def rule_options(command: F) -> F:
-    """Add the options that select and change entries."""
-    for option in reversed(_RULES):
-        command = option(command)
-    return command
-
-
-def rate_option(command: F) -> F:
-    """Add --rate."""
-    return click.option("--rate", type=click.IntRange(1), metavar="N", help="Maximum number of entries per second.")(
-        command
-    )
+rate_option = OptionSet(
+    click.option("--rate", type=click.IntRange(1), metavar="N", help="Maximum number of entries per second."),
+)
 
 
 def rules_of(options: RuleOptions, rate: int | None = None) -> TransferRules:
@@ -94,10 +79,8 @@ def rules_of(options: RuleOptions, rate: int | None = None) -> TransferRules:
     from spark_streams.connector.deadletter.transform import load
     from spark_streams.operations.transfer.transferred import TransferRules, parse_fields
 
-    try:
+    with refusing_usage():
         fields = parse_fields(options["where"])
-    except OptionError as error:
-        raise click.UsageError(error.message) from None
     transform = options["transform"]
     return TransferRules(fields, options["limit"], rate, None if transform is None else load(transform))
 
@@ -107,17 +90,8 @@ def selected_range(session: Session, stream: str, options: RangeOptions) -> Rang
     from spark_streams.operations.transfer.passing import find_range
 
     begin, end, newest = options["begin"], options["end"], options["newest"]
-    try:
+    with refusing_usage():
         return session.run(lambda server: find_range(server, stream, begin, end, newest, server_time(server)))
-    except OptionError as error:
-        raise click.UsageError(error.message) from None
-
-
-def selected_pages(session: Session, stream: str, options: RangeOptions) -> Iterator[list[TransferEntry]]:
-    """Return the pages of the range of these options. Raises as selected_range does."""
-    from spark_streams.operations.transfer.passing import stream_pages
-
-    return stream_pages(session, stream, selected_range(session, stream, options))
 
 
 @dataclass
@@ -247,6 +221,7 @@ def copy(
     """
     from spark_streams.connector.wire.session import Session
     from spark_streams.operations.transfer.copied_groups import copy_groups, decide, fetch_groups, plan_groups
+    from spark_streams.operations.transfer.passing import stream_pages
 
     rules, address = rules_of(options, rate), address_of(url)
     to_address = address_of(url, yes) if to_url is None else address_of(to_url, yes, TARGET)
@@ -256,7 +231,7 @@ def copy(
         )
     with Session(address, "rstream copy") as reader, Session(to_address, "rstream copy") as writer:
         report = TransferReport(f"{source} at {address}", f"{target} at {to_address}", yes, as_json)
-        pages = selected_pages(reader, source, options)
+        pages = stream_pages(reader, source, selected_range(reader, source, options))
         filled = _fill(report, writer, target, pages, rules)
         groups = reader.run(lambda server: fetch_groups(server, source)) if with_groups else []
         if groups and yes and filled.is_equal:
@@ -303,10 +278,8 @@ def import_file(
     from spark_streams.operations.transfer.entry_files import is_parquet, read_file
 
     rules = rules_of(options, rate)
-    try:
+    with refusing_usage():
         is_parquet(file)
-    except OptionError as error:
-        raise click.UsageError(error.message) from None
     with Session(address_of(url, starts=yes), "rstream import") as writer:
         report = TransferReport(file, f"{stream} at {writer.address}", yes, as_json)
         filled = _fill(report, writer, stream, _noting(read_file(file), report.first), rules)
@@ -384,12 +357,10 @@ def export(stream: str, file: str, with_groups: bool, url: str, as_json: bool, *
     if as_json and file == STANDARD:
         raise click.UsageError("standard output has the entries, so it cannot have the report; leave out --json")
     rules, quiet = rules_of(options), as_json or file == STANDARD
-    try:
+    with refusing_usage():
         is_parquet(file)
         if with_groups:
             _require_whole(file, options)
-    except OptionError as error:
-        raise click.UsageError(error.message) from None
     state: GroupsState | None = None
     with Session(address_of(url), "rstream export") as session, progress("export", quiet) as tell:
         first, last = selected_range(session, stream, options)

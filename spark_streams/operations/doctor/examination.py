@@ -111,7 +111,6 @@ def examine_cluster(
     address: Address,
     uses: Sequence[str] = USES,
     streams: Sequence[str] = (),
-    now: Callable[[], float] = time.time,
 ) -> tuple[ClusterFacts, list[ServerFinding]]:
     """Return the nodes and the findings, the worst first. Raises ServerUnreachableError if no node answers, LoginError,
     UnsupportedError if the server is not a cluster."""
@@ -130,7 +129,7 @@ def examine_cluster(
             view = None if isinstance(slots, ReplyError) else SlotMap.read(member.node, slots, cluster_info)
             lacks = ask_rights(server, uses, streams, in_cluster=True)
             of_streams = tuple(ask_streams(server, streams))
-            return replace(member, facts=fetch_facts(server, now), view=view, lacks=lacks, of_streams=of_streams)
+            return replace(member, facts=fetch_facts(server), view=view, lacks=lacks, of_streams=of_streams)
         finally:
             server.close()
 

@@ -7,7 +7,7 @@ nothing. If the user may not run MULTI, only the read commands are tried, by run
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.connector.admin.streams import missing_right
@@ -132,7 +132,8 @@ def rights_findings(user: str, missing: Mapping[str, Missing], streams: Sequence
 
 def _lacking(who: str, user: str, uses: Sequence[str], lacks: Missing) -> ServerFinding:
     unknown = f" ({lacks.unknown})" if lacks.unknown else ""
-    rights = " ".join(_grouped(lacks.rights))
+    keys_first = sorted(lacks.rights, key=lambda right: (not right.startswith("~"), right))
+    rights = " ".join(keys_first)
     return ServerFinding(
         Level.WARNING, "rights", f"{who} lacks rights for {_listed(uses)}: {rights}{unknown}",
         "a query or command that needs one of them fails with an error that names it (RSTREAM_NOT_PERMITTED)",
@@ -149,17 +150,12 @@ def _refused(server: Connection, commands: Sequence[tuple[str, ...]]) -> tuple[d
     opened = server.pipeline([("MULTI",)]) if ("DISCARD",) not in refused else []
     if not opened or isinstance(opened[0], ReplyError):
         refused |= _lacked([("MULTI",)], opened)
-        read_commands = [words for words in inside if list(words) in _read_only(inside)]
+        reading = names_of(LOOKING, in_cluster=True)
+        read_commands = [words for words in inside if _name(words) in reading]
         return refused | _lacked(read_commands, server.pipeline(read_commands)), False
     refused |= _lacked(inside, server.pipeline(inside))
     server.pipeline([("DISCARD",), ("UNWATCH",)])
     return refused, True
-
-
-def _read_only(commands: Iterable[tuple[str, ...]]) -> list[list[str]]:
-    """Return the commands that only read."""
-    names = set(names_of(LOOKING, in_cluster=True))
-    return [list(words) for words in commands if _name(list(words)) in names]
 
 
 def _lacked(commands: Sequence[tuple[str, ...]], replies: Sequence[object]) -> dict[tuple[str, ...], str]:
@@ -180,11 +176,6 @@ def _filled(commands: Sequence[str], keys: Sequence[str]) -> list[list[str]]:
 def _name(words: Sequence[str]) -> str:
     contains = words[0] in _WITH_SUBCOMMAND
     return "|".join(words[: 1 + contains]).lower()
-
-
-def _grouped(rights: Sequence[str]) -> list[str]:
-    """Return the rights in order: keys first, then commands."""
-    return sorted(rights, key=lambda right: (not right.startswith("~"), right))
 
 
 def _listed(uses: Sequence[str]) -> str:

@@ -308,7 +308,7 @@ def proved_by_rows(
 ) -> list[JourneyLine]:
     """Return the batches, of which those are exact that have written a row of the entry, to a table or an archive."""
     written = {row.facts["batch"] for row in rows if row.event == "row" and row.facts["files"]}
-    files = [file for line in archives if line.event == "archived" for file in _files(line)]
+    files = [file for line in archives if line.event == "archived" for file in line.texts("files")]
 
     def has_row(line: JourneyLine) -> bool:
         query, number = str(line.facts["query"]), int(str(line.facts["batch"]))
@@ -391,8 +391,3 @@ def find_row(files: Iterable[TableFile], stream: str, entry: StreamId) -> list[T
                 is_row = (ds.field(columns[0]) == stream) & (ds.field(columns[1]) == str(entry))
                 found += [file] if data.count_rows(filter=is_row) else []
     return found
-
-
-def _files(line: JourneyLine) -> Sequence[str]:
-    files = line.facts.get("files")
-    return files if isinstance(files, list) else []

@@ -59,6 +59,11 @@ class JourneyLine:
             return f"not known, because {self.why_unknown}"
         return "of the batch" if self.is_of_batch else "exact"
 
+    def texts(self, name: str) -> Sequence[str]:
+        """Return the fact that is a list of texts; empty if the line lacks it."""
+        texts = self.facts.get(name)
+        return texts if isinstance(texts, list) else []
+
     def as_json(self) -> dict[str, object]:
         """Return the JSON object."""
         return {
@@ -242,7 +247,7 @@ _SAID: Mapping[str, Said] = {
     "deleted": lambda _: "removed from the stream",
     "removed": lambda _: "removed from the stream",
     "absent": lambda line: (
-        f"not in the stream: {' or '.join(possible)}" if (possible := _possible(line)) else line.text
+        f"not in the stream: {' or '.join(possible)}" if (possible := line.texts("possible")) else line.text
     ),
     "never added": lambda _: "never added",
     "dead": lambda line: f"dead letter {line.facts['stream']}/{line.facts['id']}",
@@ -270,8 +275,3 @@ def verdict(lines: Sequence[JourneyLine]) -> str:
             if line.event == event and (text := said(line)):
                 parts.append(text if line.is_exact or event in _PROVED else f"perhaps {text}")
     return "; ".join(dict.fromkeys(parts))
-
-
-def _possible(line: JourneyLine) -> Sequence[str]:
-    possible = line.facts.get("possible")
-    return possible if isinstance(possible, list) else []

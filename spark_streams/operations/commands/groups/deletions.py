@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spark_streams.base.units import binary_size, counted, duration
 from spark_streams.operations.commands.dry_run import (
     ChangeOptions,
     ChangeReport,
     Row,
-    all_streams,
     change_options,
     load_groups,
     only_option,
-    plural,
     server_time,
     yes_option,
 )
@@ -66,7 +65,7 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
         else:
             _delete_consumers(server, names, options, consumer, forget_pending, report)
     pending = sum(deleted.pending for deleted in report.stream_reports)
-    deleted_names = plural(len(report.stream_reports), "group") if consumer is None else f"consumer {consumer}"
+    deleted_names = counted(len(report.stream_reports), "group") if consumer is None else f"consumer {consumer}"
     report.show(
         ("stream", "group", "consumers", "pending forgotten", "not delivered", "keys"),
         lambda deleted: (
@@ -77,7 +76,7 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
             ),
             *(deleted.pending, deleted.lag, ", ".join(deleted.keys) or "-"),
         ),
-        f"deleted {deleted_names}, with {plural(pending, 'pending entry', 'pending entries')}",
+        f"deleted {deleted_names}, with {counted(pending, 'pending entry', 'pending entries')}",
     )
 
 
@@ -150,7 +149,7 @@ def _delete_consumers(
         pending = sum(consumer_info.pending for consumer_info in snapshot.consumers_named([consumer]))
         if pending and not forget_pending and not report.yes:
             refused.append(
-                f"{plural(pending, 'entry is', 'entries are')} pending for consumer {consumer!r} on stream "
+                f"{counted(pending, 'entry is', 'entries are')} pending for consumer {consumer!r} on stream "
                 f"{snapshot.stream!r}: hand them over with rstream groups claim {snapshot.stream} --group {group} "
                 f"--from {consumer} --to OTHER_CONSUMER, or forget them with --forget-pending"
             )
@@ -257,11 +256,14 @@ class _Unused:
     only: Only
 
     def _streams(self, server: Server) -> list[str]:
-        return resolve_streams(server, self.names, None, self.exact) if self.names else all_streams(server)
+        from spark_streams.connector.wire.scan import matching_streams
+
+        if self.names:
+            return resolve_streams(server, self.names, None, self.exact)
+        return matching_streams(server, "*", ())
 
     def delete_groups(self, server: Server, report: _PruneReport) -> None:
         """Delete abandoned groups."""
-        from spark_streams.base.units import duration
         from spark_streams.connector.admin.groups import find_keys_to_delete, waiting_lines
         from spark_streams.operations.groups import unused
         from spark_streams.operations.groups.group_deletion import resume_lines
@@ -291,13 +293,12 @@ class _Unused:
                 ", ".join(f"{name}: {n:,}" for name, n in pruned.consumers.items()),
                 *(pruned.pending, pruned.lag, ", ".join(pruned.keys) or "-"),
             ),
-            f"deleted {plural(len(report.stream_reports), 'group')}, "
-            f"with {plural(pending, 'pending entry', 'pending entries')}",
+            f"deleted {counted(len(report.stream_reports), 'group')}, "
+            f"with {counted(pending, 'pending entry', 'pending entries')}",
         )
 
     def forget(self, server: Server, report: ChangeReport[Held]) -> None:
         """Forget groups that hold entries back."""
-        from spark_streams.base.units import duration
         from spark_streams.connector.admin.groups import find_with_running_query
         from spark_streams.operations.groups.unused import find_held, find_undecided, forget_group
 
@@ -316,12 +317,11 @@ class _Unused:
                 *(one.stream, one.group, duration(one.idle_ms), one.position),
                 *(one.entries, one.bytes, one.removed),
             ),
-            f"forgot {plural(len(report.stream_reports), 'group')}",
+            f"forgot {counted(len(report.stream_reports), 'group')}",
         )
 
     def delete_consumers(self, server: Server, report: ChangeReport[IdleConsumers]) -> None:
         """Delete idle consumers without pending entries."""
-        from spark_streams.base.units import duration
         from spark_streams.operations.groups.group_deletion import delete_idle_consumers, find_idle_consumers
 
         found = find_idle_consumers(server, self._streams(server), self.groups, self.exact, self.idle)
@@ -330,7 +330,7 @@ class _Unused:
         for one in report.stream_reports:
             report.notes += [
                 f"consumer {name!r} of group {one.group!r} of stream {one.stream!r} has read meanwhile, and stays with "
-                f"{plural(entries, 'pending entry', 'pending entries')}"
+                f"{counted(entries, 'pending entry', 'pending entries')}"
                 for name, entries in one.given_back.items()
             ]
         report.show(
@@ -339,7 +339,7 @@ class _Unused:
                 *(one.stream, one.group, len(one.consumers), duration(min(one.consumers.values(), default=None))),
                 ", ".join([*one.consumers][:_NAMES]) + (", …" if len(one.consumers) > _NAMES else ""),
             ),
-            f"deleted {plural(sum(len(one.consumers) for one in report.stream_reports), 'consumer')}",
+            f"deleted {counted(sum(len(one.consumers) for one in report.stream_reports), 'consumer')}",
         )
 
 
@@ -361,7 +361,7 @@ class _PruneReport(ChangeReport["Pruned"]):
         for group in self.outcome.kept:
             say(f"kept: group {group.group!r} of stream {group.stream!r}: {group.why}")
         if self.outcome.in_use:
-            say(f"kept: {plural(self.outcome.in_use, 'group')} in use, or active within the time")
+            say(f"kept: {counted(self.outcome.in_use, 'group')} in use, or active within the time")
 
 
 @click.command(short_help="Remove entries that all groups have acknowledged.")
@@ -395,7 +395,6 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only
       rstream trim --acked
       rstream trim orders 'payments-*' --acked --yes
     """
-    from spark_streams.base.units import binary_size
     from spark_streams.operations.groups import trim_acknowledged as trimming
 
     if not acked:
@@ -409,7 +408,7 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only
         memory = server.memory()
     if without_groups:
         named = f"{', '.join(map(repr, without_groups[:3]))}{', …' if len(without_groups) > 3 else ''}"
-        report.notes.append(f"all entries stay of {plural(len(without_groups), 'stream')} without a group: {named}")
+        report.notes.append(f"all entries stay of {counted(len(without_groups), 'stream')} without a group: {named}")
     if found and not any(one.acknowledged != 0 or one.removed for one in report.stream_reports):
         report.notes.append(
             "the groups in column `needed by` have not finished any entry. Start their queries, or look for groups "
@@ -421,5 +420,5 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only
     report.show(
         ("stream", "entries", "acknowledged ", "bytes ", "needed", "needed by", "removed"),
         lambda one: (one.stream, one.entries, one.acknowledged, one.bytes, one.needed, one.needed_by, one.removed),
-        f"removed {plural(removed, 'entry', 'entries')} of {plural(len(report.stream_reports), 'stream')}",
+        f"removed {counted(removed, 'entry', 'entries')} of {counted(len(report.stream_reports), 'stream')}",
     )

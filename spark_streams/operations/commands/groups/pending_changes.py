@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import click
 
+from spark_streams.base.units import counted
 from spark_streams.operations.commands.dry_run import (
     ChangeOptions,
     ChangeReport,
@@ -14,10 +15,9 @@ from spark_streams.operations.commands.dry_run import (
     change_options,
     entries_in,
     load_groups,
-    plural,
 )
 from spark_streams.operations.commands.print_entry import parse_id
-from spark_streams.operations.commands.shared import connect, milliseconds
+from spark_streams.operations.commands.shared import OptionSet, connect, milliseconds
 
 if TYPE_CHECKING:
     from spark_streams.connector.admin.groups import GroupSnapshot
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from spark_streams.operations.groups.change_plan import Plan
     from spark_streams.operations.groups.pending_entries import Choice
 
-F = TypeVar("F", bound=Callable[..., object])
 R = TypeVar("R", bound=OfEntries)
 
 
@@ -39,7 +38,8 @@ class PendingOptions(TypedDict):
     limit: int | None
 
 
-_OPTIONS = (
+# The options that select pending entries.
+choice_options = OptionSet(
     click.option(
         "--idle", metavar="TIME", callback=milliseconds, help="Only entries pending for at least this time (30s, 5m)."
     ),
@@ -48,13 +48,6 @@ _OPTIONS = (
     click.option("--last-id", "last", metavar="ID", help="Only entries with this ID or an earlier one."),
     click.option("--limit", type=click.IntRange(1), help="Maximum number of entries over all streams."),
 )
-
-
-def choice_options(command: F) -> F:
-    """Add the options that select pending entries."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 def choice_of(consumers: tuple[str, ...], selection: PendingOptions, released: bool = False) -> Choice:
@@ -152,7 +145,7 @@ def claim(
             claimed.gone,
             claimed.above,
         ),
-        f"handed over {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
+        f"handed over {counted(entries_in(report.stream_reports), 'entry', 'entries')}",
     )
 
 
@@ -213,7 +206,7 @@ def ack(
             *(acknowledged.stream, acknowledged.group, acknowledged.entries),
             ", ".join(f"{name}: {count:,}" for name, count in acknowledged.consumers.items()) or "-",
         ),
-        f"acknowledged {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
+        f"acknowledged {counted(entries_in(report.stream_reports), 'entry', 'entries')}",
     )
 
 
@@ -264,5 +257,5 @@ def release(
     report.show(
         ("stream", "group", "consumer", "entries", "mode"),
         lambda released: (released.stream, released.group, released.consumer, released.entries, released.mode),
-        f"released {plural(entries_in(report.stream_reports), 'entry', 'entries')}",
+        f"released {counted(entries_in(report.stream_reports), 'entry', 'entries')}",
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_streams.base.ids import StreamId
+from spark_streams.base.units import counted
 from spark_streams.operations.commands.dry_run import (
     ChangeOptions,
     ChangeReport,
@@ -16,7 +17,6 @@ from spark_streams.operations.commands.dry_run import (
     change_options,
     load_groups,
     only_option,
-    plural,
     server_time,
     yes_option,
 )
@@ -160,7 +160,7 @@ def seek(names: tuple[str, ...], target: GroupTarget, consumers: tuple[str, ...]
             *(sought.stream, sought.group, sought.position_before, sought.position),
             *(sought.read_again, sought.pending_again, sought.skipped, sought.lag),
         ),
-        f"set {plural(len(report.stream_reports), 'group')}: {plural(read_again, 'entry', 'entries')} to be read "
+        f"set {counted(len(report.stream_reports), 'group')}: {counted(read_again, 'entry', 'entries')} to be read "
         f"again, {skipped:,} skipped",
     )
 
@@ -232,7 +232,7 @@ def create(
             created.lag,
             "yes" if created.makes_stream else "-",
         ),
-        f"created {plural(len(report.stream_reports), 'group')}",
+        f"created {counted(len(report.stream_reports), 'group')}",
     )
 
 
@@ -319,7 +319,7 @@ def replay(
             replayed.entries,
             replayed.held,
         ),
-        f"returned {plural(entries, 'entry', 'entries')} to the query",
+        f"returned {counted(entries, 'entry', 'entries')} to the query",
         bounds_of({"from": firsts}),
     )
 

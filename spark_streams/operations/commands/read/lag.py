@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -36,52 +36,38 @@ if TYPE_CHECKING:
 _SHOWN = 3  # missing groups that are named
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The line, and the exit code: 0, CHECK_FAILED if a group is too far behind or missing, UNPROVED."""
+def _verdict(
+    groups: Sequence[GroupLag], missing: Sequence[str], max_entries: int | None, max_seconds: float | None
+) -> tuple[str, int]:
+    """Return the line, and the exit code: 0, CHECK_FAILED if a group is too far behind or missing, UNPROVED. missing:
+    from find_missing. None: no limit."""
+    late = [group for group in groups if _is_beyond(group, max_entries, max_seconds)]
+    unknown = [group for group in groups if max_seconds is not None and group.lag_ms is None]
+    group_count = "1 group" if len(groups) == 1 else f"{len(groups):,} groups"
+    lines = []
+    if missing:
+        lines.append(f"not found: {'; '.join(missing[:_SHOWN])}{_more(len(missing) - _SHOWN, '')}")
+    if late:
+        lines.append(f"behind: {_worst(late)}{_more(len(late) - 1, group_count)}")
+    if lines:
+        return printable("; ".join(lines)), CHECK_FAILED
+    if unknown:
+        one = unknown[0]
+        line = (
+            f"unknown: {one.group} of {one.stream} is {_behind(one)}; how many seconds is not known, because "
+            f"its entry IDs are not times{_more(len(unknown) - 1, group_count)}. Check the number of entries: "
+            "--max"
+        )
+        return printable(line), UNPROVED
+    worst = max(groups, key=_distance)
+    behind = f"; {_worst(groups)}" if worst.lag or worst.pending else ", none behind"
+    return printable(f"ok: {group_count}{behind}"), 0
 
-    line: str
-    code: int = 0
 
-
-@dataclass(frozen=True)
-class LagCheck:
-    """The limits: undelivered entries of a group, and age of its oldest unacknowledged entry in seconds. None: no
-    limit."""
-
-    max_entries: int | None
-    max_seconds: float | None
-
-    def verdict(self, groups: Sequence[GroupLag], missing: Sequence[str]) -> Verdict:
-        """Return the verdict on these groups. missing: from find_missing."""
-        late = [group for group in groups if self._is_beyond(group)]
-        unknown = [group for group in groups if self.max_seconds is not None and group.lag_ms is None]
-        group_count = "1 group" if len(groups) == 1 else f"{len(groups):,} groups"
-        lines = []
-        if missing:
-            lines.append(f"not found: {'; '.join(missing[:_SHOWN])}{_more(len(missing) - _SHOWN, '')}")
-        if late:
-            lines.append(f"behind: {_worst(late)}{_more(len(late) - 1, group_count)}")
-        if lines:
-            return Verdict(printable("; ".join(lines)), CHECK_FAILED)
-        if unknown:
-            one = unknown[0]
-            return Verdict(
-                printable(
-                    f"unknown: {one.group} of {one.stream} is {_behind(one)}; how many seconds is not known, because "
-                    f"its entry IDs are not times{_more(len(unknown) - 1, group_count)}. Check the number of entries: "
-                    "--max"
-                ),
-                UNPROVED,
-            )
-        worst = max(groups, key=_distance)
-        behind = f"; {_worst(groups)}" if worst.lag or worst.pending else ", none behind"
-        return Verdict(printable(f"ok: {group_count}{behind}"))
-
-    def _is_beyond(self, group: GroupLag) -> bool:
-        if self.max_entries is not None and group.lag > self.max_entries:
-            return True
-        return self.max_seconds is not None and group.lag_ms is not None and group.lag_ms > self.max_seconds * 1000
+def _is_beyond(group: GroupLag, max_entries: int | None, max_seconds: float | None) -> bool:
+    if max_entries is not None and group.lag > max_entries:
+        return True
+    return max_seconds is not None and group.lag_ms is not None and group.lag_ms > max_seconds * 1000
 
 
 def find_missing(
@@ -200,12 +186,12 @@ def lag(
     from spark_streams.operations.monitor.held import fetch_held, unused
     from spark_streams.operations.monitor.rates import group_totals
 
-    if over_ms is not None and (max_entries is not None or max_seconds is not None):
+    is_check = max_entries is not None or max_seconds is not None
+    if over_ms is not None and is_check:
         raise click.UsageError("--over shows margins, which --max and --max-seconds do not check: leave one out")
-    check = None if max_entries is None and max_seconds is None else LagCheck(max_entries, max_seconds)
     missing: list[str] = []
     with connect(url) as server:
-        by_word = streams_by_word(server, names) if check is not None and names else {}
+        by_word = streams_by_word(server, names) if is_check and names else {}
         streams = (
             list(dict.fromkeys(stream for of_word, _ in by_word.values() for stream in of_word))
             if by_word
@@ -214,19 +200,19 @@ def lag(
         # If entries must be counted, one more than the maximum is enough.
         snapshot = survey(server, streams, None if max_entries is None else max_entries + 1)
         address = str(server.address)
-        if check is not None:
+        if is_check:
             missing = find_missing(snapshot, by_word, group, address)
-        held = fetch_held(server, snapshot) if as_json or check is None else []
+        held = fetch_held(server, snapshot) if as_json or not is_check else []
         margins: dict[Key, Margin] = {}
-        if check is None:
+        if not is_check:
             snapshot, margins = _with_margins(server, streams, snapshot, over_ms or 0)
     groups = [group_lag for group_lag in snapshot.groups if group is None or group_lag.group == group]
-    if check is None and group is not None and not groups:
+    if not is_check and group is not None and not groups:
         raise StreamStateError(f"no group {group!r} at {address} reads from these streams; rstream groups lists them")
     totals = group_totals(groups)
-    if check is not None:
-        verdict = check.verdict(groups, missing)
-        found(verdict.code)
+    if is_check:
+        line, code = _verdict(groups, missing, max_entries, max_seconds)
+        found(code)
     if as_json:
         held_by = {(one.stream, one.group): {"entries": one.entries, "bytes": one.bytes} for one in held}
         print_json(
@@ -240,10 +226,10 @@ def lag(
                 for one in groups
             ]
         )
-    elif check is None:
+    elif not is_check:
         _print(groups, margins, totals, [one for one in unused(held) if group in (None, one.group)])
-    if check is not None and (verdict.code or not as_json):
-        say(verdict.line, err=as_json)
+    if is_check and (code or not as_json):
+        say(line, err=as_json)
 
 
 def _with_margins(
@@ -270,8 +256,6 @@ def _with_margins(
 def _print(
     groups: list[GroupLag], margins: Mapping[Key, Margin], totals: Mapping[str, GroupTotal], held: list[Held]
 ) -> None:
-    from spark_streams.base.units import count, duration
-
     print_table(
         (
             *("stream", "group", "lag ", "behind ", "pending ", "released ", "oldest ", "margin ", "consumers "),

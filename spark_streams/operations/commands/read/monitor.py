@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import select
-import signal
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from spark_streams.operations.commands.shared import (
     json_option,
     max_streams_option,
     milliseconds,
+    on_signals,
     port_option,
     say,
     url_option,
@@ -30,8 +30,6 @@ from spark_streams.operations.commands.shared import (
 from spark_streams.operations.commands.stream_names import named_streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from spark_streams.connector.lag.survey import Survey
     from spark_streams.connector.wire.connection import Server
     from spark_streams.operations.monitor.board import Title
@@ -326,19 +324,10 @@ def exporter(
                 found(FAILED)
             click.echo(metrics, nl=False)
         else:
-            _wait_for_signal(lambda: tell(f"metrics of {address} at http://{host}:{page.port}/metrics"))
+            stop = threading.Event()
+            with on_signals(lambda *_: stop.set()):
+                tell(f"metrics of {address} at http://{host}:{page.port}/metrics")
+                stop.wait()
     finally:
         page.close()
         snapshots.close()
-
-
-def _wait_for_signal(begin: Callable[[], None]) -> None:
-    """Call `begin`, and wait for SIGINT or SIGTERM."""
-    stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        begin()
-        stop.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -9,7 +9,7 @@ import click
 
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.printable import printable
-from spark_streams.base.units import duration
+from spark_streams.base.units import binary_size, duration
 from spark_streams.operations.commands.exit_codes import CHECK_FAILED, found
 from spark_streams.operations.commands.shared import address_of, console, json_option, print_json, url_option
 
@@ -68,8 +68,6 @@ def _counted(count: int, noun: str) -> str:
 
 def _of_all(servers: Sequence[ServerFacts]) -> list[str]:
     """Return the users, the sum of the memory, and the shortest uptime."""
-    from spark_streams.base.units import binary_size
-
     users = sorted({server.user for server in servers if server.user})
     facts = [f"user {' and '.join(users)}"] if users else []
     used = sum(server.number("used_memory") for server in servers)

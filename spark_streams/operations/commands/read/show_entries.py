@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from spark_streams.connector.wire.connection import Server
     from spark_streams.connector.wire.session import Session
     from spark_streams.operations.journey.journey import Journey
-    from spark_streams.operations.monitor.last_entries import Follower, Name, PreviewedEntry, Seen
+    from spark_streams.operations.monitor.last_entries import Name, PreviewedEntry, Seen
 
 
 _LAST = 10  # entries by default
@@ -191,37 +191,35 @@ class Tail:
 
     def begin(self, server: Server, follow: bool, show: Callable[[Seen | PreviewedEntry], None]) -> None:
         """Print the existing entries. follow: `go_on` comes next. Raises StreamStateError, ServerError."""
-        for entry in self._first(server, self._follower, follow):
+        from spark_streams.operations.monitor.last_entries import last_entries
+
+        streams = self._streams(server, follow)
+        entries: Iterable[Seen | PreviewedEntry]
+        if self._group is None:
+            entries, ends = last_entries(server, streams, self._count)
+            self._follower.positions.update(ends)
+        else:
+            entries = self._of_group(server, streams, self._group, follow)
+        for entry in entries:
             show(entry)
 
     def go_on(self, show: Callable[[Seen | PreviewedEntry], None]) -> None:
         """Print new entries, for ever. Raises WrongKeyTypeError, ServerReplyError."""
-        follower, searched_at = self._follower, time.monotonic()
+        searched_at = time.monotonic()
         while True:
-            for entry in self._step(follower):
+            for entry in self._step():
                 show(entry)
             if time.monotonic() - searched_at > _FIND:
-                self._patiently(lambda server: follower.add(self._new(server, follower)))
+                self._patiently(lambda server: self._follower.add(self._new(server)))
                 searched_at = time.monotonic()
 
-    def _first(self, server: Server, follower: Follower, follow: bool) -> Iterator[Seen | PreviewedEntry]:
-        from spark_streams.operations.monitor.last_entries import last_entries
-
-        streams = self._streams(server, follow)
-        if self._group is None:
-            entries, ends = last_entries(server, streams, self._count)
-            follower.positions.update(ends)
-            yield from entries
-        else:
-            yield from self._of_group(server, streams, self._group, follower, follow)
-
     def _of_group(
-        self, server: Server, streams: Sequence[Name], group: str, follower: Follower, follow: bool
+        self, server: Server, streams: Sequence[Name], group: str, follow: bool
     ) -> Iterator[Seen | PreviewedEntry]:
         from spark_streams.operations.monitor.last_entries import entries_to_come, pending_entries, positions_of
 
         positions = positions_of(server, streams, group)
-        follower.positions.update(positions)
+        self._follower.positions.update(positions)
         for stream, position in positions.items():
             yield from pending_entries(server, stream, group, self._count) if self._count else ()
             if not follow and self._count:
@@ -253,25 +251,25 @@ class Tail:
             return list(dict.fromkeys(streams))
         return streams_with_group(server, streams, self._group)
 
-    def _new(self, server: Server, follower: Follower) -> Mapping[Name, StreamId]:
+    def _new(self, server: Server) -> Mapping[Name, StreamId]:
         """Return new matching streams, each with the position to follow from: its begin, or the group's position."""
         from spark_streams.base.ids import MIN_ID
         from spark_streams.operations.monitor.last_entries import positions_of
 
         if self._names and not any(map(is_pattern, self._names)):
             return {}
-        new = [stream for stream in self._matching(server) if stream not in follower.positions]
+        new = [stream for stream in self._matching(server) if stream not in self._follower.positions]
         return dict.fromkeys(new, MIN_ID) if self._group is None else positions_of(server, new, self._group)
 
-    def _step(self, follower: Follower) -> Iterable[Seen]:
-        """Return new entries; wait for a server that does not answer. `follower` remembers the position of each entry,
-        so that a connection that breaks between two entries loses none."""
-        if not follower.positions:
+    def _step(self) -> Iterable[Seen]:
+        """Return new entries; wait for a server that does not answer. The follower remembers the position of each
+        entry, so that a connection that breaks between two entries loses none."""
+        if not self._follower.positions:
             time.sleep(_PAUSE)
             return []
         reply = self._session.address.patience.reply
         wait = min(_WAIT_MS, int(reply * 500))
-        entries: list[Seen] = self._patiently(lambda server: list(follower.step(server, wait)))
+        entries: list[Seen] = self._patiently(lambda server: list(self._follower.step(server, wait)))
         if not entries and self._session.address.is_cluster:
             time.sleep(_PAUSE)
         return entries
