@@ -243,7 +243,7 @@ def test_addresses_and_identities_are_made_from_options_in_one_place() -> None:
         ),  # the option url, of which connector/options/access_options.py makes the server
         ("connector/options/access_options.py", "Identity"),
         (
-            "operations/commands/shared.py",
+            "connector/admin/streams.py",
             "Address.parse",
         ),  # an engine as the target of a copy; the list is asked there, too
         ("connector/wire/address.py", "Identity"),  # of the environment

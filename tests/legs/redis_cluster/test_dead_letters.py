@@ -13,8 +13,8 @@ import pytest
 import redis
 import redis.asyncio
 
-from spark_streams import dead_letters
 from spark_streams.base.ids import MAX_ID
+from spark_streams.connector import dead_letters
 from spark_streams.connector.deadletter.mover import WATCHED_TRIES, redrive_key, redriven_key
 from spark_streams.connector.deadletter.post import FailedEntry, post
 from spark_streams.connector.errors import ServerReplyError, StreamStateError, UnsupportedError, WrongKeyTypeError

@@ -9,7 +9,7 @@ import redis
 
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tests.operations.groups.test_pending_entries import G, held, twice
-from tests.operations.groups.test_queries import make_query
+from tests.operations.groups.test_queries import LENIENT, make_query
 from tools.driving import add, another_reader, begin, drain, reader
 from tools.servers.server import Server, skip_without_xnack
 
@@ -100,10 +100,11 @@ def test_a_server_that_cannot_release_is_named(client: redis.Redis, orders: list
 
 
 @pytest.mark.parametrize("how", ["stopped", "reserved", "logged"])
+@pytest.mark.parametrize("options", [{}, LENIENT], ids=["strict", "lenient"])
 def test_a_stopped_query_whose_entries_were_released(
-    server: Server, client: redis.Redis, rstream: Rstream, how: str
+    server: Server, client: redis.Redis, rstream: Rstream, how: str, options: dict[str, str]
 ) -> None:
-    """It loses none; a batch of its log it reads twice, as the command says."""
+    """It loses none, and counts none as lost; a batch of its log it reads twice, as the command says."""
     skip_without_xnack(client)
     query = make_query(server, client, how)
     told = rstream("groups", "release", "s", "--group", "g", "--consumer", "spark", "--yes")
@@ -111,7 +112,8 @@ def test_a_stopped_query_whose_entries_were_released(
     assert "entries of that batch are read twice" in told.stdout
     assert f"released {0 if how == 'stopped' else 10} entries" in told.stdout
     expected = [*range(20, 50), *(range(20, 30) if how == "logged" else ())]
-    assert sorted(query.resume()) == sorted(expected)
+    assert sorted(query.resume(**options)) == sorted(expected)
+    assert query.lost().get("lost", {}) == {}
     assert released(client, "s") == {}
 
 

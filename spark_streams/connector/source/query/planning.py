@@ -79,10 +79,11 @@ class ReplayedBatch:
 
     def _new(self, entries: Range, end: Offset, snapshot: StreamSnapshot) -> tuple[list[Part], Finding | None]:
         """Return what is read of a range. If the query is alone, and was, the stream itself has the batch, whatever has
-        become of the pending list. Others may have claimed entries of it, unless they were acknowledged with it."""
+        become of the pending list. Others may have claimed entries of it, unless they were acknowledged with it. What
+        was released (XNACK) is nobody's: the whole batch is read."""
         if not end.pending(entries.stream):
             return [Part(entries, ALL)], None
-        others = snapshot.group is not None and (snapshot.group.others or snapshot.group.released)
+        others = snapshot.group is not None and snapshot.group.others
         if (others and snapshot.mark != end.at[entries.stream].mark) or end.at[entries.stream].read is None:
             return self._pending(entries)
         found = self._still_pending(entries, spare=True)
