@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tools.chaos.query import SINKS
 from tools.chaos.stage import Spark, Stage
 from tools.day_seed import first_seed
 from tools.servers.server import Server, kind_of_turn
-from tools.simulation.mutants.plays import SINKS
 
 _CHOSEN = pytest.StashKey[dict[str, str]]()
 
