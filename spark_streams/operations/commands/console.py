@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from spark_streams.base.extras import command_for
-from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.errors import UnsupportedError
 from spark_streams.operations.commands.print_entry import decode_options
 from spark_streams.operations.commands.shared import (
     address_of,
@@ -160,7 +160,7 @@ def console(
         from spark_streams.operations.console.web_server import listen, listen_at, serve
         from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilter
     except ImportError as error:
-        raise ConfigError(
+        raise UnsupportedError(
             f"rstream console needs the extra console ({error.name} is missing): {command_for('console')}"
         ) from None
     if not is_loopback(host):
