@@ -11,6 +11,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -25,12 +26,13 @@ from spark_streams.operations.verify import server_side
 from spark_streams.operations.verify.history import Outcome, check_history
 from spark_streams.operations.verify.observer import RunObserver
 from spark_streams.operations.verify.producer import Feed, sender
-from spark_streams.operations.verify.relay import DOWN, UP, Relay
+from spark_streams.operations.verify.relay import DOWN, EXEC, UP, Relay
 from spark_streams.operations.verify.result import RunResult, Sum
 from spark_streams.operations.verify.running_query import PATIENCE, QUIET, RunningQuery, RunPlan
 
 # Kinds of events.
 KILL_AMID, KILL, BREAK, FAILOVER = "driver killed in a batch", "driver killed", "connections broken", "failover"
+LOST = "reply to EXEC lost"
 _FAILED = "query ended"
 _FAILOVERS = (0.3, 0.65)  # when, as parts of the time
 _FAILOVER_WITHIN = 30.0  # seconds
@@ -126,6 +128,7 @@ class _VerifyRun:
         self._began = time.time()
         self._events: list[tuple[float, str, str]] = []  # seconds since then, kind, details
         self._untried = {FAILOVER: "--allow-failover was not given", BREAK: "there was no time"}
+        self._untried[LOST] = "there was no time" if relay else "this needs one server, without TLS, and local Spark"
 
     def close(self) -> None:
         """End all that runs."""
@@ -173,7 +176,8 @@ class _VerifyRun:
                 self._failovers.pop(0)
                 self._try(FAILOVER, self._fail_over, query)
             else:
-                self._try(BREAK, self._break, query)
+                kind = self._chance.choice([BREAK, LOST]) if self._relay else BREAK
+                self._try(kind, partial(self._break, kind), query)
         query.wait(5, lambda: self._checkpoint.logged() > self._checkpoint.committed())
         # Half of the kills come as soon as a batch is logged, and so do those that the run still lacks.
         is_soon = chance.random() < 0.5 or self._seconds() > self._plan.seconds
@@ -226,21 +230,24 @@ class _VerifyRun:
         except RStreamError as error:
             self._untried[kind] = error.message
 
-    def _break(self, query: RunningQuery) -> str:
+    def _break(self, kind: str, query: RunningQuery) -> str:
         """Close connections of the query and of the producers."""
         relay, chance = self._relay, self._chance
         if relay is None:
             with connect(self._address) as server:
                 killed = server_side.kill_connections(server, self._plan.prefix)
             return f"{killed} by CLIENT KILL" if killed else ""
-        direction, after, is_all = chance.choice([UP, DOWN]), chance.randint(0, 3_000), chance.random() < 0.3
+        where, after, is_all = chance.choice([UP, DOWN]), chance.randint(0, 3_000), chance.random() < 0.3
+        if kind == LOST:
+            where, after = EXEC, after % 4
         before = relay.cut_so_far
-        relay.break_at(direction, after)
+        relay.break_at(where, after)
         if not query.wait(3, lambda: relay.cut_so_far > before):
             return ""
         if is_all:
             relay.cut_all()
-        return f"{'all' if is_all else 'one'}, after {after:,} bytes {direction}"
+        unit = "others" if kind == LOST else f"bytes {where}"
+        return f"{'all' if is_all else 'one'}, after {after:,} {unit}"
 
     def _fail_over(self, query: RunningQuery) -> str:
         before = self._master()

@@ -55,13 +55,15 @@ def test_lag_for_people_and_for_programs(server: Server, orders: list[str]) -> N
     assert 0 <= billing["lag_ms"] < 60_000
 
 
-def test_lag_names_entries_that_were_trimmed_before_a_group_has_read_them(
-    server: Server, client: redis.Redis, orders: list[str]
+@pytest.mark.parametrize("command", ["lag", "groups", "doctor"])
+def test_entries_that_were_trimmed_before_a_group_has_read_them_are_named(
+    server: Server, client: redis.Redis, orders: list[str], command: str
 ) -> None:
     """`billing` has read six of ten."""
-    assert "trimmed" not in rstream(server, "lag").output
+    assert "were trimmed" not in rstream(server, command).output
     client.xtrim("orders", maxlen=1, approximate=False)
-    assert "trimmed before group billing has read them: 3 entries of orders" in rstream(server, "lag").output
+    told = " ".join(rstream(server, command).output.split())
+    assert "3 entries of orders were trimmed before group billing read them, by the server's counts" in told
 
 
 def test_groups_with_active_consumers_are_first(server: Server, orders: list[str]) -> None:

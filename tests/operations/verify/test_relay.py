@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from spark_streams.engine import LocalEngine
-from spark_streams.operations.verify.relay import DOWN, UP, Relay
+from spark_streams.operations.verify.relay import DOWN, EXEC, UP, Relay
 from tools.servers.server import Server
 
 
@@ -41,6 +41,23 @@ def test_a_connection_breaks_within_a_request_or_a_reply(server: Server, directi
         assert relay.cut_so_far == 1
         assert direct.get("k") == (b"before" if direction == UP else b"after")
         assert client.set("k", "again")  # over another connection
+
+
+@pytest.mark.parametrize("behind", [b"", b"*1\r\n$4\r\nPING\r\n"])
+def test_a_connection_breaks_behind_an_exec_that_is_carried_out(server: Server, behind: bytes, tmp_path: Path) -> None:
+    """Its reply is lost, and so is what stands behind it."""
+    transaction = b"*1\r\n$5\r\nMULTI\r\n*2\r\n$4\r\nINCR\r\n$1\r\nk\r\n*1\r\n$4\r\nEXEC\r\n"
+    with Relay(server.url, tmp_path) as relay, server.client() as direct, connection_to(relay) as connected:
+        direct.delete("k")
+        relay.break_at(EXEC, 1)
+        connected.sendall(transaction)
+        assert connected.makefile("rb").read(22).endswith(b"*1\r\n:1\r\n")
+        connected.sendall(transaction + behind)
+        with contextlib.suppress(ConnectionResetError):
+            assert connected.recv(1) == b""
+        assert (direct.get("k"), relay.cut_so_far) == (b"2", 1)
+        with client_of(relay) as client:
+            assert client.incr("k") == 3
 
 
 def test_all_connections_break(server: Server, tmp_path: Path) -> None:

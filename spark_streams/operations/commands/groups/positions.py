@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_streams.base.ids import StreamId
+from spark_streams.base.printable import printable
 from spark_streams.base.units import counted
 from spark_streams.operations.commands.dry_run import (
     ChangeOptions,
@@ -28,6 +29,7 @@ from spark_streams.operations.commands.shared import (
     json_option,
     print_json,
     print_table,
+    say,
     url_option,
 )
 from spark_streams.operations.commands.stream_names import exact_option, named_streams, resolve_streams
@@ -81,7 +83,7 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
       rstream groups
       rstream groups orders payments
     """
-    from spark_streams.connector.lag.survey import view_streams
+    from spark_streams.connector.lag.survey import trimmed_line, view_streams
 
     with connect(url) as server:
         views = view_streams(server, named_streams(server, names, with_retry_streams=True), count_released=True)
@@ -93,6 +95,8 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
         ("stream", "group", "consumers", "lag", "pending", "released", "last delivered"),
         [(g.stream, g.group, g.consumers, g.lag, g.pending, g.released, g.last_delivered) for g in group_views],
     )
+    for line in filter(None, map(trimmed_line, group_views)):
+        say(printable(line))
 
 
 def target_of(ctx: click.Context, param: click.Parameter, value: str | None) -> GroupTarget | None:

@@ -12,7 +12,7 @@ import click
 from spark_streams.base.printable import name_text, printable
 from spark_streams.base.units import count, duration
 from spark_streams.connector.errors import StreamStateError
-from spark_streams.connector.lag.survey import GroupLag, Survey
+from spark_streams.connector.lag.survey import GroupLag, Survey, trimmed_line
 from spark_streams.connector.operator_commands import shell_line
 from spark_streams.operations.commands.exit_codes import CHECK_FAILED, UNPROVED, found
 from spark_streams.operations.commands.shared import (
@@ -283,8 +283,8 @@ def _print(
             f"group {printable(name)}, {total.streams:,} streams: lag {count(total.lag, total.at_least)}, "
             f"behind {duration(total.lag_ms)}, pending {total.pending:,}, released {total.released:,}, oldest {oldest}"
         )
-    for one in (one for one in groups if one.trimmed):
-        say(printable(f"trimmed before group {one.group} has read them: {one.trimmed:,} entries of {one.stream}"))
+    for line in filter(None, map(trimmed_line, groups)):
+        say(printable(line))
     if inactive := sum(not group_lag.is_active for group_lag in groups):
         nouns = "1 group has" if inactive == 1 else f"{inactive:,} groups have"
         say(f"{nouns} not been read from in the last day; rstream groups prune finds abandoned groups")
