@@ -191,9 +191,7 @@ def _report_or_raise(error: RStreamError, refused: Callable[[RStreamError], None
     refused(error)
 
 
-def _stream_summary(
-    key: str | bytes, state: StreamState, reply: Reply
-) -> tuple[StreamSummary, StreamId, StreamId]:
+def _stream_summary(key: str | bytes, state: StreamState, reply: Reply) -> tuple[StreamSummary, StreamId, StreamId]:
     """Return the stream, and the IDs of its first and its last entry."""
     ends = ends_in(reply)
     state_without_ends = StreamSummary(
@@ -332,7 +330,7 @@ def _group_lag(draft: _Draft, at_ms: int) -> GroupLag:
     )
 
 
-# -- entries that have left a stream before a group has read them ---------------------------------------------------------
+# -- entries that have left a stream before a group has read them -----------------------------------------------------
 
 
 def _trimmed(stream: StreamState, first: StreamId, group: GroupInfo) -> tuple[int | None, bool]:

@@ -14,6 +14,7 @@ These error replies are temporary, by their codes:
     BUSY                     a script blocks the server
     LOADING                  the server loads its file after a start
     READONLY                 the server is a replica: connect again, the address may lead to the new master
+    UNBLOCKED                a blocked read was ended, because the server became a replica: the same
     MASTERDOWN, NOREPLICAS   replication is being restored
     CLUSTERDOWN, TRYAGAIN    slots are being moved or have no owner at the moment
     MOVED, ASK               the key is at another node of the cluster, or is being moved there
@@ -96,11 +97,8 @@ OUTAGES = Outages()
 
 # -- what is retried, and for how long ---------------------------------------------------------------------------------
 
-_TRANSIENT = frozenset(
-    {"OOM", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MISCONF"}
-    | REDIRECTIONS
-)
-_CONNECT_AGAIN = frozenset({"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED"})
+_CONNECT_AGAIN = frozenset({"READONLY", "UNBLOCKED", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED"})
+_TRANSIENT = _CONNECT_AGAIN | {"OOM", "BUSY", "NOREPLICAS", "TRYAGAIN", "MISCONF"} | REDIRECTIONS
 
 
 def is_transient(error: Exception) -> bool:

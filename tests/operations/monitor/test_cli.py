@@ -13,6 +13,7 @@ import redis
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
+from spark_streams.connector.lag import survey
 from tests.engine.server.test_processes import shut_down
 from tests.runner import separate_runner
 from tools.servers.server import Server
@@ -66,11 +67,16 @@ def test_entries_that_were_trimmed_before_a_group_has_read_them_are_named(
     assert "3 entries of orders were trimmed before group billing read them, by the server's counts" in told
 
 
-def test_groups_with_active_consumers_are_first(server: Server, orders: list[str]) -> None:
+def test_groups_with_active_consumers_are_first(
+    server: Server, orders: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody has ever read from audit, which is further behind."""
     lines = rstream(server, "lag").output.splitlines()
     assert [line.split()[1] for line in lines[1:3]] == ["billing", "audit"]
-    assert "1 group has not been read from in the last day" in lines[3]
+    assert lines[3] == "1 group has no consumer; rstream groups prune finds abandoned groups"
+    monkeypatch.setattr(survey, "ACTIVE_MS", 0)
+    told = "1 group has no consumer, 1 group has not been read from in the last day; rstream groups prune finds"
+    assert told in rstream(server, "lag").output
 
 
 @pytest.mark.parametrize(

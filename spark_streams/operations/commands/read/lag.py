@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_streams.base.printable import name_text, printable
-from spark_streams.base.units import count, duration
+from spark_streams.base.units import count, counted, duration
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.lag.survey import GroupLag, Survey, trimmed_line
 from spark_streams.connector.operator_commands import shell_line
@@ -150,7 +150,7 @@ def lag(
 ) -> None:
     """Show how far each group is behind, in entries and in time (default: all groups of all streams).
 
-    Groups without a read in the last day come last. --json keeps the order of the streams.
+    Groups without a consumer, or without a read in the last day, come last. --json keeps the order of the streams.
 
     \b
     lag       entries not yet delivered to the group (10,000+: counted only up to there,
@@ -285,9 +285,11 @@ def _print(
         )
     for line in filter(None, map(trimmed_line, groups)):
         say(printable(line))
-    if inactive := sum(not group_lag.is_active for group_lag in groups):
-        nouns = "1 group has" if inactive == 1 else f"{inactive:,} groups have"
-        say(f"{nouns} not been read from in the last day; rstream groups prune finds abandoned groups")
+    never = sum(not one.consumers for one in groups)  # perhaps a second old: the server does not tell
+    since = sum(not one.is_active for one in groups) - never
+    told = ((never, "no consumer"), (since, "not been read from in the last day"))
+    if said := [f"{counted(n, 'group')} {'has' if n == 1 else 'have'} {what}" for n, what in told if n]:
+        say(f"{', '.join(said)}; rstream groups prune finds abandoned groups")
     if held:
         say(_of_held(held))
 
