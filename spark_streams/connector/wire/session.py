@@ -21,7 +21,8 @@ These error replies are temporary, by their codes:
     MISCONF                  the server cannot write its file
     EXECABORT                a transaction was refused because one of its commands got one of these
 
-A connection that breaks or is refused is temporary, too. Any other error is final: a retry would give the same.
+A connection that breaks or is refused is temporary, too, and so is a password file without a password, unless the
+address may be wrong. Any other error is final: a retry would give the same.
 """
 
 from __future__ import annotations
@@ -34,8 +35,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
-from spark_streams.connector.errors import RetriesExhaustedError, RStreamError, ServerReplyError, ServerUnreachableError
-from spark_streams.connector.wire.address import DEFAULT_PATIENCE, Address, Patience
+from spark_streams.connector.errors import (
+    LoginError,
+    RetriesExhaustedError,
+    RStreamError,
+    ServerReplyError,
+    ServerUnreachableError,
+)
+from spark_streams.connector.wire.address import DEFAULT_PATIENCE, NO_PASSWORD, Address, Patience
 from spark_streams.connector.wire.connect import connect, invalidate_topology, leave_if_replica
 from spark_streams.connector.wire.connection import Argument, Connection, Reply, ReplyError, Server
 from spark_streams.connector.wire.named_errors import FULL, REDIRECTIONS, Memory, node_of_a_cluster, server_full
@@ -98,7 +105,7 @@ OUTAGES = Outages()
 # -- what is retried, and for how long ---------------------------------------------------------------------------------
 
 _CONNECT_AGAIN = frozenset({"READONLY", "UNBLOCKED", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED"})
-_TRANSIENT = _CONNECT_AGAIN | {"OOM", "BUSY", "NOREPLICAS", "TRYAGAIN", "MISCONF"} | REDIRECTIONS
+_TRANSIENT = _CONNECT_AGAIN | {"OOM", "BUSY", "NOREPLICAS", "TRYAGAIN", "MISCONF", NO_PASSWORD} | REDIRECTIONS
 
 
 def is_transient(error: Exception) -> bool:
@@ -239,7 +246,7 @@ class Session:
             try:
                 self._server = self._connected()
             except RStreamError as error:
-                if not is_transient(error):
+                if not is_transient(error) or (self._in_doubt and isinstance(error, LoginError)):
                     raise
                 self._wait_for_somebody(error)
         return self._server
