@@ -35,6 +35,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
+from spark_streams.base.units import binary_size
 from spark_streams.connector.errors import (
     LoginError,
     RetriesExhaustedError,
@@ -43,7 +44,13 @@ from spark_streams.connector.errors import (
     ServerUnreachableError,
 )
 from spark_streams.connector.wire.address import DEFAULT_PATIENCE, NO_PASSWORD, Address, Patience
-from spark_streams.connector.wire.connect import connect, invalidate_topology, leave_if_replica
+from spark_streams.connector.wire.connect import (
+    OUTPUT,
+    connect,
+    find_reply_limit,
+    invalidate_topology,
+    leave_if_replica,
+)
 from spark_streams.connector.wire.connection import Argument, Connection, Reply, ReplyError, Server
 from spark_streams.connector.wire.named_errors import FULL, REDIRECTIONS, Memory, node_of_a_cluster, server_full
 
@@ -325,7 +332,14 @@ class Session:
 
     def wait(self, why: RStreamError | ReplyError) -> None:
         """Pause before a retry. Raises RetriesExhaustedError."""
-        self.backoff.wait(self._purpose, str(self.address), self._reason(why), isinstance(why, ServerUnreachableError))
+        is_lost = isinstance(why, ServerUnreachableError)
+        try:
+            self.backoff.wait(self._purpose, str(self.address), self._reason(why), is_lost)
+        except RetriesExhaustedError as error:
+            if is_lost and (limit := find_reply_limit(self.address)):
+                closes = f"It closes connections with {binary_size(limit)} of unread replies: raise {OUTPUT} normal"
+                raise RetriesExhaustedError(f"{error.message}. {closes}") from None
+            raise
 
     def _reason(self, why: RStreamError | ReplyError) -> str:
         if isinstance(why, RStreamError):

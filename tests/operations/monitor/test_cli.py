@@ -16,7 +16,7 @@ from spark_streams.cli import main
 from spark_streams.connector.lag import survey
 from tests.engine.server.test_processes import shut_down
 from tests.runner import separate_runner
-from tools.servers.server import Server
+from tools.servers.server import Server, running_redis, skip_without_redis
 
 
 def rstream(server: Server, *words: str, given: str | None = None) -> Result:
@@ -402,3 +402,14 @@ def test_streams_that_queries_keep_beside_a_stream_are_not_listed_as_streams(
         assert "rstream:re" not in printed, words
     assert "rstream:returned:{orders}:g" in rstream(server, "lag").output  # what is behind is shown wherever it stands
     assert [one["stream"] for one in json.loads(rstream(server, "streams", "--json").output)] == ["orders"]
+
+
+def test_add_names_the_limit_that_an_entry_exceeds() -> None:
+    skip_without_redis()
+    with running_redis("--client-query-buffer-limit", "1mb") as small:
+        lines = "".join(json.dumps({"n": n, "v": "x" * n}) + "\n" for n in (1, 20, 2_000_000))
+        ran = rstream(small, "add", "s", "-", given=lines)
+    assert ran.exit_code == 1
+    said = "an entry of 2,000,009 bytes for stream 's', its largest value 2,000,000: the server at"
+    assert said in ran.output
+    assert "takes 1048576 (client-query-buffer-limit). Raise this limit" in ran.output
