@@ -7,7 +7,7 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 READ = 65536
 UP, DOWN = "up", "down"  # to the server, from it
-EXEC = "behind an EXEC"  # which the server carries out, and its replies do not pass
-_EXEC = re.compile(rb"\r\nEXEC\r\n")
+EXEC = "behind an EXEC"  # that adds entries: the server carries it out, and its replies do not pass
+_ADD, _EXEC = b"\r\nXADD\r\n", re.compile(rb"\r\nEXEC\r\n")
 
 
 class Relay:
@@ -38,6 +38,7 @@ class Relay:
         self._lock = threading.Lock()
         self._closing = False
         self._cut = ("", 0)  # direction, and bytes until then; or EXEC, and how many pass before
+        self._adding = set[socket.socket]()  # clients that have sent an XADD since their last EXEC
         self._mute = set[socket.socket]()  # clients that receive nothing any more
         self.cut_so_far = 0
         self.port: int = 0 if self.path else self._listener.getsockname()[1]
@@ -126,7 +127,13 @@ class Relay:
             what, left = self._cut
             if direction != (UP if what == EXEC else what):
                 return len(data)
-            places = [found.end() for found in _EXEC.finditer(data)] if what == EXEC else range(len(data))
+            places: Sequence[int] = range(len(data))
+            if what == EXEC:
+                if _ADD in data:
+                    self._adding.add(source)
+                found = _EXEC.search(data) if source in self._adding else None
+                places = [found.end()] if found else []
+                self._adding -= {source} if found else set()
             if left >= len(places):
                 self._cut = (what, left - len(places))
                 return len(data)
