@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import shutil
+import signal
 import statistics
 import tempfile
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -22,13 +25,14 @@ from spark_streams.connector.admin.checkpoint import CheckpointLog
 from spark_streams.connector.errors import InvalidOptionError, QueryError, RStreamError, UnsupportedError
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
+from spark_streams.connector.wire.session import Session
 from spark_streams.operations.verify import server_side
 from spark_streams.operations.verify.history import Outcome, check_history
 from spark_streams.operations.verify.observer import RunObserver
 from spark_streams.operations.verify.producer import Feed, sender
 from spark_streams.operations.verify.relay import DOWN, EXEC, UP, Relay
 from spark_streams.operations.verify.result import RunResult, Sum
-from spark_streams.operations.verify.running_query import PATIENCE, QUIET, RunningQuery, RunPlan
+from spark_streams.operations.verify.running_query import DRIVER, PATIENCE, QUIET, RunningQuery, RunPlan, kill_session
 
 # Kinds of events.
 KILL_AMID, KILL, BREAK, FAILOVER = "driver killed in a batch", "driver killed", "connections broken", "failover"
@@ -53,18 +57,20 @@ def verify(
     plan: RunPlan, address: Address, login: Mapping[str, str], tell: Tell, at_end: Callable[[], None]
 ) -> RunResult:
     """Run once, and delete the keys of the run in any case. login: variables for a driver; tell: takes lines of
-    progress; at_end: is called before processes are stopped and keys deleted.
+    progress; at_end: is called before processes are stopped and keys deleted. If this process is killed, another one
+    does both.
 
     Raises InvalidOptionError if keys with the prefix exist, QueryError if the first driver does not run, ServerError.
     """
-    with connect(address) as server:
-        if server_side.own_keys(server, plan.prefix):
-            raise InvalidOptionError(f"keys with the prefix {plan.prefix} exist; run the command again")
-        about = server_side.about(server)
-    with contextlib.ExitStack() as closing:
-        folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="rstream-verify-")))
-        if not plan.keeps:
-            closing.callback(_clean, address, plan.prefix, CheckpointLog(folder / "checkpoint"), tell)
+    folder = Path(tempfile.mkdtemp(prefix="rstream-verify-"))
+    clean = partial(_clean, address, plan, folder)
+    with _heir(folder, clean) as inherit, contextlib.ExitStack() as closing:
+        with connect(address) as server:
+            if server_side.own_keys(server, plan.prefix):
+                raise InvalidOptionError(f"keys with the prefix {plan.prefix} exist; run the command again")
+            about = server_side.about(server)
+        inherit()
+        closing.callback(clean, tell)
         if (relay := None if plan.spark_submit else _relay_to(address, folder)) is not None:
             closing.enter_context(relay)
         run = _VerifyRun(plan, address, login, folder, relay, tell)
@@ -73,12 +79,55 @@ def verify(
         return run.result(about)
 
 
-def _clean(address: Address, prefix: str, checkpoint: CheckpointLog, tell: Tell) -> None:
-    """Delete the keys until none is left: a task of a killed driver may still write. It has a minute."""
-    deleted, deadline = 0, time.monotonic() + QUIET
+@contextlib.contextmanager
+def _heir(folder: Path, clean: Callable[[Tell], object]) -> Iterator[Callable[[], object]]:
+    """Start a process that waits for the end of this one. If this one is killed amid the block, it ends the driver,
+    cleans, if the yielded function was called, and removes the folder."""
+    told, held = os.pipe()
+    if (heir := os.fork()) == 0:
+        try:
+            os.close(held)
+            _detach()
+            words = b"".join(iter(partial(os.read, told, 1), b""))
+            if not words.endswith(b"."):
+                if (driver := folder / DRIVER).exists():
+                    kill_session(int(driver.read_text()))
+                if words:
+                    clean(print)
+                shutil.rmtree(folder)
+        finally:
+            os._exit(0)
+    os.close(told)
     try:
-        with connect(address) as server:
-            while found := server_side.delete_own_keys(server, prefix, checkpoint.query_id()):
+        yield partial(os.write, held, b"+")
+    finally:
+        shutil.rmtree(folder)
+        os.write(held, b".")
+        os.close(held)
+        os.waitpid(heir, 0)
+
+
+def _detach() -> None:
+    """Neither signals of the terminal reach this process, nor does it print."""
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nowhere, standard)
+
+
+def _clean(address: Address, plan: RunPlan, folder: Path, tell: Tell) -> None:
+    """Delete the keys until none is left: a task of a killed driver may still write. It has a minute, and a minute more
+    while the server does not answer."""
+    if plan.keeps:
+        return
+    prefix, deleted, deadline = plan.prefix, 0, time.monotonic() + QUIET
+    query = CheckpointLog(folder / "checkpoint").query_id()
+    try:
+        with Session(address, "deleting keys", is_known=True) as session:
+            delete = partial(server_side.delete_own_keys, prefix=prefix, query_id=query)
+            while found := session.run(delete):
                 deleted += found
                 if time.monotonic() > deadline:
                     tell(f"keys with {prefix} in their names are written again and again: end what writes them")
