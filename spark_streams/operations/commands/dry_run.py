@@ -184,15 +184,16 @@ def load_groups(
     exact: bool = False,
     absent: Sequence[str] = (),
     only: Only | None = None,
+    keys: Sequence[bytes] = (),
 ) -> list[GroupSnapshot]:
-    """Return the state of the group on each stream of the names. exact: as for resolve_streams; absent: see
-    GroupSnapshot; only: the groups of a dry run, others are left out. Raises StreamStateError."""
+    """Return the state of the group on each stream of the names. exact: as for resolve_streams; absent, keys: as for
+    fetch_group; only: the groups of a dry run, others are left out. Raises StreamStateError."""
     from spark_streams.connector.admin.groups import fetch_group
 
     streams = resolve_streams(server, names, group, exact)
     require_existing(server, streams)
     streams = streams if only is None else [stream for stream in streams if only.has(stream, group)]
-    return [fetch_group(server, stream, group, absent=absent) for stream in streams]
+    return [fetch_group(server, stream, group, absent=absent, keys=keys) for stream in streams]
 
 
 def server_time(server: Server) -> int:

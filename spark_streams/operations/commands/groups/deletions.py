@@ -81,18 +81,19 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
 
 
 def _delete_groups(server: Server, names: Sequence[str], options: ChangeOptions, report: ChangeReport[Deleted]) -> None:
-    from spark_streams.connector.admin.groups import find_keys_to_delete, waiting_lines
+    from spark_streams.connector.admin.groups import find_keys_to_delete, find_query_keys, waiting_lines
     from spark_streams.connector.wire.xinfo import streams_with_group
     from spark_streams.operations.groups.change_plan import NO_GROUP
     from spark_streams.operations.groups.group_deletion import delete_group, delete_leftovers, resume_lines
 
     group = options.group
     streams = [s for s in resolve_streams(server, names, group, options.exact) if options.only.has(s, group)]
-    keys, waiting = find_keys_to_delete(server, {group: streams})
+    of_queries = find_query_keys(server)
+    keys, waiting = find_keys_to_delete(server, {group: streams}, of_queries)
     having_it = {*streams_with_group(server, streams, group)}
     # Keys may remain of a group that was deleted.
     snapshots = load_groups(
-        server, [stream for stream in streams if stream in having_it or not keys[stream, group]], group
+        server, [stream for stream in streams if stream in having_it or not keys[stream, group]], group, keys=of_queries
     )
     moved = [
         f"group {group!r} of stream {snapshot.stream!r} stands at {snapshot.position}, and not where the dry run has "
