@@ -111,7 +111,9 @@ def test_replaced_files_are_named_for_no_shorter_time_than_the_table_says(theirs
     ours = {NAMED: "interval 744 hours", "owner": "a"}
     found = {"owner": "a"} if theirs is None else {NAMED: theirs, "owner": "b"}
     changed = deltalake_table._changed(found, ours)
-    assert changed == {name: ours[name] for name in ours if found.get(name) != ours[name] and (name != NAMED or changes)}
+    assert changed == {
+        name: ours[name] for name in ours if found.get(name) != ours[name] and (name != NAMED or changes)
+    }
 
 
 @pytest.mark.parametrize(("every", "compacted"), [(0, []), (1, [0, 1, 2, 3, 4, 5, 6]), (3, [2, 5])])

@@ -1,4 +1,4 @@
-"""The end of a set: killed at any request, its key still names the shards that are left, and no other set is touched."""
+"""The end of a set: killed at any request, its key names the shards that are left, and no other set is touched."""
 
 from __future__ import annotations
 

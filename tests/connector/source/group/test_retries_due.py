@@ -41,7 +41,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
 
 def of_group(server: Server, **given: str) -> Retries:
     options = {"url": server.url, "streams": "s", "group": "g", "consumer": "c", "retryDelay": "10s, 1m"}
-    return Retries(SourceOptions.parse({**options, "mode": "DEADLETTER", "deadLetterStream": "dead", **given}), Limits())
+    return Retries(
+        SourceOptions.parse({**options, "mode": "DEADLETTER", "deadLetterStream": "dead", **given}), Limits()
+    )
 
 
 def wait(client: redis.Redis, attempts: int, *ids: str, group: str = "g") -> None:
@@ -124,7 +126,9 @@ def test_after_a_return_the_next_entry_of_the_same_stream_is_looked_at(
         (None, (None,) * 4),
     ],
 )
-def test_each_attempt_has_its_delay_and_later_ones_the_last(delays: bytes | None, waits_ms: Sequence[int | None]) -> None:
+def test_each_attempt_has_its_delay_and_later_ones_the_last(
+    delays: bytes | None, waits_ms: Sequence[int | None]
+) -> None:
     assert [delay_after(delays, attempts) for attempts in (1, 2, 3, 4)] == [*waits_ms]
 
 
