@@ -210,3 +210,12 @@ def test_ids_in_a_file_ascend(tmp_path: Path, second: str, is_read: bool) -> Non
         return
     with pytest.raises(CopyFileError, match=rf"line 2 of .* its ID {second} is not above 1-5"):
         list(read_file(str(file)))
+
+
+def test_a_time_selects_no_entry_of_the_millisecond_before_it(client: redis.Redis, server: Server) -> None:
+    for entry_id in ("2-0", "2-18446744073709551615", "3-0", "4-18446744073709551615", "5-0"):
+        client.xadd("s", {"n": 1}, id=entry_id)
+    begin, end = (GroupTarget.parse(f"1970-01-01T00:00:00.00{ms}") for ms in (3, 5))
+    with connect(Address.parse(server.url)) as one:
+        first, last = find_range(one, "s", begin, end, None, now_ms=10)
+    assert [found for found, _ in client.xrange("s", bytes(first), bytes(last))] == [b"3-0", b"4-18446744073709551615"]
