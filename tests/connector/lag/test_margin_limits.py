@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+import redis
 
 from spark_streams.base.ids import StreamId
 from spark_streams.base.units import duration
@@ -23,7 +24,8 @@ from spark_streams.connector.lag.margin import (
     rule_of,
     trimming_margin,
 )
-from spark_streams.connector.lag.survey import ACTIVE_MS, ConsumerLag, GroupLag, StreamSummary, Survey
+from spark_streams.connector.lag.survey import ACTIVE_MS, ConsumerLag, GroupLag, StreamSummary, Survey, survey
+from spark_streams.connector.wire.connection import Connection
 from spark_streams.connector.wire.named_errors import Memory
 
 AT = 1_700_000_000_000
@@ -240,3 +242,29 @@ def test_the_window_begins_with_the_last_moment_that_is_as_old() -> None:
 def test_a_group_is_active_as_its_most_recent_consumer(idle_ms: Sequence[int], is_active: bool) -> None:
     consumers = tuple(ConsumerLag(f"c{number}", 0, idle) for number, idle in enumerate(idle_ms))
     assert replace(GROUP, consumers=consumers).is_active is is_active
+
+
+@pytest.mark.parametrize(
+    ("position", "left", "trimmed"),
+    [
+        (4, range(5, 11), 0),  # nothing is missing
+        (4, range(8, 11), 3),  # 5-0 to 7-0 have left the stream
+        (4, (4, 8, 9, 10), 0),  # deleted in the middle: the entry at the position is there
+        (4, (1, 9, 10), 0),
+        (10, (), 0),
+        (4, (), 6),
+    ],
+)
+def test_entries_were_trimmed_unread_if_all_that_is_left_is_above_the_group(
+    client: redis.Redis, connection: Connection, position: int, left: Sequence[int], trimmed: int
+) -> None:
+    """Of three groups, one each at the beginning, there, and at the end."""
+    for number in range(1, 11):
+        client.xadd("s", {"n": number}, id=f"{number}-0")
+    for group, read in (("first", 0), ("middle", position), ("last", 10)):
+        client.xgroup_create("s", group, f"{read}-0", entries_read=read)
+    gone = [f"{number}-0" for number in range(1, 11) if number not in left]
+    if gone:
+        client.xdel("s", *gone)
+    found = {group.group: group.trimmed for group in survey(connection, ["s"]).groups}
+    assert found == {"first": 10 - len(left), "middle": trimmed, "last": 0}
