@@ -19,13 +19,13 @@ from typing import NoReturn, Unpack
 import click
 from rich.console import Console
 
-from spark_streams.connector.errors import OptionError
+from spark_streams.connector.errors import JobError, OptionError
 from spark_streams.connector.running.error_output import disable_python_loggers, print_error
 from spark_streams.connector.spark.installation import has_java
 from spark_streams.connector.watch.failure import one_line
 from spark_streams.connector.wire.server_url import redacted
 from spark_streams.jobs.arguments import JobArguments, job_options
-from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError, JobPart
+from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobPart
 from spark_streams.jobs.job_config import Shape, load
 from spark_streams.jobs.spark_start import SHAPE as SPARK
 from spark_streams.jobs.spark_start import exec_spark_submit, find_spark_submit

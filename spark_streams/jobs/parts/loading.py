@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.base.given_text import from_milliseconds
-from spark_streams.connector.errors import ConfigError, InvalidOptionError, RStreamError
+from spark_streams.connector.errors import ConfigError, InvalidOptionError, JobError, RStreamError
 from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.running.ending import cut
@@ -30,7 +30,7 @@ from spark_streams.connector.sink.fields import USES_OF_COLUMN, check_writable
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Server
-from spark_streams.jobs.job import Facts, Job, JobError, JobPart
+from spark_streams.jobs.job import Facts, Job, JobPart
 from spark_streams.jobs.job_columns import FOREIGN, JobColumns
 from spark_streams.jobs.job_config import FREE
 from spark_streams.jobs.output.ownership import read_text, write_text
