@@ -163,13 +163,9 @@ def merge(node_findings: Iterable[tuple[str, Iterable[ServerFinding]]]) -> Findi
         for finding in findings:
             alike.setdefault(replace(finding, observation=""), []).append((node, finding.observation))
     for finding, observations in alike.items():
-        nodes = tuple(dict.fromkeys(node for node, _ in observations))
-        yield replace(finding, observation=_joined(observation for _, observation in observations), nodes=nodes)
-
-
-def _joined(observations: Iterable[str]) -> str:
-    different = list(dict.fromkeys(observations))
-    return "; ".join(different[:_SHOWN]) + (f" … ({len(different)} in all)" if len(different) > _SHOWN else "")
+        texts = list(dict.fromkeys(text for _, text in observations))
+        observation = "; ".join(texts[:_SHOWN]) + (f" … ({len(texts)} in all)" if len(texts) > _SHOWN else "")
+        yield replace(finding, observation=observation, nodes=tuple(dict.fromkeys(node for node, _ in observations)))
 
 
 def _slots(facts: ClusterFacts) -> ServerFinding:
