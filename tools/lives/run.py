@@ -51,8 +51,9 @@ def command(life: Life) -> None:
     if (first := _shown(life)) is None:
         return
     shown, life.near = [first], _about(first.words)
-    if chance.random() < 0.25 and (second := _shown(life)) is not None:
-        shown.append(second)
+    if chance.random() < 0.25:
+        calm = False
+        shown += [second] if (second := _shown(life)) is not None else []
     elif chance.random() < 0.3:
         calm = False
         for _ in range(chance.randint(1, 3)):
