@@ -92,7 +92,7 @@ def _selection(life: Life, state: State, place: tuple[str, str]) -> Words:
     )  # fmt: skip
 
 
-def _at_a_mark(state: State) -> list[tuple[str, str, str, str]]:
+def at_a_mark(state: State) -> list[tuple[str, str, str, str]]:
     """Return who holds an entry right above the commit mark of a query: (stream, group, consumer, query)."""
     return [
         (*place, one.consumer, query)
@@ -112,7 +112,7 @@ def claim(life: Life, state: State) -> Words | None:
     source = life.chance.choice([*group.consumers])
     others = [name for name in {*group.consumers, *CLIENTS, "spark"} if name != source]
     to, even = life.chance.choice(sorted(others)), _maybe(life, 0.5, "--even-active")
-    if (found := _at_a_mark(state)) and life.chance.random() < 0.5:
+    if (found := at_a_mark(state)) and life.chance.random() < 0.8:
         (*place, source, to) = life.chance.choice(found)
         return ["groups", "claim", place[0], "--group", place[1], "--from", source, "--to", to, *even]
     head = ["groups", "claim", place[0], "--group", place[1], "--to", to, *even]

@@ -644,8 +644,10 @@ def _has_trimmed(life: Life, run: Run, said: Any) -> Iterable[str]:
     for segment in run.segments:
         for stream, keys in segment.change.removed.items():
             for group in segment.before.streams[stream].groups:
-                needed = [key for key in keys if _needs(life, segment.before, (stream, group), key)]
-                if needed and (stream, group) not in forgotten:
+                # No command of the server trims only if no group was set back since its groups were read.
+                states = [at.before for at in (run.segments[0], segment) if at.before.group(stream, group) is not None]
+                needed = [key for key in keys if all(_needs(life, at, (stream, group), key) for at in states)]
+                if needed and len(states) == 2 and (stream, group) not in forgotten:
                     yield f"{list(map(text_of, needed))} of {stream} are removed, and {group} needs them"
 
 

@@ -212,6 +212,8 @@ class Life:
         self.tell(f"query {query.name} ({query.group}): {result} {query.error if result == 'error' else ''}")
         if result == "error":
             self._judge_error(query)
+        if result == "batch" and self.chance.random() < 0.2:  # what it reads is right above the query's commit mark
+            self.read((self.chance.choice(query.streams), query.group))
 
     def _kill(self) -> None:
         raise Killed
@@ -233,9 +235,9 @@ class Life:
                 return
             self.fault(f"false alarm of query {query.name}: {query.error}")
 
-    def read(self) -> None:
+    def read(self, place: tuple[str, str] | None = None) -> None:
         """A client reads by XREADGROUP."""
-        place, client = self._group(), self.chance.choice(CLIENTS)
+        place, client = place or self._group(), self.chance.choice(CLIENTS)
         if place is None or place[1].startswith("n"):
             return
         self.tell(f"{client} reads {place}")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tools.lives.commands import COMMANDS, Command, Words
+from tools.lives.commands import COMMANDS, Command, Words, at_a_mark
 from tools.lives.judge import at_the_end, judge, target_of
 from tools.lives.life import Life, Run
 from tools.lives.processes import on, product
@@ -81,6 +81,8 @@ def _shown(life: Life) -> Shown | None:
     """Draw a command, and run it without --yes. Return None if there is no change to make."""
     chance = life.chance
     name = chance.choices([*COMMANDS], [weight for weight, _ in COMMANDS.values()])[0]
+    if at_a_mark(life.state()) and chance.random() < 0.3:
+        name = "claim"
     chosen = COMMANDS[name][1]
     if chosen.may and chance.random() < 0.45:
         life.rest()
