@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tools.lives.life import CLIENTS, DEAD, Life, text_of
-from tools.lives.state import State, all_places, mark_of
+from tools.lives.state import Group, State, all_places, mark_of
 
 Words = list[str]
 
@@ -34,7 +34,7 @@ def _streams(life: Life, state: State, group: str, stream: str) -> Words:
 
 def _target(life: Life, state: State, stream: str, relative: bool = True) -> str:
     ids = [*state.streams[stream].entries] or [(0, 0)]
-    forms = ["earliest", "latest", text_of(life.chance.choice(ids)), "1h", "30s"]
+    forms = ["earliest", "latest", "1h", "30s", *[text_of(life.chance.choice(ids)) for _ in range(3)]]
     if relative:
         forms += [f"-{life.chance.randint(1, 6)}", f"+{life.chance.randint(1, 6)}"]
     return life.chance.choice(forms)
@@ -92,6 +92,12 @@ def _selection(life: Life, state: State, place: tuple[str, str]) -> Words:
     )  # fmt: skip
 
 
+def _holder(life: Life, group: Group) -> str:
+    """Return a consumer, mostly one that holds entries."""
+    holders = sorted({one.consumer for one in group.pending.values()} & group.consumers.keys())
+    return life.chance.choice(holders if holders and life.chance.random() < 0.8 else [*group.consumers])
+
+
 def at_a_mark(state: State) -> list[tuple[str, str, str, str]]:
     """Return who holds an entry right above the commit mark of a query: (stream, group, consumer, query)."""
     return [
@@ -109,7 +115,7 @@ def claim(life: Life, state: State) -> Words | None:
     """Hand over entries of a consumer, or released ones."""
     if (place := _place(life, state)) is None or not (group := state.group(*place)) or not group.consumers:
         return None
-    source = life.chance.choice([*group.consumers])
+    source = _holder(life, group)
     others = [name for name in {*group.consumers, *CLIENTS, "spark"} if name != source]
     to, even = life.chance.choice(sorted(others)), _maybe(life, 0.5, "--even-active")
     if (found := at_a_mark(state)) and life.chance.random() < 0.8:
@@ -129,7 +135,7 @@ def ack(life: Life, state: State) -> Words | None:
     head = ["groups", "ack", place[0], "--group", place[1], *_maybe(life, 0.5, "--even-active")]
     selection = _selection(life, state, place)
     if group.consumers and life.chance.random() < 0.6:
-        return [*head, "--consumer", life.chance.choice([*group.consumers]), *selection]
+        return [*head, "--consumer", _holder(life, group), *selection]
     return [*head, *(selection or ["--all"])]
 
 
@@ -139,7 +145,7 @@ def release(life: Life, state: State) -> Words | None:
         return None
     return [
         *("groups", "release", place[0], "--group", place[1]),
-        *("--consumer", life.chance.choice([*group.consumers]), *_selection(life, state, place)),
+        *("--consumer", _holder(life, group), *_selection(life, state, place)),
         *("--mode", life.chance.choice(("fail", "silent", "fatal")), *_maybe(life, 0.5, "--even-active")),
     ]
 
@@ -163,7 +169,7 @@ def replay(life: Life, state: State) -> Words | None:
     """Let a query read again."""
     if (place := _place(life, state)) is None:
         return None
-    to = [f"--to={_target(life, state, place[0])}"] if life.chance.random() < 0.4 else []
+    to = [f"--to={_target(life, state, place[0])}"] if life.chance.random() < 0.6 else []
     names = [query.name for query in life.queries if query.group == place[1]]
     consumer = ["--consumer", life.chance.choice(names)] if names and life.chance.random() < 0.5 else []
     return ["replay", place[0], "--group", place[1], f"--from={_target(life, state, place[0])}", *to, *consumer]

@@ -330,8 +330,10 @@ def _replayed(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> It
         entries = [k for k in state.streams[one["stream"]].entries if key_of(one["after"]) < k <= key_of(one["last"])]
         yield from _unlike("entries", one["entries"], sum(key not in group.pending for key in entries))
         yield from _unlike("held", one["held"], sum(key in group.pending for key in entries))
-        if re.fullmatch(r"\d+-\d+", to := _option(words, "--to") or ""):
-            asked = [key for key in state.streams[one["stream"]].entries if key_of(one["after"]) < key <= key_of(to)]
+        if re.fullmatch(r"\d+-\d+|latest", to := _option(words, "--to") or ""):
+            stream = state.streams[one["stream"]]
+            end = stream.last if to == "latest" else key_of(to)
+            asked = [key for key in stream.entries if key_of(one["after"]) < key <= end]
             yield from _unlike("entries of the range", one["entries"] + one["held"], len(asked))
         if any(key > group.position for key in entries):
             yield f"{one} hands over what the group has not delivered"

@@ -190,7 +190,7 @@ class Life:
                 *(self.add, self.advance, self.read, self.acknowledge, self.delete, self.trim, self.leave, self.wait),
                 *(self.take, self.join),
             ),
-            (5, 6, 3, 2, 1, 0.6, 2, 1.5, 1, 0.2),
+            (5, 6, 3, 2, 1, 0.6, 2, 1.5, 1, 1.5 if self._no_ack > 0.5 else 0.2),
         )[0]
         chosen()
 
@@ -245,13 +245,18 @@ class Life:
         self.client.xreadgroup(place[1], client, {place[0]: ">"}, count=self.chance.randint(1, 5))
 
     def take(self) -> None:
-        """A client claims entries of another consumer, maybe of one that a command just looks at."""
+        """A client claims entries that are idle for a second, maybe of a consumer that a command just looks at."""
         place, client = self.near or self._group(), self.chance.choice(CLIENTS)
         group = None if place is None else self.state().group(*place)
-        theirs = [] if group is None else [key for key, one in group.pending.items() if one.consumer in CLIENTS]
+        waits = (
+            {}
+            if group is None
+            else {key: one.consumer for key, one in group.pending.items() if one.consumer in CLIENTS}
+        )
+        theirs = [key for key, consumer in waits.items() if consumer != client]
         if place is not None and theirs and not place[1].startswith("n"):
             self.tell(f"{client} claims in {place}")
-            self.client.xclaim(*place, client, 0, [*map(_text, theirs[: self.chance.randint(1, len(theirs))])])
+            self.client.xclaim(*place, client, 1_000, [*map(_text, theirs[: self.chance.randint(1, len(theirs))])])
 
     def join(self) -> None:
         """A client becomes a consumer of any group, and reads nothing."""

@@ -108,8 +108,8 @@ def _at_moments(life: Life, disturbed: float, killed: float = 0.0) -> list[tuple
     found: list[tuple[int, Callable[[], None]]] = []
     if life.chance.random() < disturbed:
         found = [(life.chance.randint(2, 25), life.act) for _ in range(life.chance.randint(1, 3))]
-    if life.near is not None and life.chance.random() < disturbed:
-        found.append((life.chance.randint(4, 14), life.take))
+    if life.near is not None and life.chance.random() < 2 * disturbed:  # behind what it lists
+        found += [(life.chance.randint(8, 12), life.take) for _ in range(2)]
     if life.chance.random() < killed:
         found.append((life.chance.randint(2, 20), _die))
     return found
