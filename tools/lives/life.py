@@ -248,12 +248,8 @@ class Life:
         """A client claims entries that are idle for a second, maybe of a consumer that a command just looks at."""
         place, client = self.near or self._group(), self.chance.choice(CLIENTS)
         group = None if place is None else self.state().group(*place)
-        waits = (
-            {}
-            if group is None
-            else {key: one.consumer for key, one in group.pending.items() if one.consumer in CLIENTS}
-        )
-        theirs = [key for key, consumer in waits.items() if consumer != client]
+        others = {*CLIENTS} - {client}
+        theirs = [] if group is None else [key for key, one in group.pending.items() if one.consumer in others]
         if place is not None and theirs and not place[1].startswith("n"):
             self.tell(f"{client} claims in {place}")
             self.client.xclaim(*place, client, 1_000, [*map(_text, theirs[: self.chance.randint(1, len(theirs))])])
