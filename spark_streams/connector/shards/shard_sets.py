@@ -415,8 +415,7 @@ def delete_shards(
     for name in shard_set.names:
         server.execute("DEL", name)
     for name, retry_stream in retry_streams:
-        server.execute("DEL", name)
-        server.execute("DEL", delays_key(retry_stream.stream, retry_stream.group))
+        server.execute("DEL", name, delays_key(retry_stream.stream, retry_stream.group))  # both are in one slot
     # Last: if the deletion is interrupted, the key still shows which shards to delete.
     if snapshot.registered is not None and snapshot.registered.count == shard_set.count:
         server.execute("DEL", shards_key(shard_set.stream))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.connector.keys import slot_of
-from spark_streams.connector.shards.names import MAX_SHARDS, Shard, may_be_in_shards, shards_of
+from spark_streams.connector.shards.names import MAX_NAME, MAX_SHARDS, Shard, may_be_in_shards, shards_of
 from spark_streams.connector.sink.chunks import crc32, shards_of_keys
 from tests.connector.shards import rule
 
@@ -59,3 +59,20 @@ def test_a_name_says_which_shard_it_is_and_no_other_name_does() -> None:
     assert [Shard.parse(one) for one in near] == [None] * len(near)
     assert not may_be_in_shards("{a}")
     assert may_be_in_shards("a b/c:0")
+
+
+@pytest.mark.parametrize(
+    ("number", "count", "is_shard"),
+    [(0, 0, False), (0, 1, True), (1, 1, False), (7, 8, True), (8, 8, False), (9, 8, False), (255, 256, True)],
+)
+def test_a_shard_has_a_number_below_the_number_of_shards(number: int, count: int, is_shard: bool) -> None:
+    name = Shard("orders", number, count).name if is_shard else f"orders:{number}/{count}:{{1}}"
+    assert Shard.parse(name) == (Shard("orders", number, count) if is_shard else None)
+    assert Shard.parse(f"orders:0/{MAX_SHARDS + 1}:{{1}}") is None
+
+
+@pytest.mark.parametrize("name", ["a" * MAX_NAME, "\u00e9" * (MAX_NAME // 2), "\U0001f98a" * (MAX_NAME // 4)], ids=len)
+def test_the_longest_name_of_a_stream_in_shards_is_measured_in_bytes(name: str) -> None:
+    assert may_be_in_shards(name)
+    assert may_be_in_shards(name[1:])
+    assert not may_be_in_shards(name + "a")

@@ -6,6 +6,7 @@
     core/removed, amid/strict/3          the same, amid the commands of the product, and with it alone
     seed/17+faults                       the plan of this seed, with what is added to it
     life/17                              a life of commands (tools.lives)
+    tests/…/test_trim.py::test_a         a test, by its node ID; with `[engine]` if it has a server
 
 A play fails if it has a failure, ends the simulation, or does not end. In plans of seeds and of the core, failures that
 are documented do not count. A plan of the core also fails if model and product differ. What has found each mutant is
@@ -15,6 +16,7 @@ noted in its table: it is tried first, and a page prints it.
 from __future__ import annotations
 
 import contextlib
+import io
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -27,7 +29,7 @@ from tools.simulation import documented
 from tools.simulation.core_model.scenarios import SCENARIOS, differences, failures
 from tools.simulation.histories import HISTORIES, moments, with_event
 from tools.simulation.in_process.server import ProcessServer
-from tools.simulation.mutants.mutant import Mutant, Note
+from tools.simulation.mutants.mutant import ROOT, Mutant, Note
 from tools.simulation.patched import product
 from tools.simulation.plan import make
 from tools.simulation.run import run
@@ -39,6 +41,8 @@ SINKS = ("recorder", "once")
 SEEDS_OF_CORE = 2  # of each scenario
 _ENDLESS = 20.0  # seconds of processor time for one play
 _RIM = ("operations/", "connector/admin/", "connector/retention.py")  # files whose mutants lives of commands look for
+# A test is run with modules that this process has imported before.
+_QUIETLY = ("-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 _SCENARIOS = {str(found): found for one in SCENARIOS for found in (one, replace(one, in_step=True))}
 Player = Callable[[str], str | None]
 
@@ -78,6 +82,24 @@ def _fault(server: ProcessServer, seed: int) -> str | None:
         return f"ends the life | {type(error).__name__}: {str(error)[:80]}"
 
 
+@contextlib.contextmanager
+def _player_of_tests() -> Iterator[Player]:
+    yield _failed_test
+
+
+def _failed_test(node: str) -> str | None:
+    import pytest
+
+    seen: list[pytest.TestReport] = []
+    plugin = type("Seen", (), {"pytest_runtest_logreport": lambda _, report: seen.append(report)})()
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        code = pytest.main([*_QUIETLY, str(ROOT / node)], plugins=[plugin])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise ValueError(f"{node} cannot be run: {output.getvalue()}")
+    crashes = [getattr(report.longrepr, "reprcrash", None) or report.longrepr for report in seen if report.failed]
+    return next((getattr(crash, "message", str(crash)).splitlines()[0][:160] for crash in crashes), None)
+
+
 def _failure(server: ProcessServer, client: redis.Redis, play: str) -> str | None:
     kind, _, name = play.partition("/")
     try:
@@ -110,6 +132,8 @@ def finder_of(mutant: Mutant, seeds: Sequence[int]) -> Note | None:
     last."""
     known = [mutant.found.play] if mutant.found is not None else []
     is_of_rim = mutant.file.startswith(_RIM) or (known and known[0].startswith("life/"))
+=======
+    is_of_rim = mutant.file.startswith("operations/") or (known and known[0].startswith(("life/", "tests/")))
     more = [f"life/{seed}" for seed in seeds] if is_of_rim else _all_plays(seeds)
     return _finder_among(mutant, known) or _finder_among(mutant, more)
 
@@ -117,7 +141,9 @@ def finder_of(mutant: Mutant, seeds: Sequence[int]) -> Note | None:
 def _finder_among(mutant: Mutant, plays: Sequence[str]) -> Note | None:
     """Play with the mutant until a play fails that does not fail without it."""
     signal.signal(signal.SIGPROF, _end)
-    with _player_of_lives() if plays and plays[0].startswith("life/") else player() as failure_of:
+    players = {"life": _player_of_lives, "tests": _player_of_tests}
+    kind_of_play = "".join(plays[:1]).partition("/")[0]
+    with players.get(kind_of_play, player)() as failure_of:
         for play in plays:
             mutant.install()
             signal.setitimer(signal.ITIMER_PROF, _ENDLESS)
