@@ -131,9 +131,7 @@ def finder_of(mutant: Mutant, seeds: Sequence[int]) -> Note | None:
     """Look for a play that finds a mutant, in this process: first what has found it last. seeds: of plans that come
     last."""
     known = [mutant.found.play] if mutant.found is not None else []
-    is_of_rim = mutant.file.startswith(_RIM) or (known and known[0].startswith("life/"))
-=======
-    is_of_rim = mutant.file.startswith("operations/") or (known and known[0].startswith(("life/", "tests/")))
+    is_of_rim = mutant.file.startswith(_RIM) or (known and known[0].startswith(("life/", "tests/")))
     more = [f"life/{seed}" for seed in seeds] if is_of_rim else _all_plays(seeds)
     return _finder_among(mutant, known) or _finder_among(mutant, more)
 
