@@ -152,6 +152,8 @@ def release(life: Life, state: State) -> Words | None:
 
 def prune(life: Life, state: State) -> Words | None:
     """Delete groups that nobody uses."""
+    if life.no_ack > 0.5 and life.chance.random() < 0.6:
+        life.abandon()
     return ["groups", "prune", "--idle", life.chance.choice(("1m", "1h", "1d"))]
 
 

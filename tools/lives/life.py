@@ -131,7 +131,7 @@ class Life:
         older.version[0] = self.version = self.chance.choice(("8", "8", "7.0"))
         # Nodes of few entries, so that trimming by nodes finds whole ones.
         self.client.config_set("stream-node-max-entries", self.chance.choice((2, 100)))
-        self._no_ack = self.chance.choice((0.1, 0.1, 0.1, 0.8))
+        self.no_ack = self.chance.choice((0.1, 0.1, 0.1, 0.8))  # the share of queries with noAck
         self.known = dict[tuple[str, Key], Any]()  # each entry that ever was, with its fields
         self.removed = dict[tuple[str, Key], str]()  # by clients: deleted, or trimmed
         self.copies: list[list[str]] = []  # the words of earlier copies
@@ -150,7 +150,7 @@ class Life:
         for share, more in _OPTIONS:
             if self.chance.random() < share:
                 options |= more
-        if self.chance.random() < self._no_ack:
+        if self.chance.random() < self.no_ack:
             options = {key: value for key, value in options.items() if key not in _NEVER_WITH_NO_ACK}
             options["noAck"] = "true"
         streams = ",".join(self.streams if self.chance.random() < 0.6 else [self.chance.choice(self.streams)])
@@ -190,7 +190,7 @@ class Life:
                 *(self.add, self.advance, self.read, self.acknowledge, self.delete, self.trim, self.leave, self.wait),
                 *(self.take, self.join),
             ),
-            (5, 6, 3, 2, 1, 0.6, 2, 1.5, 1, 1.5 if self._no_ack > 0.5 else 0.2),
+            (5, 6, 3, 2, 1, 0.6, 2, 1.5, 1, 0.2),
         )[0]
         chosen()
 
@@ -254,9 +254,9 @@ class Life:
             self.tell(f"{client} claims in {place}")
             self.client.xclaim(*place, client, 1_000, [*map(_text, theirs[: self.chance.randint(1, len(theirs))])])
 
-    def join(self) -> None:
-        """A client becomes a consumer of any group, and reads nothing."""
-        if (place := self._group()) is not None:
+    def join(self, place: tuple[str, str] | None = None) -> None:
+        """A client becomes a consumer of a group, and reads nothing."""
+        if (place := place or self._group()) is not None:
             self.tell(f"eve joins {place}")
             self.shared.add(place)
             self.client.xgroup_createconsumer(*place, "eve")
@@ -325,6 +325,14 @@ class Life:
         seconds = self.chance.choice(PAUSES[2:])
         self.tell(f"all queries stop, {seconds} s pass")
         self.server.core.clock.sleep(seconds)
+
+    def abandon(self) -> None:
+        """Groups of queries with noAck get another consumer, and more entries; then nobody does anything for long."""
+        for place in all_places(self.state()):
+            if place[1].startswith("n"):
+                self.join(place)
+        self.add()
+        self.rest()
 
     # -- commands --------------------------------------------------------------------------------------------------
 

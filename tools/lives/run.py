@@ -83,6 +83,8 @@ def _shown(life: Life) -> Shown | None:
     name = chance.choices([*COMMANDS], [weight for weight, _ in COMMANDS.values()])[0]
     if at_a_mark(life.state()) and chance.random() < 0.3:
         name = "claim"
+    elif life.no_ack > 0.5 and chance.random() < 0.2:
+        name = "prune"
     chosen = COMMANDS[name][1]
     if chosen.may and chance.random() < 0.45:
         life.rest()
