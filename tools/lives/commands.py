@@ -119,8 +119,8 @@ def claim(life: Life, state: State) -> Words | None:
     others = [name for name in {*group.consumers, *CLIENTS, "spark"} if name != source]
     to, even = life.chance.choice(sorted(others)), _maybe(life, 0.5, "--even-active")
     if (found := at_a_mark(state)) and life.chance.random() < 0.8:
-        (*place, source, to) = life.chance.choice(found)
-        return ["groups", "claim", place[0], "--group", place[1], "--from", source, "--to", to, *even]
+        stream, name, source, to = life.chance.choice(found)
+        return ["groups", "claim", stream, "--group", name, "--from", source, "--to", to, *even]
     head = ["groups", "claim", place[0], "--group", place[1], "--to", to, *even]
     selection = _selection(life, state, place)
     if life.chance.random() < 0.15 and "--idle" not in selection:

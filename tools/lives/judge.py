@@ -157,17 +157,8 @@ def _within_bounds(life: Life, name: str, run: Run) -> None:
 
 
 _MOVING = {
-    "above",
-    "fields",
-    "idle_ms",
-    "removed",
-    "seconds",
-    "letters_per_second",
-    "dry_run",
-    "bounds",
-    "bound",
-    "bytes",
-    "consumers",
+    *("above", "fields", "idle_ms", "removed", "seconds", "letters_per_second"),
+    *("dry_run", "bounds", "bound", "bytes", "consumers"),
 }
 
 
@@ -175,15 +166,11 @@ def _as_it_was_said(life: Life, name: str, dry: Run, done: Run) -> None:
     """With nothing between them, both runs say the same but times."""
     said = [_without(run.answer.said, _MOVING) for run in (dry, done)]
     if name in ("prune", "prune hold", "prune consumers", "trim"):
-        said = [_streams_alone(one) for one in said]
+        said = [one["streams"] for one in said]
     if name == "copy":
         said = [{key: one.get(key) for key in ("already", "sent", "source", "groups")} for one in said]
     if said[0] != said[1]:
         life.fault(f"{name}: the dry run says {said[0]}, the change {said[1]}")
-
-
-def _streams_alone(said: Any) -> Any:
-    return said["streams"]
 
 
 def _without(value: Any, names: Iterable[str]) -> Any:
@@ -294,14 +281,6 @@ def _acknowledged(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -
         assert group is not None
         chosen = _chosen(state, group, words, None if consumer is None else [consumer])
         yield from _unlike("entries", one["entries"], len(chosen))
-
-
-def _released(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
-    state = run.before
-    for one in said["streams"]:
-        group = state.group(*_of(one))
-        assert group is not None
-        yield from _unlike("entries", one["entries"], len(_chosen(state, group, words, [one["consumer"]])))
 
 
 def _claimed(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
@@ -486,13 +465,13 @@ def _copied(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iter
     if "--groups" in words:
         yield from _unlike("groups", [one["group"] for one in said["groups"]], sorted(source.groups))
     for one in said["groups"]:
-        group, existing = source.groups[one["group"]], target and target.groups.get(one["group"])
+        group, existing = source.groups[one["group"]], target.groups.get(one["group"]) if target is not None else None
         yield from _unlike("position", one["position"], text_of(group.position))
         yield from _unlike("pending", one["pending"], len(group.pending))
         yield from _unlike("new", one["state"] == "new", existing is None)
-        if one["state"] == "moved" and (existing.consumers or existing.pending or existing.position > group.position):
+        if existing and one["state"] == "moved" and (existing.consumers or existing.pending):
             yield f"{one} is moved, and was used"
-        stays = existing.position if one["state"] == "left" else group.position
+        stays = existing.position if existing and one["state"] == "left" else group.position
         yield from _unlike("target_position", one["target_position"], text_of(stays))
 
 
@@ -522,8 +501,9 @@ def _examined(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> It
             yield from _unlike(text, [int(found[2] or 1), True, int(found[1])], true)
         elif found := re.match(r"stream '(.+)': (\d+) entries of group '(.+)' were released", text):
             group = state.group(found[1], found[3])
-            true = group and sum(not one.consumer for one in group.pending.values())
-            yield from _unlike(text, int(found[2]), true)
+            yield from _unlike(
+                text, int(found[2]), sum(not p.consumer for p in group.pending.values()) if group else None
+            )
         elif found := re.match(r"group '(.+)' of stream '(.+)' holds (\d+) entr", text):
             place = (found[2], found[1])
             group = state.group(*place)
@@ -541,7 +521,7 @@ SAID: Mapping[str, Callable[[Life, Segment, Any, tuple[str, ...]], Iterable[str]
     "delete": _deleted,
     "claim": _claimed,
     "ack": _acknowledged,
-    "release": _released,
+    "release": _acknowledged,
     "prune": _pruned,
     "prune consumers": _idle_consumers,
     "replay": _replayed,
@@ -606,14 +586,8 @@ def _of_whom(life: Life, run: Run, said: Any) -> Iterable[str]:
 
 def _has_acknowledged(life: Life, run: Run, said: Any) -> Iterable[str]:
     yield from _of_whom(life, run, said)
-    for one in said["streams"]:
-        yield from _unlike("entries", one["entries"], _sum(run, "gone", _of(one)))
-
-
-def _has_released(life: Life, run: Run, said: Any) -> Iterable[str]:
-    yield from _of_whom(life, run, said)
-    for one in said["streams"]:
-        yield from _unlike("entries", one["entries"], _sum(run, "handed", _of(one)))
+    for one in said["streams"]:  # release hands entries to nobody
+        yield from _unlike("entries", one["entries"], _sum(run, "handed" if "mode" in one else "gone", _of(one)))
 
 
 def _has_deleted(life: Life, run: Run, said: Any) -> Iterable[str]:
@@ -684,7 +658,7 @@ DONE: Mapping[str, Callable[[Life, Run, Any], Iterable[str]]] = {
     "seek": _has_sought,
     "claim": _has_claimed,
     "ack": _has_acknowledged,
-    "release": _has_released,
+    "release": _has_acknowledged,
     "delete": _has_deleted,
     "prune": _has_deleted,
     "prune hold": _has_trimmed,

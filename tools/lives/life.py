@@ -7,7 +7,7 @@ import random
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from spark_streams.connector.wire.lease import TTL
 from spark_streams.operations.cli import main
 from tools.lives import older
-from tools.lives.processes import Place, on
+from tools.lives.processes import Place
 from tools.lives.query import Query
-from tools.lives.state import Change, Key, State, all_places, change, key_of, look
+from tools.lives.state import Change, Key, State, all_places, change, look
 from tools.simulation.actor import Actor, Killed
 from tools.simulation.in_process.server import ProcessServer
 
@@ -252,7 +252,7 @@ class Life:
         theirs = [] if group is None else [key for key, one in group.pending.items() if one.consumer in others]
         if place is not None and theirs and not place[1].startswith("n"):
             self.tell(f"{client} claims in {place}")
-            self.client.xclaim(*place, client, 1_000, [*map(_text, theirs[: self.chance.randint(1, len(theirs))])])
+            self.client.xclaim(*place, client, 1_000, [*map(text_of, theirs[: self.chance.randint(1, len(theirs))])])
 
     def join(self, place: tuple[str, str] | None = None) -> None:
         """A client becomes a consumer of a group, and reads nothing."""
@@ -268,7 +268,7 @@ class Life:
         mine = [] if group is None else [key for key, one in group.pending.items() if one.consumer == client]
         if place is not None and mine:
             self.tell(f"{client} acknowledges in {place}")
-            self.client.xack(*place, *map(_text, mine[: self.chance.randint(1, len(mine))]))
+            self.client.xack(*place, *map(text_of, mine[: self.chance.randint(1, len(mine))]))
 
     def _group(self) -> tuple[str, str] | None:
         """Return a group, seldom a new one."""
@@ -288,7 +288,7 @@ class Life:
             self.tell(f"XDEL in {stream}")
             self.thinned.add(stream)
             self.removed[stream, chosen := self.chance.choice(ids)] = "deleted"
-            self.client.xdel(stream, _text(chosen))
+            self.client.xdel(stream, text_of(chosen))
 
     def trim(self) -> None:
         """A client trims a stream."""
@@ -386,9 +386,6 @@ def _std() -> tuple[Any, Any, Any]:
     return sys.stdin, sys.stdout, sys.stderr
 
 
-def _text(key: Key) -> str:
+def text_of(key: Key) -> str:
+    """Return an ID as text."""
     return f"{key[0]}-{key[1]}"
-
-
-text_of = _text
-__all__ = ["CLIENTS", "DEAD", "Answer", "Key", "Life", "Run", "Segment", "field", "key_of", "on", "text_of"]

@@ -15,67 +15,65 @@ from typing import Any
 
 import pytest
 
-from spark_streams.engine.command_table import COMMANDS, Command
-from spark_streams.engine.resp.wire_replies import Array, CommandError, Map, bulk
+from spark_streams.engine.command_table import COMMANDS
+from spark_streams.engine.resp.wire_replies import Array, CommandError, Map
 from spark_streams.engine.store.group import StoredGroup, distance, has_tombstone
 
 version = ["8"]  # of the running life: 8 or 7.0
-_UNKNOWN = (b"xnack", b"xackdel", b"xdelex")
 _NEW_OPTIONS = {b"acked", b"keepref", b"delref"}
 _NEW_FIELDS = (b"idmp-", b"pids-", b"iids-")
 
 
-def _refused(own: Any, engine: Any, client: Any, args: list[bytes]) -> Any:
-    if version[0] == "7.0":
-        raise CommandError(b"ERR unknown command '%b', with args beginning with: " % args[0])
-    return own(engine, client, args)
+def _refused(own: Any, args: list[bytes]) -> Any:
+    raise CommandError(b"ERR unknown command '%b', with args beginning with: " % args[0])
 
 
-def _trimmed(own: Any, engine: Any, client: Any, args: list[bytes]) -> Any:
-    if version[0] == "7.0" and _NEW_OPTIONS & {word.lower() for word in args[2:]}:
+def _trimmed(own: Any, args: list[bytes]) -> Any:
+    if _NEW_OPTIONS & {word.lower() for word in args[2:]}:
         raise CommandError("ERR syntax error")
-    return own(engine, client, args)
+    return own()
 
 
-def _described(own: Any, engine: Any, client: Any, args: list[bytes]) -> Any:
-    reply = own(engine, client, args)
-    if version[0] == "7.0" and len(args) == 3:
-        return Map([pair for pair in reply.pairs if not any(new in bytes(pair[0]) for new in _NEW_FIELDS)])
-    return reply
+def _described(own: Any, args: list[bytes]) -> Any:
+    kept = [pair for pair in own().pairs if not any(new in bytes(pair[0]) for new in _NEW_FIELDS)]
+    return Map(kept) if len(args) == 3 else own()
 
 
-def _consumers(own: Any, engine: Any, client: Any, args: list[bytes]) -> Any:
-    reply = own(engine, client, args)
-    if version[0] != "7.0":
-        return reply
+def _consumers(own: Any, args: list[bytes]) -> Any:
     shown = []
-    for one in reply.items:
-        (_, name), (_, pending), (_, idle), (_, inactive) = one.pairs
-        idle = idle if bytes(inactive) == b":-1\r\n" else inactive
-        words = (b"name", b"pending", b"idle")
-        shown.append(Map([(bulk(word), value) for word, value in zip(words, (name, pending, idle), strict=True)]))
+    for one in own().items:
+        name, pending, idle, inactive = one.pairs
+        shown.append(Map([name, pending, idle if bytes(inactive[1]) == b":-1\r\n" else (idle[0], inactive[1])]))
     return Array(shown)
+
+
+def _older(own: Any, instead: Any) -> Any:
+    """Return a handler of a command: another one on Redis 7.0."""
+
+    def handle(engine: Any, client: Any, args: list[bytes]) -> Any:
+        plain = partial(own, engine, client, args)
+        return instead(plain, args) if version[0] == "7.0" else plain()
+
+    return handle
 
 
 def _count_read(own: Any, group: StoredGroup, slices: Sequence[Any], last: int, stream: Any) -> None:
     if version[0] != "7.0":
         own(group, slices, last, stream)
         return
-    for node, low, high in slices:
-        for entry_id in node.id_list(low, high):
-            is_counted = group.entries_read is not None and not has_tombstone(stream, entry_id)
-            group.entries_read = (group.entries_read or 0) + 1 if is_counted else distance(stream, entry_id)
+    for entry_id in (entry_id for node, low, high in slices for entry_id in node.id_list(low, high)):
+        is_counted = group.entries_read is not None and not has_tombstone(stream, entry_id)
+        group.entries_read = (group.entries_read or 0) + 1 if is_counted else distance(stream, entry_id)
 
 
 @contextlib.contextmanager
 def as_versions() -> Iterator[None]:
     """Let all engines of this process follow the rules of `version`."""
-    changed: list[tuple[Command, Any]] = [(COMMANDS[name], _refused) for name in _UNKNOWN]
-    changed += [(COMMANDS[b"xtrim"], _trimmed), (COMMANDS[b"xinfo"].subcommands[b"stream"], _described)]
-    changed.append((COMMANDS[b"xinfo"].subcommands[b"consumers"], _consumers))
+    info, own = COMMANDS[b"xinfo"].subcommands, StoredGroup._count_read
+    changed = [(COMMANDS[name], _refused) for name in (b"xnack", b"xackdel", b"xdelex")]
+    changed += [(COMMANDS[b"xtrim"], _trimmed), (info[b"stream"], _described), (info[b"consumers"], _consumers)]
     with pytest.MonkeyPatch.context() as patch:
-        for spec, handler in changed:
-            patch.setattr(spec, "handler", partial(handler, spec.handler))
-        own = StoredGroup._count_read
+        for spec, instead in changed:
+            patch.setattr(spec, "handler", _older(spec.handler, instead))
         patch.setattr(StoredGroup, "_count_read", lambda group, *given: _count_read(own, group, *given))
         yield
