@@ -1,0 +1,326 @@
+"""One life: a job with drawn settings, what happens to it and to its tables, and what must be in them."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import json
+import random
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
+
+from tools.outputs.driver import SPARK, Config, Outcome, Rival, beside, run, settle, standing_still, stop_if_late
+from tools.outputs.strikes import Strike, World
+from tools.outputs.tables import rows_of
+
+KINDS = ("parquet", "deltalake", "pyiceberg")
+_LEASE = 11_000  # milliseconds
+_KEYS = ("a", "b", "c/ä", "", None)  # values of the column k; None: the entry has no such field
+_STRIKES = ("file", "file", "file", "file", "request", "request", "reply", "full", "full", "hold")
+_NONE = Strike()
+Entry = tuple[str, str]  # stream, ID
+rival = Rival()
+usual: dict[str, tuple[int, int]] = {}  # changes and requests of a run, by format and job
+
+
+def toml(config: Mapping[str, Any], name: str = "") -> Iterator[str]:
+    """Yield the lines of a configuration."""
+    inner = {
+        key: value for key, value in config.items() if isinstance(value, dict) or (value and key in ("rule", "output"))
+    }
+    yield from (f"{key} = {json.dumps(value)}" for key, value in config.items() if key not in inner)
+    for key, value in inner.items():
+        for one in value if isinstance(value, list) else [value]:
+            yield f"[[{name}{key}]]" if isinstance(value, list) else f"[{name}{key}]"
+            yield from toml(one, f"{name}{key}.")
+
+
+class Life:
+    """tell: receives the story, a line for each event. The faults are what must not be."""
+
+    def __init__(self, world: World, seed: int, kind: str, tell: Callable[[str], None]) -> None:
+        world.client.flushall()
+        self.world, self.seed, self.kind, self.tell = world, seed, kind, tell
+        self.chance = random.Random(seed)
+        self.folder = world.folder / str(seed)
+        self.folder.mkdir()
+        self.faults: list[str] = []
+        self.counts = Counter[str]()
+        self.entries: dict[Entry, dict[str, str]] = {}
+        self.streams = ["s", "t"][: self.chance.choice((1, 1, 2))]
+        self.job = self.chance.choice(("etl", "etl", "etl", "archive"))
+        self.config = self._config()
+        self.numbers = self.runs = 0
+        self.is_clean = False  # the last run has ended well, so it has read all
+        self.tell(f"{self.job} {json.dumps(self.config)}")
+
+    def _config(self) -> Config:
+        chance = self.chance
+        source: Config = {"streams": self.streams, "group": "g"}
+        if chance.random() < 0.4:
+            source["maxEntriesPerTrigger"] = chance.choice((2, 4))
+        config: Config = {
+            "url": self.world.url,
+            "source": source,
+            "table": self._table("table", self.kind),
+            "job": {"checkpoint": str(self.folder / "checkpoint"), "stop_within": "5s"},
+        }
+        if self.job == "archive":
+            config["table"].pop("partition_by", None)
+            return config
+        source |= {"startingOffsets": "earliest", **({"onCommit": "delete"} if chance.random() < 0.2 else {})}
+        outputs: list[Config] = []
+        if chance.random() < 0.25:
+            outputs.append({"name": "even", "where": "n % 2 = 0", "table": self._table("even", chance.choice(KINDS))})
+        if chance.random() < 0.15:
+            outputs.append({"name": "copy", "sink": {"stream": "copy"}})
+        return {
+            **config,
+            "columns": {"n": "INT", "k": "STRING"},
+            "metadata": {"stream": "stream", "entry_id": "id"},
+            "rule": [{"reason": "seven", "when": "n % 7 = 0"}],
+            "dead_letters": {"stream": "dead"},
+            **({"output": outputs} if outputs else {}),
+        }
+
+    def _table(self, name: str, kind: str) -> Config:
+        chance, folder = self.chance, self.folder / name
+        table: Config = {"format": kind, **({"partition_by": ["k"]} if chance.random() < 0.5 else {})}
+        if kind == "pyiceberg":
+            folder.mkdir()
+            catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+            return {**table, "catalog": "lake", "name": f"shop.{name}", "options": catalog}
+        if kind == "deltalake" and chance.random() < 0.5:
+            table |= {"compact_every": chance.choice((1, 3)), **({"keep": "1h"} if chance.random() < 0.5 else {})}
+        return {**table, "path": str(folder)}
+
+    def _tables(self) -> Iterator[tuple[str, Config, Path]]:
+        for output in ({"name": "table", **self.config}, *self.config.get("output", ())):
+            if table := output.get("table"):
+                yield output["name"], table, Path(table.get("path", self.folder / output["name"]))
+
+    @property
+    def place(self) -> Path:
+        """The folder of the main table."""
+        return next(path for _, _, path in self._tables())
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        """Run the life to its end."""
+        self.add()
+        for _ in range(self.chance.randint(2, 4)):
+            if self.chance.random() < 0.6:
+                self.add()
+            if self.chance.random() < 0.65:
+                self.run(self._strike())
+            else:
+                self.chance.choice(self._events())()
+            if self.faults:
+                return
+        self.add()
+        self.run()
+        if not self.faults:
+            shutil.rmtree(self.folder)
+
+    def _strike(self) -> Strike:
+        kind = self.chance.choice(_STRIKES)
+        changes, requests = usual.get(f"{self.kind} {self.job}", (60, 80))
+        return Strike(kind, self.chance.randint(1, changes if kind in ("file", "full") else requests))
+
+    def add(self) -> None:
+        """A producer adds entries, some of them bad."""
+        count = self.chance.randint(1, 5)
+        for _ in range(count):
+            self.numbers += 1
+            fields = {"n": str(self.numbers) if self.chance.random() < 0.85 else f"x{self.numbers}"}
+            if (key := self.chance.choice(_KEYS)) is not None:
+                fields["k"] = key
+            stream = self.chance.choice(self.streams)
+            self.entries[stream, self.world.client.xadd(stream, fields)] = fields
+        self.tell(f"{count} entries")
+
+    def run(self, strike: Strike = _NONE, other: Config | None = None, take_over: bool = False) -> Outcome:
+        """Run the job, and judge its tables. other: another job's configuration, whose run is not judged."""
+        world, over, file = self.world, threading.Event(), self.folder.parent / f"{self.seed}.toml"
+        file.write_text("\n".join(toml({**(other or self.config), "spark": SPARK})))
+        self.runs += 1
+        acts: list[Outcome] = []
+
+        def hold() -> None:
+            while strike.kind == "hold" and not over.is_set():
+                if not world.held.wait(0.05):
+                    continue
+                with standing_still():
+                    if self.chance.random() < 0.5:  # its lease lapses
+                        world.clock.advance(_LEASE)
+                    acts.append(rival.run(self.job, file))
+                return
+
+        world.arm(strike)
+        try:
+            with beside(hold), beside(lambda: stop_if_late(world.is_dead, over)):
+                outcome = run(self.job, file, take_over)
+                over.set()
+            struck, numbers = world.struck, (world.changes, world.requests)
+            if struck or acts:
+                settle()
+        finally:
+            over.set()
+            world.disarm()
+        self.tell(f"run {strike.kind} {strike.at}: {outcome.code}, struck: {struck or acts}, {numbers}, {outcome.said}")
+        self.counts[f"run {strike.kind}{'' if struck or acts or strike is _NONE else ', not struck'}"] += 1
+        if struck or acts:
+            self.counts[f"struck {self.kind} {strike.kind}"] += 1
+            world.clock.advance(_LEASE)
+        if other is None:
+            self.is_clean = not struck and not acts
+            if self.is_clean:
+                usual[f"{self.kind} {self.job}"] = numbers
+                if outcome.code:
+                    self.fault(f"refused wrongly: {outcome.said}")
+            self.judge()
+        return outcome
+
+    def _events(self) -> list[Callable[[], None]]:
+        of_kind = {
+            "parquet": [self.move],
+            "deltalake": [self.move, self.compact, self.vacuum],
+            "pyiceberg": [self.expire],
+        }
+        return [self.trim, self.another_job, self.other_settings, self.take_over, *of_kind[self.kind]]
+
+    def move(self) -> None:
+        """The folder of the table is moved."""
+        place, to = self.place, self.folder / f"moved{self.runs}"
+        if place.exists():
+            place.rename(to)
+        self.config["table"]["path"] = str(to)
+        self._happened("moved", str(to))
+
+    def compact(self) -> None:
+        """Another program merges the files of the table."""
+        if DeltaTable.is_deltatable(str(self.place)):
+            optimize = DeltaTable(str(self.place)).optimize
+            done = optimize.z_order(["id"]) if self.chance.random() < 0.5 else optimize.compact()
+            self._happened("compacted", f"{done['numFilesRemoved']} files")
+
+    def vacuum(self) -> None:
+        """Another program deletes all files that the table does not name."""
+        if DeltaTable.is_deltatable(str(self.place)):
+            table = DeltaTable(str(self.place))
+            full = self.chance.random() < 0.5
+            gone = table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=full)
+            self._happened(f"vacuumed{' full' * full}", f"{len(gone)} files")
+
+    def expire(self) -> None:
+        """Another program expires all snapshots but the newest."""
+        table = self.config["table"]
+        catalog = load_catalog("lake", **table["options"])
+        if catalog.table_exists(table["name"]):
+            snapshots = catalog.load_table(table["name"]).maintenance.expire_snapshots()
+            snapshots.older_than(datetime.datetime.now(datetime.UTC)).commit()
+            self._happened("expired snapshots")
+
+    def trim(self) -> None:
+        """A client trims what the group has acknowledged."""
+        client = self.world.client
+        for stream in filter(client.exists, self.streams):
+            groups = client.xinfo_groups(stream)
+            if groups and not groups[0]["pending"]:
+                unread = client.xrange(stream, f"({groups[0]['last-delivered-id']}", count=1)
+                bound: Any = {"minid": unread[0][0]} if unread else {"maxlen": 0}
+                self._happened("trimmed", f"{client.xtrim(stream, approximate=False, **bound)} of {stream}")
+
+    def another_job(self) -> None:
+        """A job with another group and checkpoint names the table: it is refused if the table has rows."""
+        if self.is_clean:
+            other = copy.deepcopy(self.config)
+            other["source"]["group"], other["job"]["checkpoint"] = "other", str(self.folder / "foreign")
+            self._is_refused("another job", other, "belongs to")
+
+    def other_settings(self) -> None:
+        """The job runs with another partition: it is refused if the table has rows."""
+        if self.is_clean and self.job == "etl":
+            other = copy.deepcopy(self.config)
+            other["table"]["partition_by"] = [] if self.config["table"].get("partition_by") else ["k"]
+            self._is_refused("another partition", other, "partition")
+
+    def take_over(self) -> None:
+        """A query with a new checkpoint goes on, with the same group; the old one is refused then."""
+        if self.is_clean:
+            before = copy.deepcopy(self.config)
+            self.config["job"]["checkpoint"] = str(self.folder / f"checkpoint{self.runs}")
+            self.add()
+            self._happened("take-over")
+            self.run(take_over=True)
+            if not self.faults:
+                self._is_refused("the query before", before, "belongs to")
+
+    def _is_refused(self, what: str, other: Config, word: str) -> None:
+        if rows_of(self.kind, self.place):
+            self._happened(what)
+            outcome = self.run(other=other)
+            if outcome.code != 1 or word not in outcome.said:
+                self.fault(f"accepted wrongly, {what}: {outcome}")
+            self.judge()
+
+    def _happened(self, what: str, how: str = "") -> None:
+        self.tell(f"{what} {how}")
+        self.counts[f"event: {what}"] += 1
+
+    # -- the judge -------------------------------------------------------------------------------------------------
+
+    def fault(self, text: str) -> None:
+        """Record what must not be."""
+        self.tell(f"!!! {text}")
+        self.faults.append(text)
+
+    def judge(self) -> None:
+        """Compare the tables and the dead letters with the entries: each once after a good run, else at most once."""
+        client, is_etl = self.world.client, self.job == "etl"
+        good = {key for key in self.entries if not is_etl or self._is_good(key)}
+        for name, table, place in self._tables():
+            rows = rows_of(table["format"], place)
+            wanted = {key for key in good if name == "table" or int(self.entries[key]["n"]) % 2 == 0}
+            self._compare(f"{name} ({table['format']})", [(row["stream"], row["id"]) for row in rows], wanted)
+            keeps_empty = table["format"] == "pyiceberg" or "partition_by" not in table
+            self._compare_values(name, rows, keeps_empty)
+        if is_etl:
+            letters = [(fields["dl.stream"], fields["dl.id"]) for _, fields in client.xrange("dead")]
+            self._compare("dead letters", letters, {*self.entries} - good)
+            if any(output["name"] == "copy" for output in self.config.get("output", ())):
+                self._compare("stream copy", [(one["stream"], one["id"]) for _, one in client.xrange("copy")], good)
+            return
+        left = {(stream, key) for stream in self.streams for key, _ in client.xrange(stream)}
+        if gone := {*self.entries} - left - {(row["stream"], row["id"]) for row in rows}:
+            self.fault(f"trimmed and not archived: {gone}")
+
+    def _is_good(self, key: Entry) -> bool:
+        number = self.entries[key]["n"]
+        return number.isdigit() and int(number) % 7 != 0
+
+    def _compare(self, where: str, found: list[Entry], wanted: set[Entry]) -> None:
+        times = Counter(found)
+        lost = wanted - {*times} if self.is_clean else set()
+        twice = [key for key, count in times.items() if count > 1]
+        for what, keys in (("phantom", {*times} - wanted), ("twice", twice), ("lost", lost)):
+            if keys:
+                self.fault(f"{len(keys)} {what} in {where}: {sorted(keys)[:5]}")
+
+    def _compare_values(self, name: str, rows: list[dict[str, Any]], keeps_empty: bool) -> None:
+        for row in rows:
+            wanted = self.entries.get((row["stream"], row["id"]), {})
+            found = dict(row["fields"]) if "fields" in row else {"n": str(row["n"]), "k": row["k"]}
+            if "fields" not in row:
+                wanted = {"k": None, **wanted}
+                wanted["k"] = wanted["k"] or (wanted["k"] if keeps_empty else None)
+            if found != wanted:
+                self.fault(f"changed in {name}: {found} instead of {wanted}")
