@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--format", choices=("parquet", "deltalake", "pyiceberg"), help="default: one after the other")
+    parser.add_argument("--short", action="store_true", help="lives without Spark, of deltalake and pyiceberg")
     parser.add_argument("--story", type=int, help="tell the life of this seed")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no life after so many seconds")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -37,6 +38,7 @@ def main() -> int:
 def _lives(given: argparse.Namespace) -> int:
     """Return how many lives have faults."""
     from tools.outputs.life import KINDS, Life, settle  # Spark, in the process that is struck
+    from tools.outputs.short import ShortLife
     from tools.outputs.strikes import World
 
     world, counts, bad, begun = World(), Counter[str](), 0, time.monotonic()
@@ -44,8 +46,9 @@ def _lives(given: argparse.Namespace) -> int:
         if time.monotonic() - begun > given.seconds:
             break
         told: list[str] = []
-        kind = given.format or KINDS[seed % len(KINDS)]
-        life = Life(world, seed, kind, told.append if given.story is None else print)
+        kinds, made = (KINDS[1:], ShortLife) if given.short else (KINDS, Life)
+        kind = given.format or kinds[seed % len(kinds)]
+        life = made(world, seed, kind, told.append if given.story is None else print)
         life.live()
         settle()
         counts.update(life.counts + Counter({f"life {kind}": 1, "life": 1}))

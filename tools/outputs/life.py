@@ -22,12 +22,13 @@ from tools.outputs.tables import rows_of
 
 KINDS = ("parquet", "deltalake", "pyiceberg")
 _LEASE = 11_000  # milliseconds
-_KEYS = ("a", "b", "c/ä", "", None)  # values of the column k; None: the entry has no such field
+KEYS = ("1", "2", "ä/b", "", None)  # values of the column k; None: the entry has no such field
 _STRIKES = ("file", "file", "file", "file", "request", "request", "reply", "full", "full", "hold")
 _NONE = Strike()
 Entry = tuple[str, str]  # stream, ID
 rival = Rival()
-usual: dict[str, tuple[int, int]] = {}  # changes and requests of a run, by format and job
+# What a run of a few batches has, or a little more.
+_CHANGES, _REQUESTS = {"parquet": 150, "deltalake": 80, "pyiceberg": 150}, 350
 
 
 def toml(config: Mapping[str, Any], name: str = "") -> Iterator[str]:
@@ -45,6 +46,10 @@ def toml(config: Mapping[str, Any], name: str = "") -> Iterator[str]:
 class Life:
     """tell: receives the story, a line for each event. The faults are what must not be."""
 
+    keys = KEYS
+    strikes = _STRIKES
+    steps = (2, 4)
+
     def __init__(self, world: World, seed: int, kind: str, tell: Callable[[str], None]) -> None:
         world.client.flushall()
         self.world, self.seed, self.kind, self.tell = world, seed, kind, tell
@@ -58,7 +63,7 @@ class Life:
         self.job = self.chance.choice(("etl", "etl", "etl", "archive"))
         self.config = self._config()
         self.numbers = self.runs = 0
-        self.is_clean = False  # the last run has ended well, so it has read all
+        self.is_clean = self.is_read = False  # the last run has ended well; and since then nothing was added
         self.tell(f"{self.job} {json.dumps(self.config)}")
 
     def _config(self) -> Config:
@@ -116,7 +121,7 @@ class Life:
     def live(self) -> None:
         """Run the life to its end."""
         self.add()
-        for _ in range(self.chance.randint(2, 4)):
+        for _ in range(self.chance.randint(*self.steps)):
             if self.chance.random() < 0.6:
                 self.add()
             if self.chance.random() < 0.65:
@@ -131,17 +136,17 @@ class Life:
             shutil.rmtree(self.folder)
 
     def _strike(self) -> Strike:
-        kind = self.chance.choice(_STRIKES)
-        changes, requests = usual.get(f"{self.kind} {self.job}", (60, 80))
-        return Strike(kind, self.chance.randint(1, changes if kind in ("file", "full") else requests))
+        kind = self.chance.choice(self.strikes)
+        most = _REQUESTS if kind in ("request", "reply", "hold") else _CHANGES[self.kind]
+        return Strike(kind, 1 + int(most * self.chance.random() ** 1.5))
 
     def add(self) -> None:
         """A producer adds entries, some of them bad."""
-        count = self.chance.randint(1, 5)
+        self.is_read, count = False, self.chance.randint(1, 5)
         for _ in range(count):
             self.numbers += 1
             fields = {"n": str(self.numbers) if self.chance.random() < 0.85 else f"x{self.numbers}"}
-            if (key := self.chance.choice(_KEYS)) is not None:
+            if (key := self.chance.choice(self.keys)) is not None:
                 fields["k"] = key
             stream = self.chance.choice(self.streams)
             self.entries[stream, self.world.client.xadd(stream, fields)] = fields
@@ -149,9 +154,32 @@ class Life:
 
     def run(self, strike: Strike = _NONE, other: Config | None = None, take_over: bool = False) -> Outcome:
         """Run the job, and judge its tables. other: another job's configuration, whose run is not judged."""
-        world, over, file = self.world, threading.Event(), self.folder.parent / f"{self.seed}.toml"
-        file.write_text("\n".join(toml({**(other or self.config), "spark": SPARK})))
+        world = self.world
         self.runs += 1
+        world.arm(strike)
+        try:
+            outcome, was_twice = self.strike(strike, other or self.config, take_over)
+            struck, numbers = world.struck, (world.changes, world.requests)
+            if struck or was_twice:
+                settle()
+        finally:
+            world.disarm()
+        self.tell(f"run {strike.kind} {strike.at}: {outcome.code}, {struck or was_twice}, {numbers}, {outcome.said}")
+        self.counts[f"run {strike.kind}{'' if struck or was_twice or strike is _NONE else ', not struck'}"] += 1
+        if struck or was_twice:
+            self.counts[f"struck {self.kind} {strike.kind}"] += 1
+            world.clock.advance(_LEASE)
+        if other is None:
+            self.is_clean = self.is_read = not struck and not was_twice
+            if self.is_clean and outcome.code:
+                self.fault(f"refused wrongly: {outcome.said}")
+            self.judge()
+        return outcome
+
+    def strike(self, strike: Strike, config: Config, take_over: bool) -> tuple[Outcome, bool]:
+        """Run the job in Spark, and a second one while it stands still. Return how it ended, and whether a second ran."""
+        world, over, file = self.world, threading.Event(), self.folder.parent / f"{self.seed}.toml"
+        file.write_text("\n".join(toml({**config, "spark": SPARK})))
         acts: list[Outcome] = []
 
         def hold() -> None:
@@ -162,32 +190,15 @@ class Life:
                     if self.chance.random() < 0.5:  # its lease lapses
                         world.clock.advance(_LEASE)
                     acts.append(rival.run(self.job, file))
+                    self.tell(f"rival: {acts}")
                 return
 
-        world.arm(strike)
-        try:
-            with beside(hold), beside(lambda: stop_if_late(world.is_dead, over)):
+        with beside(hold), beside(lambda: stop_if_late(world.is_dead, over)):
+            try:
                 outcome = run(self.job, file, take_over)
+            finally:
                 over.set()
-            struck, numbers = world.struck, (world.changes, world.requests)
-            if struck or acts:
-                settle()
-        finally:
-            over.set()
-            world.disarm()
-        self.tell(f"run {strike.kind} {strike.at}: {outcome.code}, struck: {struck or acts}, {numbers}, {outcome.said}")
-        self.counts[f"run {strike.kind}{'' if struck or acts or strike is _NONE else ', not struck'}"] += 1
-        if struck or acts:
-            self.counts[f"struck {self.kind} {strike.kind}"] += 1
-            world.clock.advance(_LEASE)
-        if other is None:
-            self.is_clean = not struck and not acts
-            if self.is_clean:
-                usual[f"{self.kind} {self.job}"] = numbers
-                if outcome.code:
-                    self.fault(f"refused wrongly: {outcome.said}")
-            self.judge()
-        return outcome
+        return outcome, bool(acts)
 
     def _events(self) -> list[Callable[[], None]]:
         of_kind = {
@@ -309,7 +320,7 @@ class Life:
 
     def _compare(self, where: str, found: list[Entry], wanted: set[Entry]) -> None:
         times = Counter(found)
-        lost = wanted - {*times} if self.is_clean else set()
+        lost = wanted - {*times} if self.is_read else set()
         twice = [key for key, count in times.items() if count > 1]
         for what, keys in (("phantom", {*times} - wanted), ("twice", twice), ("lost", lost)):
             if keys:
@@ -318,9 +329,13 @@ class Life:
     def _compare_values(self, name: str, rows: list[dict[str, Any]], keeps_empty: bool) -> None:
         for row in rows:
             wanted = self.entries.get((row["stream"], row["id"]), {})
-            found = dict(row["fields"]) if "fields" in row else {"n": str(row["n"]), "k": row["k"]}
+            found = dict(row["fields"]) if "fields" in row else {"n": str(row["n"]), "k": _text(row["k"])}
             if "fields" not in row:
                 wanted = {"k": None, **wanted}
                 wanted["k"] = wanted["k"] or (wanted["k"] if keeps_empty else None)
             if found != wanted:
                 self.fault(f"changed in {name}: {found} instead of {wanted}")
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
