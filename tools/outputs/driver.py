@@ -1,4 +1,4 @@
-"""Runs of jobs by their own program, one after the other, in one Spark session of this process; and those of a rival."""
+"""Runs of jobs by their own program, one after the other, in one Spark session of this process; and of a rival."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,6 @@ from spark_streams.jobs.command import program, run_job
 from tools.outputs.strikes import SIZE
 
 Config = dict[str, Any]
-_PATIENCE = 5.0  # seconds in which a run ends that was killed
 _STREAMING = "org.apache.spark.sql.execution.streaming.checkpointing"
 SPARK = {
     "master": "local[1]",
@@ -91,25 +89,8 @@ def standing_still() -> Iterator[None]:
             _signal(pid, signal.SIGCONT)
 
 
-@contextlib.contextmanager
-def beside(act: Callable[[], None]) -> Iterator[None]:
-    """Do something beside a block."""
-    thread = threading.Thread(target=act, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-
-
-def stop_if_late(is_dead: Callable[[], bool], is_over: threading.Event) -> None:
-    """Stop the queries of a run that was killed and goes on, as if it waited for a server that comes back."""
-    while not is_over.wait(0.1):
-        if is_dead() and not is_over.wait(_PATIENCE):
-            _stop_queries()
-
-
-def _stop_queries() -> None:
+def stop_queries() -> None:
+    """Stop all queries of the session."""
     spark = SparkSession._instantiatedSession
     for query in [] if spark is None else spark.streams.active:
         query.stop()
@@ -120,7 +101,7 @@ def settle() -> None:
     context = SparkContext._active_spark_context
     if context is None:
         return
-    _stop_queries()
+    stop_queries()
     context.cancelAllJobs()
     while context.statusTracker().getActiveJobsIds():
         time.sleep(0.02)

@@ -1,7 +1,7 @@
 """Lives without Spark, of tables that Python writes: each run is a process of its own, which is really killed.
 
-The process does what Spark does with a query: it records a batch in the checkpoint, lets the product's own table write
-it, and records the commit. A batch that has no commit is run again. There is no lease: a second process may do the same.
+The process does what Spark does with a query: it records a batch in the checkpoint, lets the product's table write it,
+and records the commit. A batch that has no commit is run again. There is no lease: a second process may do the same.
 """
 
 from __future__ import annotations

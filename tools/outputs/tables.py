@@ -1,7 +1,7 @@
 """The rows of a table, read without the library that has written it, without Spark, and without the product.
 
-Parquet that Spark has written: pyarrow. Delta of deltalake: the log as text, its files by pyarrow. Iceberg of pyiceberg:
-the metadata as text, the manifests by fastavro, the files by pyarrow.
+Parquet that Spark has written: pyarrow. Delta of deltalake: the log as text, its files by pyarrow. Iceberg of
+pyiceberg: the metadata as text, the manifests by fastavro, the files by pyarrow.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _delta(folder: Path) -> Iterator[Row]:
     for commit in sorted(folder.glob("_delta_log/*.json")):
         actions = [json.loads(line) for line in commit.read_text().splitlines()]
         for removed in (action["remove"] for action in actions if "remove" in action):
-            files.pop(removed["path"])
+            files.pop(removed["path"], None)
         files.update({action["add"]["path"]: action["add"]["partitionValues"] for action in actions if "add" in action})
     for path, keys in files.items():
         yield from _rows_in(folder / unquote(path), {name: value or None for name, value in keys.items()})
