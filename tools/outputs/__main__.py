@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -49,12 +50,15 @@ def _lives(given: argparse.Namespace) -> int:
         kinds, made = (KINDS[1:], ShortLife) if given.short else (KINDS, Life)
         kind = given.format or kinds[seed % len(kinds)]
         life = made(world, seed, kind, told.append if given.story is None else print)
-        life.live()
-        settle()
+        try:
+            life.live()
+            settle()
+        except Exception:  # noqa: BLE001 - of a reader, too
+            life.fault(traceback.format_exc())
         counts.update(life.counts + Counter({f"life {kind}": 1, "life": 1}))
         if life.faults:
             bad += 1
-            print(f"seed {seed}, {kind}: {life.faults[0][:700]}", *told, sep="\n    ", flush=True)
+            print(f"seed {seed}, {kind}: {life.faults[0][-700:]}", *told, sep="\n    ", flush=True)
     for name, count in sorted(counts.items()):
         print(f"{count:8,}  {name}")
     lived, seconds = counts["life"], time.monotonic() - begun
