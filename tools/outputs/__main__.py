@@ -38,7 +38,8 @@ def main() -> int:
 
 def _lives(given: argparse.Namespace) -> int:
     """Return how many lives have faults."""
-    from tools.outputs.life import KINDS, Life, settle  # Spark, in the process that is struck
+    from tools.outputs.driver import settle  # Spark, in the process that is struck
+    from tools.outputs.life import KINDS, Life
     from tools.outputs.short import ShortLife
     from tools.outputs.strikes import World
 

@@ -9,7 +9,7 @@ import random
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ def toml(config: Mapping[str, Any], name: str = "") -> Iterator[str]:
 class Life:
     """tell: receives the story, a line for each event. The faults are what must not be."""
 
-    keys = KEYS
-    strikes = _STRIKES
+    keys: Sequence[str | None] = KEYS
+    strikes: Sequence[str] = _STRIKES
     steps = (2, 4)
 
     def __init__(self, world: World, seed: int, kind: str, tell: Callable[[str], None]) -> None:
@@ -331,7 +331,7 @@ class Life:
 
     def _compare_values(self, name: str, rows: list[dict[str, Any]], keeps_empty: bool) -> None:
         for row in rows:
-            wanted = self.entries.get((row["stream"], row["id"]), {})
+            wanted: dict[str, str | None] = {**self.entries.get((row["stream"], row["id"]), {})}
             found = dict(row["fields"]) if "fields" in row else {"n": str(row["n"]), "k": _text(row["k"])}
             if "fields" not in row:
                 wanted = {"k": None, **wanted}

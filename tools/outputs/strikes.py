@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import redis
 
@@ -75,7 +75,7 @@ class World:
         server.listen()
         threading.Thread(target=server.serve, daemon=True).start()
         self.url = f"unix://{socket}"
-        self.client = redis.Redis.from_url(self.url, decode_responses=True)
+        self.client: Any = redis.Redis.from_url(self.url, decode_responses=True)
 
     def _execute(self, client: Client, args: list[bytes]) -> Reply | None:
         engine, strike = self._engine, self._strike
