@@ -10,7 +10,7 @@
     │   │                     LedgerError, OffsetError
     │   └── TakenError        ConsumerTakenError, RedriveTakenError, GroupInUseError
     ├── SchemaError           EntryIdError, RowTooLargeError, DecodeError, EncodeError
-    └── RegistryError, TableError, ArchiveError, CopyFileError, TransformError, QueryError, VersionError,
+    └── RegistryError, TableError, ArchiveError, CopyFileError, TransformError, JobError, QueryError, VersionError,
         UnsupportedError
 
 Each message is one line: `[CONDITION] what failed: cause; remedy`. The condition is stable and can be matched: it is
@@ -333,6 +333,12 @@ class TransformError(RStreamError):
     """A function that changes entries or repairs dead letters was not found, failed, or returned no valid fields."""
 
     remedy = "Correct the function, then run the command again. The dead letters, or the copied stream, are unchanged."
+
+
+class JobError(RStreamError):
+    """A job cannot start here, or a file that it has loaded was changed."""
+
+    remedy = "Follow the message."
 
 
 class QueryError(RStreamError):

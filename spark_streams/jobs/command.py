@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import traceback as tracebacks
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, Unpack
@@ -19,13 +19,13 @@ from typing import NoReturn, Unpack
 import click
 from rich.console import Console
 
-from spark_streams.connector.errors import OptionError
+from spark_streams.connector.errors import JobError, OptionError
 from spark_streams.connector.running.error_output import disable_python_loggers, print_error
 from spark_streams.connector.spark.installation import has_java
 from spark_streams.connector.watch.failure import one_line
 from spark_streams.connector.wire.server_url import redacted
 from spark_streams.jobs.arguments import JobArguments, job_options
-from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError, JobPart
+from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobPart
 from spark_streams.jobs.job_config import Shape, load
 from spark_streams.jobs.spark_start import SHAPE as SPARK
 from spark_streams.jobs.spark_start import exec_spark_submit, find_spark_submit
@@ -85,35 +85,27 @@ def program(name: str) -> Program:
 
 
 def run_job(
-    job_program: Program,
-    config: str | None,
-    settings: tuple[str, ...],
-    check: bool,
-    summary: str | None,
-    traceback: bool,
-    take_over: bool = False,
-    settings_passed: bool = False,
-    submit: bool = False,
+    job_program: Program, settings_passed: bool = False, submit: bool = False, **arguments: Unpack[JobArguments]
 ) -> None:
     """Run a job. Return when its work is done; print an error as one line and exit with its code.
 
     settings_passed: spark-submit has received the settings of [spark]. submit: run the job by spark-submit, even if
     spark.submit is not set; the configuration is checked in this process.
     """
-    name = job_program.name
+    name, traceback = job_program.name, arguments["traceback"]
     if not traceback:
         disable_python_loggers()
     try:
         shape = {**ACCESS_SHAPE, "spark": SPARK, **job_program.shape}
-        configuration = load(config, settings, shape, job_program.required)
+        configuration = load(arguments["config"], arguments["settings"], shape, job_program.required)
         console = Console(emoji=False, highlight=False, soft_wrap=True)
+        check, config, take_over = arguments["check"], arguments["config"], arguments["take_over"]
         job = Job(name, configuration, console, check, settings_passed, config, take_over)
         spark = job.spark_settings()
         if (submit or spark.submit) and not check and not settings_passed:
-            arguments = [name, *_arguments_again(config, settings, summary, traceback, take_over)]
-            exec_spark_submit(_require_spark_submit(), spark, arguments)
+            exec_spark_submit(_require_spark_submit(), spark, [name, *_arguments_again(arguments)])
         job_program.body(job)
-        job.finish(summary)
+        job.finish(arguments["summary"])
     except CheckedError:
         return
     except KeyboardInterrupt:
@@ -128,25 +120,17 @@ def _require_spark_submit() -> str:
     """Return the path of spark-submit. Raises JobError if there is no Java or no spark-submit."""
     if not has_java():
         raise JobError(NO_JAVA)
-    spark_submit_path = find_spark_submit()
-    if spark_submit_path is None:
+    if (path := find_spark_submit()) is None:
         raise JobError("no spark-submit found: set SPARK_HOME to Spark's folder, or leave out --submit")
-    return spark_submit_path
+    return path
 
 
-def _arguments_again(
-    config: str | None, settings: tuple[str, ...], summary: str | None, traceback: bool, take_over: bool
-) -> Iterator[str]:
-    """Yield the command line that gives these values."""
-    if config:
-        yield f"--config={config}"
-    yield from (f"--set={setting}" for setting in settings)
-    if summary:
-        yield f"--summary={summary}"
-    if traceback:
-        yield "--traceback"
-    if take_over:
-        yield "--take-over"
+def _arguments_again(arguments: JobArguments) -> list[str]:
+    """Return the command line that gives these values, without --check."""
+    config, summary = arguments["config"], arguments["summary"]
+    words = [f"--config={config}"] if config else []
+    words += [f"--set={setting}" for setting in arguments["settings"]] + ([f"--summary={summary}"] if summary else [])
+    return [*words, *["--traceback"] * arguments["traceback"], *["--take-over"] * arguments["take_over"]]
 
 
 def run(command: click.Command, program: str, name: str) -> None:

@@ -21,7 +21,7 @@ from spark_streams import register
 from spark_streams.base.given_text import duration
 from spark_streams.base.printable import json_text, printable
 from spark_streams.base.untyped import Json
-from spark_streams.connector.errors import ConfigError, RStreamError
+from spark_streams.connector.errors import ConfigError, JobError
 from spark_streams.connector.options.access_options import SinkOptions, server_of
 from spark_streams.connector.options.option import named
 from spark_streams.connector.options.table import ACCESS, IDENTITY
@@ -226,10 +226,6 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
 
 class CheckedError(Exception):
     """`--check` found no error, and the plan is printed."""
-
-
-class JobError(RStreamError):
-    """A job cannot continue."""
 
 
 def access_of(options: Mapping[str, str]) -> dict[str, str]:

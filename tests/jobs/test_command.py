@@ -8,6 +8,7 @@ import pytest
 
 from spark_streams.connector.running import error_output
 from spark_streams.connector.source.infer_schema import InferredColumn
+from spark_streams.jobs.arguments import JobArguments
 from spark_streams.jobs.command import Program, run_job
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.sample_config import config_for
@@ -20,8 +21,9 @@ def test_an_error_that_quotes_a_value_is_printable(traceback: bool, capsys: pyte
     def fail(job: Job) -> None:
         raise ValueError(f"cannot cast {HOSTILE}")
 
+    arguments = JobArguments(config=None, settings=(), check=True, summary=None, traceback=traceback, take_over=False)
     with pytest.raises(SystemExit) as ended:
-        run_job(Program("etl", "", fail, ()), None, (), check=True, summary=None, traceback=traceback)
+        run_job(Program("etl", "", fail, ()), **arguments)
     said = capsys.readouterr().err
     assert ended.value.code == 1
     assert said.replace("\n", "").isprintable()

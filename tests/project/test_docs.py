@@ -261,6 +261,8 @@ def test_troubleshooting_has_every_error_without_a_more_exact_one() -> None:
         kinds += [one for one in kind.__subclasses__() if one.__module__.startswith("spark_streams.")]
     leaves = {kind.condition for kind in kinds if not kind.__subclasses__()}
     assert {code for code in leaves if f"`{code}`" not in page} == set()
+    printed = (REFERENCE / "errors.md").read_text(encoding="utf-8")
+    assert {kind.condition for kind in kinds if f"## {kind.condition}\n" not in printed} == set()
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import pytest
@@ -104,3 +105,14 @@ def test_every_leg_is_run_by_all_or_by_a_workflow() -> None:
     by_workflow = set(re.findall(r"scripts/test (--[a-z-]+)", WORKFLOWS))
     assert described - {"--all"} - by_all - by_workflow == set()
     assert by_all | set(legs()) <= described
+
+
+@pytest.mark.parametrize("word", ["--help", "-h"])
+def test_help_prints_the_legs_and_sets_nothing_up(tmp_path: Path, word: str) -> None:
+    copied = shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    ended = subprocess.run([copied / "test", word], capture_output=True, text=True, check=False, timeout=10)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = ended.stdout.splitlines()
+    assert lines[0].startswith("Sets everything up, then runs tests")
+    assert lines[-1].startswith("  scripts/test tests/connector/wire -k name")
+    assert [one.name for one in tmp_path.iterdir()] == ["scripts"]

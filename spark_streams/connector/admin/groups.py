@@ -83,6 +83,7 @@ class GroupSnapshot:
     marks: Mapping[str, Mark]  # commit marks of its queries
     holders: Mapping[str, str]  # the running queries, each with ` (process 1 on host)`
     absent: tuple[str, ...] = ()  # queries that the operator has named: their consumers may be missing from the group
+    of_keys: tuple[str, ...] = ()  # queries of which keys were found: likewise
 
     @property
     def position(self) -> StreamId:
@@ -101,8 +102,8 @@ class GroupSnapshot:
 
     @property
     def queries(self) -> list[str]:
-        """All names that a query in the group may have: those of its consumers, the default, and `absent`."""
-        return queries_among([consumer.text for consumer in self.consumers], DEFAULT_QUERY, *self.absent)
+        """All names that a query in the group may have: of its consumers, the default, `absent` and `of_keys`."""
+        return queries_among([consumer.text for consumer in self.consumers], DEFAULT_QUERY, *self.absent, *self.of_keys)
 
     def consumers_named(self, consumers: Collection[str] | None) -> list[ConsumerInfo]:
         """Return the consumers with these names; all if None."""
@@ -131,10 +132,15 @@ def running_message(stream: str, group: str, query: str, holder: str) -> str:
 
 
 def fetch_group(
-    server: Server, stream: str, group: str, processes: Processes | None = None, absent: Sequence[str] = ()
+    server: Server,
+    stream: str,
+    group: str,
+    processes: Processes | None = None,
+    absent: Sequence[str] = (),
+    keys: Sequence[bytes] = (),
 ) -> GroupSnapshot:
-    """Fetch the state of a group. absent: see GroupSnapshot. Raises StreamStateError if the stream or the group does
-    not exist, ServerError."""
+    """Fetch the state of a group. absent: see GroupSnapshot; keys: by `find_query_keys`. Raises StreamStateError if the
+    stream or the group does not exist, ServerError."""
     head, groups, consumers = server.execute_all(
         [("XINFO", "STREAM", stream), ("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, group)],
         is_no_such_key,
@@ -149,7 +155,8 @@ def fetch_group(
             f"no group {group!r} of stream {stream!r} at {server.address}. To list its groups: rstream groups {stream}"
         )
     infos = tuple(consumers_in(consumers))
-    snapshot = GroupSnapshot(stream, group, state, info, infos, {}, {}, tuple(absent))
+    of_keys = tuple(_queries_of_keys(keys, stream, group))
+    snapshot = GroupSnapshot(stream, group, state, info, infos, {}, {}, tuple(absent), of_keys)
     marks, holders = _fetch_marks(server, stream, group, snapshot.queries, processes or Processes())
     return replace(snapshot, marks=marks, holders=holders)
 
@@ -301,11 +308,20 @@ class GroupKey:
     stream: str = ""  # beside which it is; empty: none
 
 
-def find_group_keys(server: Server, streams_of: Mapping[str, Iterable[str]]) -> dict[str, list[GroupKey]]:
-    """Return the keys of groups on these streams, and `begun`, unless other streams need it. Raises ServerError."""
+def find_query_keys(server: Server) -> list[bytes]:
+    """Return the keys that tell of a query whose consumer is missing from its group: it was deleted, or the query has
+    read nothing yet. Each query has `committed` or `first`, and `lease` while it runs. Raises ServerError."""
+    return matching_strings(server, f"{PREFIX}[cfl]*")
+
+
+def find_group_keys(
+    server: Server, streams_of: Mapping[str, Iterable[str]], of_queries: Sequence[bytes] | None = None
+) -> dict[str, list[GroupKey]]:
+    """Return the keys of groups on these streams, and `begun`, unless other streams need it. of_queries: by
+    `find_query_keys`. Raises ServerError."""
     pairs = [(group, stream) for group, streams in streams_of.items() for stream in streams]
     commands = [("XINFO", "CONSUMERS", stream, group) for group, stream in pairs]
-    of_queries = matching_strings(server, f"{PREFIX}[cf]*")  # committed, or first: each query has one of these
+    of_queries = find_query_keys(server) if of_queries is None else of_queries
     possible: dict[str, dict[bytes, GroupKey]] = {group: {} for group in streams_of}
     replies = server.execute_all(commands, is_no_group, is_no_such_key)
     for (group, stream), reply in zip(pairs, replies, strict=True):
@@ -331,11 +347,11 @@ def find_group_keys(server: Server, streams_of: Mapping[str, Iterable[str]]) -> 
 
 def _queries_of_keys(keys: Sequence[bytes], stream: str, group: str) -> list[str]:
     found = []
-    for beside in (key_beside(stream, kind, group) + b":" for kind in ("committed", "first")):
+    for beside in (key_beside(stream, kind, group) + b":" for kind in ("committed", "first", "lease")):
         names = [key.removeprefix(beside) for key in keys if key.startswith(beside)]
         # With more parts, it is the key of a stream with the same hash tag.
         found += [unquote_to_bytes(name).decode("utf-8", "surrogateescape") for name in names if b":" not in name]
-    return found
+    return [*dict.fromkeys(found)]
 
 
 def _is_needed(server: Server, begun: GroupKey, group: str, streams: Iterable[str]) -> bool:
@@ -348,11 +364,11 @@ def _is_needed(server: Server, begun: GroupKey, group: str, streams: Iterable[st
 
 
 def find_keys_to_delete(
-    server: Server, streams_of: Mapping[str, Sequence[str]]
+    server: Server, streams_of: Mapping[str, Sequence[str]], of_queries: Sequence[bytes] | None = None
 ) -> tuple[dict[tuple[str, str], list[GroupKey]], dict[bytes, int]]:
     """Return the keys that go with each (stream, group), and those that stay: streams in which entries wait, with the
-    number of these. `begun` goes with the last stream. Raises ServerError."""
-    found = find_group_keys(server, streams_of) if streams_of else {}
+    number of these. `begun` goes with the last stream. of_queries: by `find_query_keys`. Raises ServerError."""
+    found = find_group_keys(server, streams_of, of_queries) if streams_of else {}
     waiting = _count_waiting(server, [group_key for group_keys in found.values() for group_key in group_keys])
     keys = {
         (stream, group): [one for one in found[group] if one.stream == stream and one.key not in waiting]

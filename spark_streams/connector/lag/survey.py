@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId, age_ms
 from spark_streams.base.printable import name_text
+from spark_streams.base.units import counted as number_of
 from spark_streams.connector.deadletter.envelope import names_origin
 from spark_streams.connector.errors import NotPermittedError, RStreamError, WrongKeyTypeError
 from spark_streams.connector.wire.connection import Argument, Reply, ReplyError, Server
@@ -22,6 +23,7 @@ from spark_streams.connector.wire.xinfo import (
     GroupInfo,
     IdempotentAdds,
     StreamEnds,
+    StreamState,
     consumers_in,
     ends_in,
     groups_in,
@@ -62,7 +64,8 @@ class GroupLag:
     consumers: tuple[ConsumerLag, ...] = ()
     released: int = 0  # pending entries that a consumer released (XNACK) and no consumer has taken
     oldest_pending: str | None = None  # ID of the lowest pending entry; None: there is none
-    trimmed: int = 0  # entries that have left the stream undelivered, as far as the server's counters show it
+    trimmed: int | None = 0  # entries that have left the stream undelivered, by the server's counts; None: not known
+    or_deleted: bool = False  # some of them may have been deleted (XDEL)
 
     @property
     def is_active(self) -> bool:
@@ -101,6 +104,7 @@ class _Draft:
     info: GroupInfo
     first: StreamId  # of the stream
     top: StreamId
+    trimmed: tuple[int | None, bool]
     ahead: StreamId | None = None  # the first undelivered entry
     entry_bytes: int = 0
     oldest: Sequence[Reply] | None = None  # pending: id, consumer, idle, deliveries
@@ -143,9 +147,13 @@ def survey(
             continue
         if _is_refused(server, key, {"STREAM": description, "GROUPS": groups}, refused):
             continue
-        stream, first, top = _stream_summary(key, description)
+        state = stream_in(description)
+        stream, first, top = _stream_summary(key, state, description)
         stream_states.append(stream)
-        drafts += [_Draft(key, group.name, stream, group, first, top) for group in groups_in(groups)]
+        drafts += [
+            _Draft(key, group.name, stream, group, first, top, _trimmed(state, first, group))
+            for group in groups_in(groups)
+        ]
     left_out = 0 if max_groups is None else max(0, len(drafts) - max_groups)
     drafts = drafts[: len(drafts) - left_out]
     _fetch_group_details(server, drafts, refused)
@@ -183,9 +191,9 @@ def _report_or_raise(error: RStreamError, refused: Callable[[RStreamError], None
     refused(error)
 
 
-def _stream_summary(key: str | bytes, reply: Reply) -> tuple[StreamSummary, StreamId, StreamId]:
+def _stream_summary(key: str | bytes, state: StreamState, reply: Reply) -> tuple[StreamSummary, StreamId, StreamId]:
     """Return the stream, and the IDs of its first and its last entry."""
-    state, ends = stream_in(reply), ends_in(reply)
+    ends = ends_in(reply)
     state_without_ends = StreamSummary(
         name_text(key), state.length, state.added, str(state.last), idempotent=idempotent_adds_in(reply)
     )
@@ -318,18 +326,36 @@ def _group_lag(draft: _Draft, at_ms: int) -> GroupLag:
         draft.consumers,
         draft.released,
         None if oldest is None else str(oldest),
-        _trimmed(draft),
+        *draft.trimmed,
     )
 
 
-def _trimmed(draft: _Draft) -> int:
-    """Return how many entries have left the stream before they were delivered. It is known while the whole stream is
-    above the group, and the server has counted what it has delivered."""
-    stream, info = draft.stream, draft.info
-    is_above = draft.first > info.last_delivered if stream.length else StreamId.parse(stream.last) > info.last_delivered
-    if stream.added is None or info.entries_read is None or not is_above:
-        return 0
-    return max(stream.added - info.entries_read - stream.length, 0)
+# -- entries that have left a stream before a group has read them -----------------------------------------------------
+
+
+def _trimmed(stream: StreamState, first: StreamId, group: GroupInfo) -> tuple[int | None, bool]:
+    """Return how many there are by the server's counts (None: not known), and whether some may have been deleted.
+
+    Trimming takes the lowest entries: while one at the group's position or below is left, it has taken none unread.
+    """
+    is_above = (first if stream.length else stream.last) > group.last_delivered
+    if not is_above or stream.added == stream.length:
+        return 0, False
+    if stream.added is None or group.entries_read is None:
+        return None, False
+    missing = stream.added - group.entries_read - stream.length
+    return (missing if missing >= 0 else None), stream.deleted > MIN_ID
+
+
+def trimmed_line(group: GroupLag | GroupView) -> str:
+    """Return what is told of them; empty: there are none."""
+    how = "trimmed or deleted" if group.or_deleted else "trimmed"
+    if group.trimmed is None:
+        return f"whether entries of {group.stream} were trimmed before group {group.group} read them is not known"
+    one = group.trimmed == 1
+    entries = f"{number_of(group.trimmed, 'entry', 'entries')} of {group.stream} {'was' if one else 'were'} {how}"
+    before = f"before group {group.group} read {'it' if one else 'them'}, by the server's counts"
+    return f"{entries} {before}" if group.trimmed else ""
 
 
 # -- streams and their groups in one round trip, their released entries in another, without details --------------------
@@ -344,6 +370,8 @@ class GroupView:
     lag: int | None  # undelivered entries; None: the server does not know
     last_delivered: str
     released: int | None = None  # pending entries that a consumer released (XNACK); None: not counted
+    trimmed: int | None = 0  # as in GroupLag
+    or_deleted: bool = False  # as in GroupLag
 
 
 @dataclass(frozen=True)
@@ -375,16 +403,15 @@ def view_streams(server: Server, streams: Sequence[str | bytes], count_released:
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, ("XINFO", "STREAM", stream))
         state, ends = stream_in(description), ends_in(description)
-        infos[stream] = [info._replace(lag=_lag(info, ends)) for info in groups_in(groups)]
-        adds = idempotent_adds_in(description)
-        views.append(StreamView(name_text(stream), state.length, state.added, str(state.last), (), adds))
+        infos[stream] = groups_in(groups)
+        adds, of_stream = idempotent_adds_in(description), tuple(_group(stream, i, state, ends) for i in infos[stream])
+        views.append(StreamView(name_text(stream), state.length, state.added, str(state.last), of_stream, adds))
     released = _released(server, infos) if count_released else {}
     return [
-        replace(
-            view, groups=tuple(_group(view.stream, info, released.get((stream, info.name))) for info in infos[stream])
-        )
+        replace(view, groups=tuple(replace(group, released=released.get((stream, info.name)))
+                                   for group, info in zip(view.groups, infos[stream], strict=True)))
         for view, stream in zip(views, infos, strict=True)
-    ]
+    ]  # fmt: skip
 
 
 def _released(server: Server, infos: Mapping[str | bytes, Sequence[GroupInfo]]) -> dict[tuple[str | bytes, bytes], int]:
@@ -399,10 +426,9 @@ def _released(server: Server, infos: Mapping[str | bytes, Sequence[GroupInfo]]) 
     return counts
 
 
-def _lag(info: GroupInfo, ends: StreamEnds | None) -> int | None:
-    return 0 if ends is None else lag_of(info, ends.length, ends.first[0], ends.last[0])
-
-
-def _group(stream: str, info: GroupInfo, released: int | None) -> GroupView:
-    position = str(info.last_delivered)
-    return GroupView(stream, name_text(info.name), info.consumers, info.pending, info.lag, position, released)
+def _group(stream: str | bytes, info: GroupInfo, state: StreamState, ends: StreamEnds | None) -> GroupView:
+    first, top, length = (MIN_ID, MIN_ID, 0) if ends is None else (ends.first[0], ends.last[0], ends.length)
+    lag, position = lag_of(info, length, first, top), str(info.last_delivered)
+    name = name_text(info.name)
+    trimmed = _trimmed(state, first, info)
+    return GroupView(name_text(stream), name, info.consumers, info.pending, lag, position, None, *trimmed)

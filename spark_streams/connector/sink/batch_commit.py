@@ -38,8 +38,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.connector.errors import ReplicationError, UnsupportedError
-from spark_streams.connector.keys import CLOSED, RUNS, MicroBatchName
+from spark_streams.connector.errors import ReplicationError, TakenError, UnsupportedError
+from spark_streams.connector.keys import CLOSED, RUNS, MicroBatchName, key_beside
 from spark_streams.connector.sink import refusals
 from spark_streams.connector.sink.balance import Balance, LedgerContents, Total
 from spark_streams.connector.sink.batch import Batch, SourceReport
@@ -58,6 +58,7 @@ from spark_streams.connector.sink.ledger import (
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import drops_any_key, evicting_policy, find_worst_policy
 from spark_streams.connector.wire.connection import Connection, Reply, Server
+from spark_streams.connector.wire.lease import Lease
 from spark_streams.connector.wire.named_errors import ASK
 from spark_streams.connector.wire.replies import is_forbidden, milliseconds, transact
 from spark_streams.connector.wire.session import Session
@@ -188,6 +189,23 @@ def rows_written(server: Server, stream: str, query: str, number: int) -> int:
         return 0
     parts = [MarkKey.read(name) for name in names]
     return rows_in(server.execute_all(head.counts(keys, parts)))
+
+
+class LoadLease(Lease):
+    """The lease of a load on its stream. query: the ID in its checkpoint, so other loads may fill the stream, too."""
+
+    def __init__(self, address: Address, query: str) -> None:
+        super().__init__(address, "load")
+        self._query = query
+
+    def key_of(self, stream: str) -> bytes:
+        return key_beside(stream, "lease", f"load-{self._query}")
+
+    def taken(self, stream: str, where: str) -> TakenError:
+        return TakenError(
+            f"another run of this load fills stream {stream!r} at {self._address}{where}. Let it end, or stop it: the "
+            "next run continues"
+        )
 
 
 def _until_true(address: Address, attempt: Callable[[Server], bool]) -> None:

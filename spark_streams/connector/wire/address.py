@@ -71,15 +71,19 @@ class Identity:
         return (self.username, password) if self.username else (password,)
 
 
+NO_PASSWORD = "NOPASSWORD"  # code of a LoginError: the file may be read in the middle of its replacement
+
+
 def password_in(file: str) -> str:
     """Return the first line of a password file. Raises LoginError."""
     try:
         password = first_line(file).decode()
     except (OSError, ValueError) as error:
         reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
-        raise LoginError(f"password file {file} cannot be read: {reason}; every machine with a task needs it") from None
+        message = f"password file {file} cannot be read: {reason}; every machine with a task needs it"
+        raise LoginError(message, NO_PASSWORD) from None
     if not password:
-        raise LoginError(f"password file {file} is empty: its first line is the password")
+        raise LoginError(f"password file {file} is empty: its first line is the password", NO_PASSWORD)
     return password
 
 

@@ -7,12 +7,12 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import hiredis
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.errors import RStreamError, ServerReplyError, ServerUnreachableError
+from spark_streams.connector.errors import RowTooLargeError, RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection, Reply, ReplyError, Server, pack
 from spark_streams.connector.wire.named_errors import ASK, Memory
@@ -256,11 +256,13 @@ class BlockedRead:
 
 # proto-max-bulk-len           bytes of one argument (default 512 MB)
 #     client-query-buffer-limit    bytes of a request, or of a transaction, that is being received (default 1 GB)
+#     client-output-buffer-limit   bytes of replies that a client has not received yet (default: none for clients)
 #
 # The server closes the connection of a client that exceeds them (FACTS R22), and retries would never succeed.
 
 SMALL = 1 << 20  # bytes that every server accepts: neither limit can be lower
 NAMES = ("proto-max-bulk-len", "client-query-buffer-limit")
+OUTPUT = "client-output-buffer-limit"
 
 
 def fetch_limits(server: Server) -> tuple[int, int] | None:
@@ -288,6 +290,36 @@ def find_exceeded_limit(address: Address, argument: int, request: int) -> str:
         return ""
     sizes = zip(NAMES, (argument, request), limits, strict=True)
     return next((f"takes {limit} ({name})" for name, size, limit in sizes if size > limit), "")
+
+
+def require_accepted(address: Address, stream: str, entries: Iterable[Sequence[str]]) -> None:
+    """Raise RowTooLargeError if an entry is larger than the server accepts. entries: of fields. Call it after a
+    connection was lost."""
+    sizes = [[len(word.encode()) for word in fields] for fields in entries]
+    total, largest = max(((sum(of), max(of, default=0)) for of in sizes), default=(0, 0))
+    if why := find_exceeded_limit(address, largest, total):
+        raise RowTooLargeError(
+            f"an entry of {total:,} bytes for stream {stream!r}, its largest value {largest:,}: the server at "
+            f"{address} {why}. Raise this limit"
+        )
+
+
+def find_reply_limit(address: Address) -> int:
+    """Return the bytes of unread replies beyond which the server closes a connection; 0 if there is no limit, or
+    unknown. It opens a connection of its own."""
+    try:
+        with connect(address) as server:
+            told = [node.execute("CONFIG", "GET", OUTPUT)[1].decode() for node in server.nodes()]
+            return min(filter(None, map(reply_limit_in, told)), default=0)
+    except (RStreamError, IndexError):  # unavailable, or the user may not read it
+        return 0
+
+
+def reply_limit_in(setting: str) -> int:
+    """Return the smaller limit of `normal 0 0 0 slave 268435456 67108864 60 …`: hard, soft bytes, seconds; 0: none."""
+    words = setting.split()
+    limits = words[words.index("normal") + 1 :][:2] if "normal" in words else []
+    return min((int(limit) for limit in limits if limit.isdecimal() and int(limit)), default=0)
 
 
 # -- whether a server evicts keys when its memory is full (maxmemory, maxmemory-policy) --------------------------------

@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar, cast
 import hiredis
 import redis
 
-from spark_streams.connector.errors import RStreamError, ServerUnreachableError, WrongKeyTypeError
+from spark_streams.connector.errors import LoginError, RStreamError, ServerUnreachableError, WrongKeyTypeError
 from spark_streams.connector.wire.address import Address, EngineSocket
 from spark_streams.connector.wire.named_errors import (
     ASK,
@@ -270,22 +270,20 @@ class Connection(Server):
         """A token expires, and its connections may be closed by the server.
 
         For long-lived connections, when no reply is outstanding; checked every few seconds. If the server refuses the
-        new login, the connection continues and a later call tries again: the file may be ahead of the server.
+        new login, or the file has none, the connection continues and a later call tries again.
         """
         identity, now = self.address.identity, time.monotonic()
         if identity is None or not identity.changes or now < self._renewal:
             return
         self._renewal = now + RENEW_EVERY
-        fresh = identity.credentials()
-        if fresh == self._login:
-            return
-        (reply,) = self.pipeline([("AUTH", *fresh)])
-        if isinstance(reply, ReplyError):
-            _log.warning(
-                "%s; the connection continues with the earlier login", login_refused(self.address, reply).message
-            )
-        else:
+        try:
+            fresh = identity.credentials()
+            reply = self.pipeline([("AUTH", *fresh)])[0] if fresh != self._login else None
+            if isinstance(reply, ReplyError):
+                raise login_refused(self.address, reply)
             self._login = fresh
+        except LoginError as error:
+            _log.warning("%s; the connection continues with the earlier login", error.message)
 
     def memory(self) -> Memory:
         """At most a second old. Unknown also if the user may not ask."""

@@ -14,13 +14,15 @@ These error replies are temporary, by their codes:
     BUSY                     a script blocks the server
     LOADING                  the server loads its file after a start
     READONLY                 the server is a replica: connect again, the address may lead to the new master
+    UNBLOCKED                a blocked read was ended, because the server became a replica: the same
     MASTERDOWN, NOREPLICAS   replication is being restored
     CLUSTERDOWN, TRYAGAIN    slots are being moved or have no owner at the moment
     MOVED, ASK               the key is at another node of the cluster, or is being moved there
     MISCONF                  the server cannot write its file
     EXECABORT                a transaction was refused because one of its commands got one of these
 
-A connection that breaks or is refused is temporary, too. Any other error is final: a retry would give the same.
+A connection that breaks or is refused is temporary, too, and so is a password file without a password, unless the
+address may be wrong. Any other error is final: a retry would give the same.
 """
 
 from __future__ import annotations
@@ -33,9 +35,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
-from spark_streams.connector.errors import RetriesExhaustedError, RStreamError, ServerReplyError, ServerUnreachableError
-from spark_streams.connector.wire.address import DEFAULT_PATIENCE, Address, Patience
-from spark_streams.connector.wire.connect import connect, invalidate_topology, leave_if_replica
+from spark_streams.base.units import binary_size
+from spark_streams.connector.errors import (
+    LoginError,
+    RetriesExhaustedError,
+    RStreamError,
+    ServerReplyError,
+    ServerUnreachableError,
+)
+from spark_streams.connector.wire.address import DEFAULT_PATIENCE, NO_PASSWORD, Address, Patience
+from spark_streams.connector.wire.connect import (
+    OUTPUT,
+    connect,
+    find_reply_limit,
+    invalidate_topology,
+    leave_if_replica,
+)
 from spark_streams.connector.wire.connection import Argument, Connection, Reply, ReplyError, Server
 from spark_streams.connector.wire.named_errors import FULL, REDIRECTIONS, Memory, node_of_a_cluster, server_full
 
@@ -96,11 +111,8 @@ OUTAGES = Outages()
 
 # -- what is retried, and for how long ---------------------------------------------------------------------------------
 
-_TRANSIENT = frozenset(
-    {"OOM", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MISCONF"}
-    | REDIRECTIONS
-)
-_CONNECT_AGAIN = frozenset({"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED"})
+_CONNECT_AGAIN = frozenset({"READONLY", "UNBLOCKED", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED"})
+_TRANSIENT = _CONNECT_AGAIN | {"OOM", "BUSY", "NOREPLICAS", "TRYAGAIN", "MISCONF", NO_PASSWORD} | REDIRECTIONS
 
 
 def is_transient(error: Exception) -> bool:
@@ -241,7 +253,7 @@ class Session:
             try:
                 self._server = self._connected()
             except RStreamError as error:
-                if not is_transient(error):
+                if not is_transient(error) or (self._in_doubt and isinstance(error, LoginError)):
                     raise
                 self._wait_for_somebody(error)
         return self._server
@@ -320,7 +332,14 @@ class Session:
 
     def wait(self, why: RStreamError | ReplyError) -> None:
         """Pause before a retry. Raises RetriesExhaustedError."""
-        self.backoff.wait(self._purpose, str(self.address), self._reason(why), isinstance(why, ServerUnreachableError))
+        is_lost = isinstance(why, ServerUnreachableError)
+        try:
+            self.backoff.wait(self._purpose, str(self.address), self._reason(why), is_lost)
+        except RetriesExhaustedError as error:
+            if is_lost and (limit := find_reply_limit(self.address)):
+                closes = f"It closes connections with {binary_size(limit)} of unread replies: raise {OUTPUT} normal"
+                raise RetriesExhaustedError(f"{error.message}. {closes}") from None
+            raise
 
     def _reason(self, why: RStreamError | ReplyError) -> str:
         if isinstance(why, RStreamError):

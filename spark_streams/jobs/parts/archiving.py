@@ -88,9 +88,7 @@ class Archive(WrittenPart):
 
     def plan(self) -> Facts:
         changes = self._owned.fit.plan if self._owned else ""
-        return {
-            self._table.kind: "; ".join(filter(None, (self._table.plan, f"fields as {self._fields}", changes))),
-        }
+        return {self._table.kind: "; ".join(filter(None, (self._table.plan, f"fields as {self._fields}", changes)))}
 
     def rows(self, entries: DataFrame) -> DataFrame:
         """Return the rows of the table.
@@ -197,16 +195,19 @@ class ArchivedGroup(WrittenPart):
         return key_beside(stream, "archive", self._group)
 
 
+_WITHOUT_MEANING = {
+    "startingOffsets": "an archive begins with the first entry; leave it out",
+    "startingTimestamp": "an archive begins with the first entry; leave it out",
+    "streamsPattern": "an archive names its streams (source.streams)",
+    "shards": "the writer creates the shards; leave it out",
+    "noAck": "an archive keeps entries pending until they are in it",
+}
+
+
 def _check_source(job: Job, source: Source) -> None:
-    for key in ("startingOffsets", "startingTimestamp"):
-        if job.get(f"source.{key}") is not None:
-            raise ConfigError(f"source.{key} has no meaning here: an archive begins with the first entry; leave it out")
-    if job.get("source.streamsPattern") is not None:
-        raise ConfigError("source.streamsPattern has no meaning here: an archive names its streams (source.streams)")
-    if source.options.shards is not None:
-        raise ConfigError("source.shards has no meaning here: the writer creates the shards; leave it out")
-    if source.options.no_ack:
-        raise ConfigError("source.noAck has no meaning here: an archive keeps entries pending until they are in it")
+    for key, why in _WITHOUT_MEANING.items():
+        if job.get(f"source.{key}") is not None and (key != "noAck" or source.options.no_ack):
+            raise ConfigError(f"source.{key} has no meaning here: {why}")
 
 
 _MOST_REASONS = 3  # streams that are named if nothing was trimmed

@@ -10,6 +10,7 @@ import glob
 import json
 import re
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -20,19 +21,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.base.given_text import from_milliseconds
-from spark_streams.connector.errors import ConfigError, InvalidOptionError, RStreamError
+from spark_streams.connector.errors import ConfigError, InvalidOptionError, JobError, RStreamError
 from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.running.ending import cut
-from spark_streams.connector.sink.batch_commit import rows_written
+from spark_streams.connector.sink.batch_commit import LoadLease, rows_written
 from spark_streams.connector.sink.fields import USES_OF_COLUMN, check_writable
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Server
-from spark_streams.jobs.job import Facts, Job, JobError, JobPart
+from spark_streams.jobs.job import Facts, Job, JobPart
 from spark_streams.jobs.job_columns import FOREIGN, JobColumns
 from spark_streams.jobs.job_config import FREE
-from spark_streams.jobs.output.ownership import write_text
+from spark_streams.jobs.output.ownership import read_text, write_text
 from spark_streams.jobs.output.table_columns import SELF_DESCRIBING
 from spark_streams.jobs.parts.query import RunProgress, run_batches, trigger_of
 
@@ -242,7 +243,21 @@ class Load(JobPart):
         }
 
     def run(self, rows: DataFrame) -> None:
-        """Load the rows until all are loaded, or the job is to stop. Raises the error that ended the query."""
+        """Load the rows until all are loaded, or the job is to stop. Raises the error that ended the query, TakenError
+        if another run goes on."""
+        spark, checkpoint = rows.sparkSession, self._checkpoint
+        # As Spark writes it: of two runs with a new checkpoint, both have one ID.
+        write_text(spark, checkpoint, "metadata", json.dumps({"id": str(uuid.uuid4())}), replace=False)
+        lease = LoadLease(self._sink.address, json.loads(read_text(spark, checkpoint, "metadata") or "")["id"])
+        try:
+            with connect(self._sink.address) as server:
+                lease.hold(server, [self._stream])
+            self.resume(spark)  # another run may have ended since
+            self._run(rows)
+        finally:
+            lease.release()
+
+    def _run(self, rows: DataFrame) -> None:
         job, spark = self._job, rows.sparkSession
         # Spark reads the interrupted batch again, with what its files have now, and its log keeps their first times.
         grown = {file: self._files.times.get(file, time) for file, time in self._log.begun.items()}

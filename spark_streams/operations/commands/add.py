@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_streams.base.given_text import parse_assignment
 from spark_streams.base.printable import is_utf8, name_text, printable
 from spark_streams.base.units import counted
-from spark_streams.connector.errors import SchemaError, ServerReplyError
+from spark_streams.connector.errors import SchemaError, ServerReplyError, ServerUnreachableError
 from spark_streams.operations.commands.exit_codes import REFUSED, found
 from spark_streams.operations.commands.print_entry import no_such_entry, parse_id
 from spark_streams.operations.commands.shared import address_of, json_option, print_json, print_table, say, url_option
@@ -158,18 +158,24 @@ def _send(server: Server, head: Sequence[Argument], entries: Iterator[Sequence[s
     """Return the number of added entries, and the last ID.
 
     Raises ServerError, SchemaError: the message holds the number of entries that were added before the error."""
+    from spark_streams.connector.wire.connect import require_accepted
     from spark_streams.connector.wire.connection import ReplyError
 
     added, last = 0, None
     while True:
-        chunk: list[tuple[Argument, ...]] = []
+        chunk: list[tuple[Any, ...]] = []
         refused: SchemaError | None = None
         try:
             for fields in islice(entries, _CHUNK):
                 chunk.append((*head, *fields))
         except SchemaError as error:
             refused = error
-        for command, reply in zip(chunk, server.pipeline(chunk), strict=True):
+        try:
+            replies = server.pipeline(chunk)
+        except ServerUnreachableError:
+            require_accepted(server.address, str(head[1]), [command[len(head) :] for command in chunk])
+            raise
+        for command, reply in zip(chunk, replies, strict=True):
             if isinstance(reply, ReplyError):
                 server_error = server.error_of(reply, command[:2])
                 raise type(server_error)(f"{server_error.message} ({added:,} entries were added before)")

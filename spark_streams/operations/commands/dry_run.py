@@ -10,9 +10,10 @@ each group of the dry run. ID is what the dry run has shown of it: the last entr
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
@@ -184,15 +185,16 @@ def load_groups(
     exact: bool = False,
     absent: Sequence[str] = (),
     only: Only | None = None,
+    keys: Sequence[bytes] = (),
 ) -> list[GroupSnapshot]:
-    """Return the state of the group on each stream of the names. exact: as for resolve_streams; absent: see
-    GroupSnapshot; only: the groups of a dry run, others are left out. Raises StreamStateError."""
+    """Return the state of the group on each stream of the names. exact: as for resolve_streams; absent, keys: as for
+    fetch_group; only: the groups of a dry run, others are left out. Raises StreamStateError."""
     from spark_streams.connector.admin.groups import fetch_group
 
     streams = resolve_streams(server, names, group, exact)
     require_existing(server, streams)
     streams = streams if only is None else [stream for stream in streams if only.has(stream, group)]
-    return [fetch_group(server, stream, group, absent=absent) for stream in streams]
+    return [fetch_group(server, stream, group, absent=absent, keys=keys) for stream in streams]
 
 
 def server_time(server: Server) -> int:
@@ -237,22 +239,28 @@ class ChangeReport(Generic[R]):
         self.refused = list(refused)
         if self.yes and refused:
             raise GroupInUseError("; ".join(refused))
-        try:
-            for subject in subjects:
+        for subject in subjects:
+            with self._naming_what_is_changed():
                 self.add(server, plan_of(subject))
+
+    def add_each(self, server: Server, subjects: Iterable[S], plan_of: Callable[[S], Plan[R]]) -> None:
+        """Make the change of each subject that is not in use, and name the others. Errors: see `add_all`."""
+        for subject in subjects:
+            with self._naming_what_is_changed():
+                try:
+                    self.add(server, plan_of(subject))
+                except GroupInUseError as error:
+                    self.left_out.append(error.message)
+
+    @contextlib.contextmanager
+    def _naming_what_is_changed(self) -> Iterator[None]:
+        try:
+            yield
         except RStreamError as error:
             if self.yes and self.stream_reports:
                 done = ", ".join(repr(report.stream) for report in self.stream_reports)
                 raise type(error)(f"{error.message} (already changed: {done})") from None
             raise
-
-    def add_each(self, server: Server, subjects: Iterable[S], plan_of: Callable[[S], Plan[R]]) -> None:
-        """Make the change of each subject that is not in use, and name the others."""
-        for subject in subjects:
-            try:
-                self.add(server, plan_of(subject))
-            except GroupInUseError as error:
-                self.left_out.append(error.message)
 
     def show(self, head: Sequence[str], row: Callable[[R], Row], summary: str, bounds: Sequence[str] = ()) -> None:
         """Print the report. summary: one line that begins with a past participle: `set 2 groups`; bounds: of a dry run,

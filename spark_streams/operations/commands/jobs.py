@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Unpack
 
 import click
 from click.core import ParameterSource
@@ -11,7 +12,7 @@ from click.core import ParameterSource
 from spark_streams.base.extras import lacks
 from spark_streams.connector.admin.streams import redacted
 from spark_streams.connector.errors import StreamStateError, UnsupportedError
-from spark_streams.jobs.arguments import MONITORING, PROGRAMS, job_argument, job_options, sample_argument
+from spark_streams.jobs.arguments import MONITORING, PROGRAMS, JobArguments, job_argument, job_options, sample_argument
 from spark_streams.operations.commands.shared import connect, output_option, url_option
 from spark_streams.operations.commands.stream_names import named_streams
 
@@ -20,16 +21,7 @@ from spark_streams.operations.commands.stream_names import named_streams
 @job_argument
 @job_options
 @click.option("--submit", is_flag=True, help="Use spark-submit, like [spark] submit = true in the configuration.")
-def run(
-    job: str,
-    config: str | None,
-    settings: tuple[str, ...],
-    check: bool,
-    summary: str | None,
-    traceback: bool,
-    take_over: bool,
-    submit: bool,
-) -> None:
+def run(job: str, submit: bool, **arguments: Unpack[JobArguments]) -> None:
     """Run a job: load, etl, aggregate, archive, reprocess_dead_letters.
 
     By default Spark runs in this Python process on this machine. [spark] in the configuration sets another master and
@@ -49,7 +41,7 @@ def run(
         raise UnsupportedError(lacks("rstream run", package))
     from spark_streams.jobs.command import program, run_job
 
-    run_job(program(job), config, settings, check, summary, traceback, take_over, submit=submit)
+    run_job(program(job), submit=submit, **arguments)
 
 
 _NEXT = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
 import shlex
@@ -106,7 +107,7 @@ def verify(
         plan = RunPlan(name, chosen, 60 * minutes, options, spark_submit, allow_failover, keep)
         tell(f"{plan.prefix} on {address}, seed {chosen}")
         try:
-            result = verify_run.verify(plan, address, login, tell, partial(_handle_signals, signal.SIG_IGN))
+            result = verify_run.verify(plan, address, login, tell, partial(_handle_signals, _leave))
         except (KeyboardInterrupt, verify_run.HungQueryError) as end:
             is_hung = isinstance(end, verify_run.HungQueryError)
             found(exit_codes.UNPROVED if is_hung else STOPPED)
@@ -141,6 +142,11 @@ def _server(engine: bool, url: str, closing: contextlib.ExitStack) -> tuple[Addr
 
 
 def _handle_signals(handler: Any) -> None:
-    """Treat SIGTERM as Ctrl-C. During the clean-up both are ignored."""
+    """Treat SIGTERM as Ctrl-C."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
+
+
+def _leave(*_: object) -> None:
+    os.write(2, b"stopped while it cleans: another process does that, within two minutes\n")
+    os._exit(STOPPED)

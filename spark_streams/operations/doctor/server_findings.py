@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from spark_streams.base.units import binary_size
 from spark_streams.connector.admin.streams import url_of_cluster
+from spark_streams.connector.wire.connect import OUTPUT, reply_limit_in
 from spark_streams.operations.doctor.server_facts import ENGINE, Level, ServerFacts, ServerFinding, whole_or_zero
 
 OLDEST = (6, 2)  # the oldest version that scripts/test --servers tests
@@ -372,13 +373,8 @@ def _sizes(facts: ServerFacts) -> list[ServerFinding]:
 
 
 def _output(facts: ServerFacts) -> list[ServerFinding]:
-    """Check client-output-buffer-limit: `normal 0 0 0 slave 268435456 67108864 60 …`: hard and soft bytes, seconds."""
-    words = facts.config.get("client-output-buffer-limit", "").split()
-    limits = {
-        words[index]: (whole_or_zero(words[index + 1]), whole_or_zero(words[index + 2]))
-        for index in range(0, len(words) - 3, 4)
-    }
-    smallest = min((limit for limit in limits.get("normal", ()) if limit), default=0)
+    """Check client-output-buffer-limit."""
+    smallest = reply_limit_in(facts.config.get(OUTPUT, ""))
     if smallest == 0 or smallest > 2 * LARGEST_PAGE:
         return []
     stops_all_queries = smallest <= 2 * PAGE
@@ -387,7 +383,7 @@ def _output(facts: ServerFacts) -> list[ServerFinding]:
         ServerFinding(
             Level.DANGER if stops_all_queries else Level.WARNING,
             _LIMITS,
-            f"closes connections with {binary_size(smallest)} of unread replies (client-output-buffer-limit normal)",
+            f"closes connections with {binary_size(smallest)} of unread replies ({OUTPUT} normal)",
             f"tasks read {binary_size(PAGE)} of entries at once, more if entries are large: a query {condition} loses "
             "its connection repeatedly, and fails after a minute (RSTREAM_RETRIES_EXHAUSTED)",
             'set client-output-buffer-limit "normal 0 0 0", the server\'s default',

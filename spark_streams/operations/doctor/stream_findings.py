@@ -11,7 +11,7 @@ from spark_streams.base.printable import name_text
 from spark_streams.base.units import counted, size
 from spark_streams.connector.admin.groups import find_with_running_query
 from spark_streams.connector.errors import RStreamError, WrongKeyTypeError
-from spark_streams.connector.lag.survey import StreamSummary, survey
+from spark_streams.connector.lag.survey import GroupLag, StreamSummary, survey, trimmed_line
 from spark_streams.connector.operator_commands import forget_command
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
@@ -114,7 +114,8 @@ def check_groups(server: Server, streams: Sequence[str], used_memory: int) -> li
     try:
         seen = survey(server, list(dict.fromkeys(streams)) or list_streams(server), _COUNTED, refused=lambda _: None)
         large = [held for held in fetch_held(server, seen) if _is_large(held)]
-        return [*judge_groups(_without_running(server, large), used_memory), *judge_entry_sizes(seen.streams)]
+        unused = judge_groups(_without_running(server, large), used_memory)
+        return [*unused, *judge_trimmed(seen.groups), *judge_entry_sizes(seen.streams)]
     except RStreamError as error:  # the check of rights names what the user lacks
         return [_unchecked(error)]
 
@@ -125,18 +126,34 @@ def judge_groups(holders: Sequence[Held], used_memory: int) -> list[ServerFindin
         return []
     most, *others = sorted_by_entries(holders)
     together = sum(held.bytes or 0 for held in holders)
-    more = f"; {counted(len(others), 'more group')} {'is' if len(others) == 1 else 'are'} like it" if others else ""
     return [
         ServerFinding(
             Level.WARNING if used_memory and together >= SHARE * used_memory else Level.NOTE,
             _GROUPS,
-            f"group {most.group!r} of stream {most.stream!r} {most}{more}",
+            f"group {most.group!r} of stream {most.stream!r} {most}{_more(len(others))}",
             "another group of the stream no longer needs these entries, but trim=acked and onCommit keep them: the "
             "memory fills, and then nothing can be written",
             f"start the group's query; or, if the group is not needed, see what it holds: {_command(most)}; --yes "
             "after prune removes these entries, and the group's next query stops with RSTREAM_GROUP_FORGOTTEN",
         )
     ]
+
+
+def judge_trimmed(groups: Sequence[GroupLag]) -> list[ServerFinding]:
+    """Return the finding of groups that have lost entries by trimming. Pure."""
+    lost = sorted((one for one in groups if one.trimmed), key=lambda one: -(one.trimmed or 0))
+    return [
+        ServerFinding(
+            Level.WARNING if any(one.is_active for one in lost) else Level.NOTE, _GROUPS,
+            f"{trimmed_line(most)}{_more(len(lost) - 1)}", "the group does not receive these entries",
+            "trim by a longer limit, or only what all groups have acknowledged: rstream trim --acked",
+        )
+        for most in lost[:1]
+    ]  # fmt: skip
+
+
+def _more(others: int) -> str:
+    return f"; {counted(others, 'more group')} {'is' if others == 1 else 'are'} like it" if others else ""
 
 
 def _command(held: Held) -> str:

@@ -19,7 +19,7 @@ from spark_streams.connector.errors import StreamStateError, UnsupportedError
 from spark_streams.connector.wire.connection import Argument, Reply, Server
 from spark_streams.connector.wire.replies import is_unknown_command, pairs
 from spark_streams.connector.wire.xinfo import RELEASED_IDLE, SHOWN
-from spark_streams.operations.groups.change_plan import UNBOUNDED, Only, Plan, Transaction, UpToLast
+from spark_streams.operations.groups.change_plan import UNBOUNDED, Only, Plan, Transaction, UpToLast, made
 
 READ_WITHOUT_TRACE = (  # why the group of a query without a pending list is kept
     "a query with noAck has committed to it, and such a query leaves no other trace. If it is not used, delete it: "
@@ -166,12 +166,14 @@ def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[list
     """
     if page.consumer is None:
         return page.ids  # no query of the group may be running: Transaction
+    if (yield made) is None:
+        return page.ids
     deleted = {*_deleted(server, snapshot, page.ids)}
     there = [entry for entry in page.ids if entry not in deleted]
     head: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, page.consumer, max(page.idle, 1))
     commands = [(*head, *there, "JUSTID")] if there else []
     replies = yield Transaction(snapshot.stream, snapshot.group, queries_among([page.owner]), commands)
-    return page.ids if replies is None else [*deleted, *(entry for reply in replies for entry in reply)]
+    return [*deleted, *(entry for reply in replies for entry in reply)]
 
 
 # -- acknowledge -------------------------------------------------------------------------------------------------------

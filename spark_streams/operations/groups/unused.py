@@ -134,7 +134,7 @@ def prune_group(server: Server, snapshot: GroupSnapshot, group_keys: Sequence[Gr
     if (yield made):
         now = fetch_group(server, snapshot.stream, snapshot.group)
         if is_in_use(now, idle_ms) or now.position != snapshot.position:
-            raise _in_use(snapshot.stream, snapshot.group, "deleted. Repeat the command for the other groups")
+            raise _in_use(snapshot.stream, snapshot.group, "deleted")
     deleted = yield from delete_group(server, now, group_keys)
     return Pruned(**vars(deleted), idle_ms=min(consumer.idle for consumer in snapshot.consumers))
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.admin.dead_letters import DEAD_LETTER_LIMITS, DeadLetterLimits, entry_pages
-from spark_streams.connector.admin.groups import nth_from
+from spark_streams.connector.admin.groups import count_between, nth_from
 from spark_streams.connector.admin.streams import fetch_shard_sets, require_plain
 from spark_streams.connector.errors import (
     CopyMismatchError,
@@ -49,8 +49,8 @@ def find_range(
     server: Server, stream: str, begin: GroupTarget | None, end: GroupTarget | None, newest: int | None, now_ms: int
 ) -> Range:
     """Return the range of these options, up to the stream's present last ID. begin: the first entry, if it is an ID;
-    end: the last one; a time is the first entry of that time or later, which `end` excludes; newest: only this many
-    entries at the end of the range.
+    end: the last one; a time, also in the future, is the first entry of that time or later, which `end` excludes;
+    newest: only this many entries at the end of the range.
 
     Raises ShardsError for a sharded stream, StreamMissingError, StreamStateError, InvalidOptionError, ServerError."""
     if shard_set := fetch_shard_sets(server, [stream]).get(stream):
@@ -68,8 +68,9 @@ def find_range(
                 f"{target.text!r} is neither an entry ID nor a time; for the newest entries use --last N"
             )
     if end is not None:
-        last = min(end.id, last) if end.id else end.position(server, stream, head, now_ms)
+        last = min(end.id, last) if end.id else end.position(server, stream, head, max(now_ms, end.at_ms or 0))
     if begin is not None:
+        now_ms = max(now_ms, begin.at_ms or 0)
         position = begin.position(server, stream, head, now_ms) if begin.id is None else MIN_ID
         first = begin.id or (position.next() if MIN_ID < position < MAX_ID else position)
     if newest is not None:
@@ -170,6 +171,7 @@ class Passed:
     """Counts of a pass."""
 
     already: int = 0  # entries that the target had
+    begin: StreamId | None = None  # the first selected one of them
     sent: int = 0  # entries
     skipped: int = 0  # by the transform
     digest: Digest = field(default_factory=Digest)  # of the entries that the target must hold
@@ -203,7 +205,7 @@ def transfer(
         fresh: list[TransferEntry] = []
         for entry in filter(rules.select, page):
             if entry.id <= position:
-                passed.already, last = passed.already + 1, entry
+                passed.already, last, passed.begin = passed.already + 1, entry, passed.begin or entry.id
                 if rules.transform is None:
                     passed.digest.add(entry)
             elif passed.sent + len(fresh) == rules.limit:
@@ -266,12 +268,12 @@ def fill(
             raise
         state = NEW  # the bundled engine does not run, and --yes starts it
     check = partial(_require_own, session, stream, state, rules)
-    if not act:
-        rules = replace(rules, rate=None)
-        return Filled(state, transfer(pages, rules, state.last, lambda entries: None, tell, check), None)
-    appender = Appender(session, stream, state.last)
-    passed = transfer(pages, rules, state.last, appender.append, tell, check)
-    return Filled(state, passed, _read_back(session, stream, passed.digest))
+    send = Appender(session, stream, state.last).append if act else lambda entries: None
+    passed = transfer(pages, rules if act else replace(rules, rate=None), state.last, send, tell, check)
+    if rules.transform is not None and passed.begin is not None:  # an earlier run has skipped some
+        below = passed.begin.previous()
+        passed.already = session.run(lambda server: count_between(server, stream, below, state.last))
+    return Filled(state, passed, _read_back(session, stream, passed.digest) if act else None)
 
 
 def _require_own(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,6 +15,8 @@ from urllib.parse import urlsplit
 
 READ = 65536
 UP, DOWN = "up", "down"  # to the server, from it
+EXEC = "behind an EXEC"  # that adds entries: the server carries it out, and its replies do not pass
+_ADD, _EXEC = b"\r\nXADD\r\n", re.compile(rb"\r\nEXEC\r\n")
 
 
 class Relay:
@@ -34,7 +37,9 @@ class Relay:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._closing = False
-        self._cut: tuple[str, int] | None = None  # direction, and bytes until then
+        self._cut = ("", 0)  # direction, and bytes until then; or EXEC, and how many pass before
+        self._adding = set[socket.socket]()  # clients that have sent an XADD since their last EXEC
+        self._mute = set[socket.socket]()  # clients that receive nothing any more
         self.cut_so_far = 0
         self.port: int = 0 if self.path else self._listener.getsockname()[1]
 
@@ -52,7 +57,7 @@ class Relay:
             thread.join(5)
 
     def break_at(self, direction: str, after: int) -> None:
-        """Break the connection on which this byte passes, counted from now over all connections."""
+        """Break the connection on which this byte, or this EXEC, passes, counted from now over all connections."""
         with self._lock:
             self._cut = (direction, after)
 
@@ -106,25 +111,37 @@ class Relay:
     def _pass_on(self, source: socket.socket, target: socket.socket, direction: str) -> None:
         with contextlib.suppress(OSError):  # the other side is gone, and both are closed
             while data := source.recv(READ):
-                passing = self._passing(direction, len(data))
+                passing = 0 if target in self._mute else self._passing(direction, data, source)
                 target.sendall(data[:passing])
-                if passing < len(data):
+                if source in self._mute:
+                    target.shutdown(socket.SHUT_WR)  # the server ends the connection when it has carried out all
+                    return
+                if passing < len(data) and target not in self._mute:
                     break
         reset(source)
         reset(target)
 
-    def _passing(self, direction: str, size: int) -> int:
+    def _passing(self, direction: str, data: bytes, source: socket.socket) -> int:
         """Return how many of these bytes pass before the connection breaks."""
         with self._lock:
-            if self._cut is None or self._cut[0] != direction:
-                return size
-            left = self._cut[1]
-            if left >= size:
-                self._cut = (direction, left - size)
-                return size
-            self._cut = None
+            what, left = self._cut
+            if direction != (UP if what == EXEC else what):
+                return len(data)
+            places: Sequence[int] = range(len(data))
+            if what == EXEC:
+                if _ADD in data:
+                    self._adding.add(source)
+                found = _EXEC.search(data) if source in self._adding else None
+                places = [found.end()] if found else []
+                self._adding -= {source} if found else set()
+            if left >= len(places):
+                self._cut = (what, left - len(places))
+                return len(data)
+            self._cut = ("", 0)
             self.cut_so_far += 1
-            return left
+            if what == EXEC:
+                self._mute.add(source)
+            return places[left]
 
 
 def reset(connected: socket.socket) -> None:

@@ -63,6 +63,7 @@ class RunPlan:
         return random.Random(f"{self.seed} {use}")
 
 
+DRIVER = "driver"  # file with the process ID of the living driver
 PATIENCE, QUIET = 300.0, 60.0  # seconds that anything may take on a busy machine; the same without a word about it
 
 
@@ -91,29 +92,38 @@ class Driver:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        # Python workers have their own process groups. They end without the JVM, but not at once.
-        deadline = time.monotonic() + PATIENCE
-        while remaining := [pid for pid, _ in self.processes()]:
-            assert time.monotonic() < deadline, f"processes {remaining} do not end"
-            for pid in remaining:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
+        kill_session(self.process.pid)
 
     def processes(self) -> list[tuple[int, str]]:
-        """Return pid and command line of every living process of the session. Only Linux lists them."""
-        processes = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-                if int(session) == self.process.pid and state not in "ZX":
-                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-                    processes.append((int(entry.name), command))
-        return processes
+        """Return pid and command line of every living process of the session."""
+        return processes_of(self.process.pid)
 
     def log(self) -> str:
         """Return the end of the driver's output."""
         return self._log.read_text(errors="replace")[-4000:]
+
+
+def kill_session(leader: int) -> None:
+    """SIGKILL its processes. Python workers have their own process groups: they end without the JVM, but late."""
+    deadline = time.monotonic() + PATIENCE
+    while remaining := [pid for pid, _ in processes_of(leader)]:
+        assert time.monotonic() < deadline, f"processes {remaining} do not end"
+        for pid in remaining:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def processes_of(leader: int) -> list[tuple[int, str]]:
+    """Return pid and command line of every living process of a session. Only Linux lists them."""
+    processes = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state not in "ZX":
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                processes.append((int(entry.name), command))
+    return processes
 
 
 _LOCAL = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
@@ -136,6 +146,11 @@ class RunningQuery(Driver):
         command = [*(shlex.split(plan.spark_submit) or [sys.executable]), str(folder / "query.py"), str(folder)]
         environment = {"PYSPARK_PYTHON": sys.executable, **os.environ, **environment}
         super().__init__(command, folder, environment, folder / "log.txt")
+        (folder / DRIVER).write_text(str(self.process.pid))
+
+    def kill(self) -> None:
+        super().kill()
+        (self._folder / DRIVER).unlink(missing_ok=True)
 
     @property
     def is_up(self) -> bool:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import shutil
+import signal
 import statistics
 import tempfile
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -21,16 +25,18 @@ from spark_streams.connector.admin.checkpoint import CheckpointLog
 from spark_streams.connector.errors import InvalidOptionError, QueryError, RStreamError, UnsupportedError
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
+from spark_streams.connector.wire.session import Session
 from spark_streams.operations.verify import server_side
 from spark_streams.operations.verify.history import Outcome, check_history
 from spark_streams.operations.verify.observer import RunObserver
 from spark_streams.operations.verify.producer import Feed, sender
-from spark_streams.operations.verify.relay import DOWN, UP, Relay
+from spark_streams.operations.verify.relay import DOWN, EXEC, UP, Relay
 from spark_streams.operations.verify.result import RunResult, Sum
-from spark_streams.operations.verify.running_query import PATIENCE, QUIET, RunningQuery, RunPlan
+from spark_streams.operations.verify.running_query import DRIVER, PATIENCE, QUIET, RunningQuery, RunPlan, kill_session
 
 # Kinds of events.
 KILL_AMID, KILL, BREAK, FAILOVER = "driver killed in a batch", "driver killed", "connections broken", "failover"
+LOST = "reply to EXEC lost"
 _FAILED = "query ended"
 _FAILOVERS = (0.3, 0.65)  # when, as parts of the time
 _FAILOVER_WITHIN = 30.0  # seconds
@@ -51,18 +57,20 @@ def verify(
     plan: RunPlan, address: Address, login: Mapping[str, str], tell: Tell, at_end: Callable[[], None]
 ) -> RunResult:
     """Run once, and delete the keys of the run in any case. login: variables for a driver; tell: takes lines of
-    progress; at_end: is called before processes are stopped and keys deleted.
+    progress; at_end: is called before processes are stopped and keys deleted. If this process is killed, another one
+    does both.
 
     Raises InvalidOptionError if keys with the prefix exist, QueryError if the first driver does not run, ServerError.
     """
-    with connect(address) as server:
-        if server_side.own_keys(server, plan.prefix):
-            raise InvalidOptionError(f"keys with the prefix {plan.prefix} exist; run the command again")
-        about = server_side.about(server)
-    with contextlib.ExitStack() as closing:
-        folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="rstream-verify-")))
-        if not plan.keeps:
-            closing.callback(_clean, address, plan.prefix, CheckpointLog(folder / "checkpoint"), tell)
+    folder = Path(tempfile.mkdtemp(prefix="rstream-verify-"))
+    clean = partial(_clean, address, plan, folder)
+    with _heir(folder, clean) as inherit, contextlib.ExitStack() as closing:
+        with connect(address) as server:
+            if server_side.own_keys(server, plan.prefix):
+                raise InvalidOptionError(f"keys with the prefix {plan.prefix} exist; run the command again")
+            about = server_side.about(server)
+        inherit()
+        closing.callback(clean, tell)
         if (relay := None if plan.spark_submit else _relay_to(address, folder)) is not None:
             closing.enter_context(relay)
         run = _VerifyRun(plan, address, login, folder, relay, tell)
@@ -71,12 +79,55 @@ def verify(
         return run.result(about)
 
 
-def _clean(address: Address, prefix: str, checkpoint: CheckpointLog, tell: Tell) -> None:
-    """Delete the keys until none is left: a task of a killed driver may still write. It has a minute."""
-    deleted, deadline = 0, time.monotonic() + QUIET
+@contextlib.contextmanager
+def _heir(folder: Path, clean: Callable[[Tell], object]) -> Iterator[Callable[[], object]]:
+    """Start a process that waits for the end of this one. If this one is killed amid the block, it ends the driver,
+    cleans, if the yielded function was called, and removes the folder."""
+    told, held = os.pipe()
+    if (heir := os.fork()) == 0:
+        try:
+            os.close(held)
+            _detach()
+            words = b"".join(iter(partial(os.read, told, 1), b""))
+            if not words.endswith(b"."):
+                if (driver := folder / DRIVER).exists():
+                    kill_session(int(driver.read_text()))
+                if words:
+                    clean(print)
+                shutil.rmtree(folder)
+        finally:
+            os._exit(0)
+    os.close(told)
     try:
-        with connect(address) as server:
-            while found := server_side.delete_own_keys(server, prefix, checkpoint.query_id()):
+        yield partial(os.write, held, b"+")
+    finally:
+        shutil.rmtree(folder)
+        os.write(held, b".")
+        os.close(held)
+        os.waitpid(heir, 0)
+
+
+def _detach() -> None:
+    """Neither signals of the terminal reach this process, nor does it print."""
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nowhere, standard)
+
+
+def _clean(address: Address, plan: RunPlan, folder: Path, tell: Tell) -> None:
+    """Delete the keys until none is left: a task of a killed driver may still write. It has a minute, and a minute more
+    while the server does not answer."""
+    if plan.keeps:
+        return
+    prefix, deleted, deadline = plan.prefix, 0, time.monotonic() + QUIET
+    query = CheckpointLog(folder / "checkpoint").query_id()
+    try:
+        with Session(address, "deleting keys", is_known=True) as session:
+            delete = partial(server_side.delete_own_keys, prefix=prefix, query_id=query)
+            while found := session.run(delete):
                 deleted += found
                 if time.monotonic() > deadline:
                     tell(f"keys with {prefix} in their names are written again and again: end what writes them")
@@ -126,6 +177,7 @@ class _VerifyRun:
         self._began = time.time()
         self._events: list[tuple[float, str, str]] = []  # seconds since then, kind, details
         self._untried = {FAILOVER: "--allow-failover was not given", BREAK: "there was no time"}
+        self._untried[LOST] = "there was no time" if relay else "this needs one server, without TLS, and local Spark"
 
     def close(self) -> None:
         """End all that runs."""
@@ -173,7 +225,8 @@ class _VerifyRun:
                 self._failovers.pop(0)
                 self._try(FAILOVER, self._fail_over, query)
             else:
-                self._try(BREAK, self._break, query)
+                kind = self._chance.choice([BREAK, LOST]) if self._relay else BREAK
+                self._try(kind, partial(self._break, kind), query)
         query.wait(5, lambda: self._checkpoint.logged() > self._checkpoint.committed())
         # Half of the kills come as soon as a batch is logged, and so do those that the run still lacks.
         is_soon = chance.random() < 0.5 or self._seconds() > self._plan.seconds
@@ -226,21 +279,27 @@ class _VerifyRun:
         except RStreamError as error:
             self._untried[kind] = error.message
 
-    def _break(self, query: RunningQuery) -> str:
+    def _break(self, kind: str, query: RunningQuery) -> str:
         """Close connections of the query and of the producers."""
         relay, chance = self._relay, self._chance
         if relay is None:
             with connect(self._address) as server:
                 killed = server_side.kill_connections(server, self._plan.prefix)
             return f"{killed} by CLIENT KILL" if killed else ""
-        direction, after, is_all = chance.choice([UP, DOWN]), chance.randint(0, 3_000), chance.random() < 0.3
+        where, after, is_all = chance.choice([UP, DOWN]), chance.randint(0, 3_000), chance.random() < 0.3
+        if kind == LOST:
+            where, after = EXEC, after % 3
         before = relay.cut_so_far
-        relay.break_at(direction, after)
+        relay.break_at(where, after)
         if not query.wait(3, lambda: relay.cut_so_far > before):
             return ""
+        if kind == LOST:  # a kill at once would leave the writer no time to write again what it has written
+            batch = self._checkpoint.committed()
+            query.wait(3, lambda: self._checkpoint.committed() > batch)
+            return f"after {after} others"
         if is_all:
             relay.cut_all()
-        return f"{'all' if is_all else 'one'}, after {after:,} bytes {direction}"
+        return f"{'all' if is_all else 'one'}, after {after:,} bytes {where}"
 
     def _fail_over(self, query: RunningQuery) -> str:
         before = self._master()

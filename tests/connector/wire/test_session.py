@@ -10,7 +10,7 @@ from spark_streams.connector.errors import RetriesExhaustedError, ServerUnreacha
 from spark_streams.connector.wire.address import Address, Patience
 from spark_streams.connector.wire.connection import Connection, ReplyError
 from spark_streams.connector.wire.session import Session
-from tools.servers.server import Server
+from tools.servers.server import Server, running_redis, serving, skip_without_redis
 
 
 @pytest.fixture
@@ -69,3 +69,21 @@ def test_the_pipe_is_that_of_the_connection_there_is(session: Session) -> None:
     session.close()
     assert session.pipe_of("s") is not pipe
     assert session.pipe_of("s").server is session.get()
+
+
+@pytest.mark.parametrize("kind", ["redis", "engine"])
+def test_a_server_that_closes_connections_for_large_replies_is_named_with_its_limit(kind: str) -> None:
+    if kind == "redis":
+        skip_without_redis()
+    start = running_redis if kind == "redis" else serving
+    with start("--client-output-buffer-limit", "normal 300kb 0 0") as server:
+        address = Address(server.url, Patience(limit=0.3, first_pause=0.001))
+        with server.client() as client, Session(address) as session:
+            client.set("k", bytes(40_000_000))
+            message = r"it closed the connection.*closes connections with 300 KB of unread replies: raise client-out"
+            with pytest.raises(RetriesExhaustedError, match=message):
+                session.run(lambda connection: connection.execute_all([("GET", "k")] * 5))
+            client.config_set("client-output-buffer-limit", "normal 0 0 0")
+            with pytest.raises(RetriesExhaustedError) as caught:
+                connections_of(session, [ServerUnreachableError("lost")] * 1_000)
+            assert "output" not in caught.value.message

@@ -4,12 +4,15 @@ long logs in again."""
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
+from spark_streams.connector.errors import LoginError
 from spark_streams.connector.options.access_options import server_of
 from spark_streams.connector.wire import connection
 from spark_streams.connector.wire.connect import connect
@@ -100,3 +103,39 @@ def test_a_new_password_that_the_server_does_not_know_yet_ends_no_connection(
         before = logins(admin)
         server.renew_login()
         assert logins(admin) == before + 1
+
+
+@pytest.mark.in_turn
+def test_a_source_and_a_sink_wait_for_a_password_file_that_is_empty_while_it_is_replaced(
+    rotation: Rotation, redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def direct() -> redis.Redis:
+        return redis_server.client(decode_responses=True)
+
+    monkeypatch.setattr(connection, "RENEW_EVERY", 0.0)
+    piping = Piping(redis_server, direct, **access("passwordFile", rotation))
+    piping.at_least(50)
+    for is_shut_out in (False, True):
+        rotation.file.write_text("")
+        filling = threading.Timer(1.0, rotation.file.write_text, [f"{rotation.passwords[-1]}\n"])
+        filling.start()
+        if is_shut_out:
+            with redis_server.client() as admin:
+                rotation.forget(admin)
+        piping.at_least(50)
+        filling.join()
+    piping.end()
+    piping.nothing_is_lost_or_doubled()
+
+
+def test_at_first_an_empty_password_file_is_an_error_at_once(rotation: Rotation, redis_server: Server) -> None:
+    rotation.file.write_text("")
+    address = server_of({"url": redis_server.url, **access("passwordFile", rotation)}, "source")
+    began = time.monotonic()
+    with Session(address) as session, pytest.raises(LoginError, match="is empty: its first line is the password"):
+        session.get()
+    assert time.monotonic() - began < 1
+    with Session(address, is_known=True) as session:
+        filling = threading.Timer(0.3, rotation.file.write_text, [f"{rotation.passwords[-1]}\n"])
+        filling.start()
+        assert session.execute("ACL", "WHOAMI") == b"app"

@@ -11,6 +11,7 @@ from spark_streams.connector.admin import groups as guard
 from spark_streams.connector.errors import ServerUnreachableError
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
 from spark_streams.connector.wire.connection import Connection
+from spark_streams.operations.groups import pending_entries
 from tests.operations.groups.conftest import Rstream, RstreamJson
 
 G = ("--group", "g", "--even-active")
@@ -81,6 +82,13 @@ def test_ack_of_more_than_a_page(client: redis.Redis, rstream_json: RstreamJson)
     client.xreadgroup("g", "bob", {"s": ">"})
     [one] = twice(rstream_json, "ack", "s", *G, "--last-id", "2400-0")
     assert (one["entries"], len(held(client, "bob", "s"))) == (2_400, 100)
+
+
+def test_a_dry_run_of_ack_does_not_ask_what_was_deleted(
+    orders: list[str], rstream_json: RstreamJson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_entries, "_deleted", lambda *_: pytest.fail("it asks"))
+    rstream_json("groups", "ack", "orders", "--group", "g", "--consumer", "ann", "--even-active")
 
 
 def test_ack_must_be_told_which(orders: list[str], rstream: Rstream) -> None:

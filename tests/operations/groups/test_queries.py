@@ -162,6 +162,23 @@ def test_a_query_that_was_not_in_the_group_yet_and_starts_meanwhile(
         assert group is None or group["last-delivered-id"] <= before
 
 
+@pytest.mark.parametrize("hand", ["seek", "delete"])
+def test_a_query_that_has_read_nothing_yet_is_left_alone(
+    server: Server, client: redis.Redis, rstream: Rstream, rstream_json: RstreamJson, hand: str
+) -> None:
+    """It holds its lease, and has no consumer in the group."""
+    make_query(server, client, "stopped")
+    client.xgroup_setid("s", "g", "$")
+    idle = reader(server, limits=NEVER_AHEAD, beside=True, consumer="idle", **LENIENT)
+    idle.initialOffset()
+    assert [one["name"] for one in client.xinfo_consumers("s", "g")] == ["spark"]
+    before = client.xinfo_groups("s")
+    assert "a query is running as consumer 'idle'" in rstream_json("groups", *HANDS[hand], code=3)["refused"][0]
+    ran = rstream("groups", *HANDS[hand], "--even-active", "--yes")
+    assert (ran.exit_code, "a query is running as consumer 'idle'" in ran.stderr) == (1, True), ran.stderr
+    assert client.xinfo_groups("s") == before
+
+
 def test_the_lease_of_a_process_that_is_dead_hinders_nobody(
     server: Server, client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
 ) -> None:
@@ -231,6 +248,16 @@ def test_a_seek_moves_a_query_with_no_ack_too(server: Server, client: redis.Redi
         assert told["then"][0].startswith("query 'spark' has a checkpoint; rstream help change-a-group")
         assert query.resume(noAck="true") == list(range(query.ids.index(to) + 1, 50))
         stop_all()
+
+
+def test_a_seek_moves_a_query_whose_consumer_was_deleted(
+    server: Server, client: redis.Redis, rstream_json: RstreamJson
+) -> None:
+    query = make_query(server, client, "stopped", consumer="etl-1")
+    client.xgroup_delconsumer("s", "g", "etl-1")
+    told = rstream_json("groups", "seek", *G, "--to", query.ids[39], "--yes")
+    assert told["then"][0].startswith("query 'etl-1' has a checkpoint; rstream help change-a-group")
+    assert query.resume(consumer="etl-1") == list(range(40, 50))
 
 
 # -- entries for a query without a pending list ----------------------------------------------------------------------

@@ -7,7 +7,9 @@ import time
 import pytest
 import redis
 
+from spark_streams.connector.admin.groups import GroupSnapshot
 from spark_streams.connector.keys import retry_stream
+from spark_streams.connector.wire.connection import Connection
 from spark_streams.operations.groups import unused
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tools.driving import ALL, NEVER_AHEAD, drain, read, reader, stop_all
@@ -207,18 +209,25 @@ def test_what_is_too_short_is_refused(rstream: Rstream, monkeypatch: pytest.Monk
     assert rstream("groups", "prune").exit_code == 2
 
 
-def test_a_group_that_is_read_from_meanwhile_stays(
+def test_a_group_that_is_read_from_meanwhile_stays_and_those_behind_it_are_deleted(
     client: redis.Redis, rstream: Rstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look at all groups and the deletion."""
-    abandoned(client)
+    """Between the look at all groups and the deletion. If all are in use by then, the command ends with 3."""
+    for group in ("nb-1", "nb-2"):
+        abandoned(client, stream=f"orders:{group}", group=group)
     time.sleep(0.2)
     honest = unused.prune_group
 
-    def late(*arguments: object) -> object:
-        client.xreadgroup("nb-1", "spark", {"orders": ">"}, count=1)
-        return honest(*arguments)  # type: ignore[arg-type]
+    def late(server: Connection, snapshot: GroupSnapshot, *more: object) -> object:
+        if snapshot.group == "nb-1":
+            client.xreadgroup("nb-1", "spark", {"orders:nb-1": ">"}, count=1)
+        return honest(server, snapshot, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(unused, "prune_group", late)
     ran = rstream("groups", "prune", "--idle", "150ms", "--yes")
-    assert (ran.exit_code, "is in use now" in ran.stderr, groups(client)) == (1, True, ["nb-1"])
+    said = "left out: group 'nb-1' of stream 'orders:nb-1' is in use now, and is not deleted"
+    assert (ran.exit_code, said in ran.stdout) == (0, True)
+    assert [groups(client, f"orders:nb-{n}") for n in (1, 2)] == [["nb-1"], []]
+    time.sleep(0.2)
+    last = rstream("groups", "prune", "--idle", "150ms", "--yes")
+    assert (last.exit_code, said in last.stdout, groups(client, "orders:nb-1")) == (3, True, ["nb-1"])

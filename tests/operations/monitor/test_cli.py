@@ -13,9 +13,10 @@ import redis
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
+from spark_streams.connector.lag import survey
 from tests.engine.server.test_processes import shut_down
 from tests.runner import separate_runner
-from tools.servers.server import Server
+from tools.servers.server import Server, running_redis, skip_without_redis
 
 
 def rstream(server: Server, *words: str, given: str | None = None) -> Result:
@@ -55,20 +56,27 @@ def test_lag_for_people_and_for_programs(server: Server, orders: list[str]) -> N
     assert 0 <= billing["lag_ms"] < 60_000
 
 
-def test_lag_names_entries_that_were_trimmed_before_a_group_has_read_them(
-    server: Server, client: redis.Redis, orders: list[str]
+@pytest.mark.parametrize("command", ["lag", "groups", "doctor"])
+def test_entries_that_were_trimmed_before_a_group_has_read_them_are_named(
+    server: Server, client: redis.Redis, orders: list[str], command: str
 ) -> None:
     """`billing` has read six of ten."""
-    assert "trimmed" not in rstream(server, "lag").output
+    assert "were trimmed" not in rstream(server, command).output
     client.xtrim("orders", maxlen=1, approximate=False)
-    assert "trimmed before group billing has read them: 3 entries of orders" in rstream(server, "lag").output
+    told = " ".join(rstream(server, command).output.split())
+    assert "3 entries of orders were trimmed before group billing read them, by the server's counts" in told
 
 
-def test_groups_with_active_consumers_are_first(server: Server, orders: list[str]) -> None:
+def test_groups_with_active_consumers_are_first(
+    server: Server, orders: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody has ever read from audit, which is further behind."""
     lines = rstream(server, "lag").output.splitlines()
     assert [line.split()[1] for line in lines[1:3]] == ["billing", "audit"]
-    assert "1 group has not been read from in the last day" in lines[3]
+    assert lines[3] == "1 group has no consumer; rstream groups prune finds abandoned groups"
+    monkeypatch.setattr(survey, "ACTIVE_MS", 0)
+    told = "1 group has no consumer, 1 group has not been read from in the last day; rstream groups prune finds"
+    assert told in rstream(server, "lag").output
 
 
 @pytest.mark.parametrize(
@@ -394,3 +402,14 @@ def test_streams_that_queries_keep_beside_a_stream_are_not_listed_as_streams(
         assert "rstream:re" not in printed, words
     assert "rstream:returned:{orders}:g" in rstream(server, "lag").output  # what is behind is shown wherever it stands
     assert [one["stream"] for one in json.loads(rstream(server, "streams", "--json").output)] == ["orders"]
+
+
+def test_add_names_the_limit_that_an_entry_exceeds() -> None:
+    skip_without_redis()
+    with running_redis("--client-query-buffer-limit", "1mb") as small:
+        lines = "".join(json.dumps({"n": n, "v": "x" * n}) + "\n" for n in (1, 20, 2_000_000))
+        ran = rstream(small, "add", "s", "-", given=lines)
+    assert ran.exit_code == 1
+    said = "an entry of 2,000,009 bytes for stream 's', its largest value 2,000,000: the server at"
+    assert said in ran.output
+    assert "takes 1048576 (client-query-buffer-limit). Raise this limit" in ran.output

@@ -21,8 +21,10 @@ from spark_streams.base.ids import StreamId
 from spark_streams.cli import main
 from spark_streams.connector.wire.connection import Connection
 from spark_streams.operations.monitor.last_entries import Follower
+from tests.proxy import Proxy
 from tools.machine_time import machine_seconds
-from tools.servers.server import Server, free_port, serving
+from tools.servers.server import Server, free_port, running_redis, serving, skip_without_redis
+from tools.waiting import until
 
 ROOT = Path(__file__).parents[3]
 
@@ -194,3 +196,21 @@ def test_a_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
         for n in range(500, 510):
             client.xadd("s", {"n": n})
         assert read_values(process, 309) == [str(n) for n in range(201, 510)]
+
+
+@pytest.mark.in_turn
+def test_a_failover_amid_a_blocked_read_does_not_end_it() -> None:
+    """The old master becomes a replica of the new one, and ends each blocked read with UNBLOCKED."""
+    skip_without_redis()
+    with running_redis() as old, running_redis() as new, Proxy(old.url) as proxy, old.client() as client:
+        client.xadd("s", {"n": 1})
+        with new.client() as promoted, following("s", "--url", proxy.url) as process:
+            assert read_values(process, 1) == ["1"]
+            promoted.replicaof("127.0.0.1", old.url.split(":")[-1].split("/")[0])
+            until(lambda: promoted.exists("s"), "the replica does not follow")
+            promoted.replicaof("NO", "ONE")
+            until(lambda: client.info("clients")["blocked_clients"], "it does not wait")
+            proxy.lead_new_ones_to(new.url)
+            client.replicaof("127.0.0.1", new.url.split(":")[-1].split("/")[0])
+            promoted.xadd("s", {"n": 2})
+            assert read_values(process, 1) == ["2"]

@@ -109,6 +109,13 @@ def test_options_select_entries(
     assert done["sent"] == planned["sent"] == len(expected)
 
 
+def test_a_time_in_the_future_ends_behind_the_last_entry(client: redis.Redis, rstream_json: RstreamJson) -> None:
+    """As the next midnight, for all entries of today."""
+    numbered(client, 5)
+    assert rstream_json("copy", "s", "t", "--to", "2999-11-29T00:00")["sent"] == 5
+    assert rstream_json("copy", "s", "t", "--from", "2999-11-29T00:00")["sent"] == 0
+
+
 def test_a_limit_counts_from_the_position_of_the_target(client: redis.Redis, rstream_json: RstreamJson) -> None:
     numbered(client, 20)
     for round_number in (1, 2, 3):
@@ -247,7 +254,9 @@ def test_a_transform_changes_entries_skips_some_and_is_not_repeated(
     done = rstream_json(*words, "--limit", "3")
     assert (done["sent"], done["skipped"], done["source"]) == (3, 1, done["target"])
     done = rstream_json(*words)
-    assert (done["sent"], done["skipped"], done["already"], done["source"]) == (1, 0, 4, done["target"])
+    assert (done["sent"], done["skipped"], done["already"], done["source"]) == (1, 0, 3, done["target"])
+    done = rstream_json(*words, "--from", "3-1")
+    assert (done["sent"], done["already"]) == (0, 2), "of the selected ones, without the one that was skipped"
     assert content(client, "t") == [
         (f"{n}-1", [b"n", b"%d" % n, b"kind", b"*", b"call", b"%d" % call]) for call, n in enumerate((1, 2, 4, 5))
     ]

@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from spark_streams.engine import LocalEngine
-from spark_streams.operations.verify.relay import DOWN, UP, Relay
+from spark_streams.operations.verify.relay import DOWN, EXEC, UP, Relay
 from tools.servers.server import Server
 
 
@@ -41,6 +41,32 @@ def test_a_connection_breaks_within_a_request_or_a_reply(server: Server, directi
         assert relay.cut_so_far == 1
         assert direct.get("k") == (b"before" if direction == UP else b"after")
         assert client.set("k", "again")  # over another connection
+
+
+def request(*words: str) -> bytes:
+    return b"".join([b"*%d\r\n" % len(words), *[b"$%d\r\n%b\r\n" % (len(word), word.encode()) for word in words]])
+
+
+@pytest.mark.parametrize("behind", [b"", request("PING")])
+def test_a_connection_breaks_behind_an_exec_that_adds_entries_and_is_carried_out(
+    server: Server, behind: bytes, tmp_path: Path
+) -> None:
+    """Its reply is lost, and so is what stands behind it."""
+    adds = request("MULTI") + request("XADD", "s", "*", "n", "1") + request("EXEC")
+    with Relay(server.url, tmp_path) as relay, server.client() as direct, connection_to(relay) as connected:
+        direct.delete("s")
+        relay.break_at(EXEC, 1)
+        replies = connected.makefile("rb")
+        for transaction in (request("MULTI") + request("EXEC"), adds, request("MULTI") + request("EXEC")):
+            connected.sendall(transaction + request("ECHO", "end"))
+            while replies.readline() != b"end\r\n":
+                pass
+        connected.sendall(adds + behind)
+        with contextlib.suppress(ConnectionResetError):
+            assert connected.recv(1) == b""
+        assert (direct.xlen("s"), relay.cut_so_far) == (2, 1)
+        with client_of(relay) as client:
+            assert client.ping()
 
 
 def test_all_connections_break(server: Server, tmp_path: Path) -> None:

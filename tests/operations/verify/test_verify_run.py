@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +17,13 @@ import redis
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.connector.admin.checkpoint import CheckpointLog
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.wire.address import Address
 from spark_streams.operations.verify import verify_run
 from spark_streams.operations.verify.relay import Relay
-from spark_streams.operations.verify.running_query import RunPlan
+from spark_streams.operations.verify.running_query import RunPlan, processes_of
 from spark_streams.operations.verify.verify_run import reached_through, verify
-from tools.servers.server import Server
+from tools.servers.server import Server, serving
 from tools.waiting import until
 
 RSTREAM = [sys.executable, "-m", "spark_streams.cli", "verify"]
@@ -57,6 +58,52 @@ def test_a_signal_ends_the_run_and_deletes_its_keys(engine_server: Server, numbe
         assert process.returncode == 130, errors
         assert errors.endswith("stopped, without a verdict\n")
         assert bool(client.keys("rstream-verify-*")) == keeps
+
+
+def own_folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("rstream-verify-*"))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_killed_run_leaves_nothing(engine_server: Server, keeps: bool) -> None:
+    """--keep leaves its keys."""
+    before = own_folders()
+    command = [*RSTREAM, "--url", engine_server.url, *(["--keep"] if keeps else [])]
+    with engine_server.client() as client:
+        client.flushall()
+        client.set("orders", "a stranger's")
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            until(lambda: client.keys("rstream-verify-*:in:*"), "no entry was added")
+            [folder] = own_folders() - before
+            until((folder / "driver").exists, "no driver was started")
+            driver = int((folder / "driver").read_text())
+            assert processes_of(driver)
+            process.kill()
+        until(lambda: not folder.exists(), "its folder is left")
+        assert not processes_of(driver)
+        assert bool(client.keys("rstream-verify-*")) == keeps
+        assert client.exists("orders")
+
+
+@pytest.mark.spark
+def test_a_second_signal_ends_the_cleaning_and_another_process_does_it() -> None:
+    before = own_folders()
+    with serving() as server, server.client() as client:
+        with subprocess.Popen([*RSTREAM, "--url", server.url], stderr=subprocess.PIPE, text=True) as process:
+            until(lambda: client.keys("rstream-verify-*:in:*"), "no entry was added")
+            [folder] = own_folders() - before
+            server.process.send_signal(signal.SIGSTOP)
+            process.send_signal(signal.SIGINT)
+            time.sleep(1)
+            process.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            _, errors = process.communicate(timeout=60)
+            assert (process.returncode, time.monotonic() - began < 3) == (130, True), errors
+            assert errors.endswith("stopped while it cleans: another process does that, within two minutes\n")
+        server.process.send_signal(signal.SIGCONT)
+        until(lambda: not folder.exists(), "its folder is left")
+        assert client.keys("rstream-verify-*") == []
 
 
 def test_keys_of_the_same_name_are_not_touched(server: Server, client: redis.Redis) -> None:
@@ -148,10 +195,10 @@ def test_cleaning_has_an_end(server: Server, client: redis.Redis, monkeypatch: p
     monkeypatch.setattr(verify_run, "QUIET", 0.1)
     honest, told = verify_run.server_side.delete_own_keys, list[str]()
 
-    def deleting(*given: Any) -> int:
+    def deleting(*given: Any, **named: Any) -> int:
         client.set("run:in:0", 1)
-        return honest(*given)
+        return honest(*given, **named)
 
     monkeypatch.setattr(verify_run.server_side, "delete_own_keys", deleting)
-    verify_run._clean(Address.parse(server.url), "run", CheckpointLog(Path("/nowhere")), told.append)
+    verify_run._clean(Address.parse(server.url), RunPlan("run", 1, 60, {}), Path("/nowhere"), told.append)
     assert told[0] == "keys with run in their names are written again and again: end what writes them"

@@ -81,18 +81,19 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
 
 
 def _delete_groups(server: Server, names: Sequence[str], options: ChangeOptions, report: ChangeReport[Deleted]) -> None:
-    from spark_streams.connector.admin.groups import find_keys_to_delete, waiting_lines
+    from spark_streams.connector.admin.groups import find_keys_to_delete, find_query_keys, waiting_lines
     from spark_streams.connector.wire.xinfo import streams_with_group
     from spark_streams.operations.groups.change_plan import NO_GROUP
     from spark_streams.operations.groups.group_deletion import delete_group, delete_leftovers, resume_lines
 
     group = options.group
     streams = [s for s in resolve_streams(server, names, group, options.exact) if options.only.has(s, group)]
-    keys, waiting = find_keys_to_delete(server, {group: streams})
+    of_queries = find_query_keys(server)
+    keys, waiting = find_keys_to_delete(server, {group: streams}, of_queries)
     having_it = {*streams_with_group(server, streams, group)}
     # Keys may remain of a group that was deleted.
     snapshots = load_groups(
-        server, [stream for stream in streams if stream in having_it or not keys[stream, group]], group
+        server, [stream for stream in streams if stream in having_it or not keys[stream, group]], group, keys=of_queries
     )
     moved = [
         f"group {group!r} of stream {snapshot.stream!r} stands at {snapshot.position}, and not where the dry run has "
@@ -214,11 +215,13 @@ def prune(
     wait for a retry stay, and the command prints where.
 
     With --hold no group is deleted. The command lists groups that hold entries back which no other group needs. With
-    --yes it forgets these groups, but those in use, and removes the entries. A query of such a group then stops
-    (RSTREAM_GROUP_FORGOTTEN). If all are in use, the exit code is 3.
+    --yes it forgets these groups, and removes the entries. A query of such a group then stops
+    (RSTREAM_GROUP_FORGOTTEN).
 
     With --consumers no group is deleted, but consumers that were idle for --idle and have no pending entry. Those of
     running queries stay. A client that returns is a consumer again.
+
+    The command names groups that came into use meanwhile. If it changed no other one, the exit code is 3.
 
     \b
     Examples:
@@ -278,9 +281,8 @@ class _Unused:
         for one in abandoned:
             streams_of.setdefault(one.group, []).append(one.stream)
         keys, waiting = find_keys_to_delete(server, streams_of)
-        report.add_all(
-            *(server, abandoned, []),
-            lambda one: unused.prune_group(server, one, keys[one.stream, one.group], self.idle),
+        report.add_each(
+            server, abandoned, lambda one: unused.prune_group(server, one, keys[one.stream, one.group], self.idle)
         )
         for pruned in report.stream_reports:
             report.notes += resume_lines(pruned.stream, pruned.group, pruned.committed)
@@ -326,7 +328,7 @@ class _Unused:
 
         found = find_idle_consumers(server, self._streams(server), self.groups, self.exact, self.idle)
         found = [one for one in found if self.only.stands(*one.bound)]
-        report.add_all(server, found, [], lambda one: delete_idle_consumers(server, one, self.idle))
+        report.add_each(server, found, lambda one: delete_idle_consumers(server, one, self.idle))
         for one in report.stream_reports:
             report.notes += [
                 f"consumer {name!r} of group {one.group!r} of stream {one.stream!r} has read meanwhile, and stays with "

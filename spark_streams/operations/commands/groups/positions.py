@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_streams.base.ids import StreamId
+from spark_streams.base.printable import printable
 from spark_streams.base.units import counted
 from spark_streams.operations.commands.dry_run import (
     ChangeOptions,
@@ -28,6 +29,7 @@ from spark_streams.operations.commands.shared import (
     json_option,
     print_json,
     print_table,
+    say,
     url_option,
 )
 from spark_streams.operations.commands.stream_names import exact_option, named_streams, resolve_streams
@@ -81,7 +83,7 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
       rstream groups
       rstream groups orders payments
     """
-    from spark_streams.connector.lag.survey import view_streams
+    from spark_streams.connector.lag.survey import trimmed_line, view_streams
 
     with connect(url) as server:
         views = view_streams(server, named_streams(server, names, with_retry_streams=True), count_released=True)
@@ -93,6 +95,8 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
         ("stream", "group", "consumers", "lag", "pending", "released", "last delivered"),
         [(g.stream, g.group, g.consumers, g.lag, g.pending, g.released, g.last_delivered) for g in group_views],
     )
+    for line in filter(None, map(trimmed_line, group_views)):
+        say(printable(line))
 
 
 def target_of(ctx: click.Context, param: click.Parameter, value: str | None) -> GroupTarget | None:
@@ -140,13 +144,15 @@ def seek(names: tuple[str, ...], target: GroupTarget, consumers: tuple[str, ...]
       rstream groups seek 'orders:*' --group etl --to latest --yes
       rstream groups seek orders --group etl --to=-1000 --yes --json
     """
+    from spark_streams.connector.admin.groups import find_query_keys
     from spark_streams.operations.groups.position import Sought
     from spark_streams.operations.groups.position import seek as move
 
     with connect(options.url) as server:
         report: ChangeReport[Sought] = ChangeReport(options.yes, options.as_json)
         now = server_time(server)
-        snapshots = load_groups(server, names, options.group, options.exact, consumers, options.only)
+        keys = find_query_keys(server)
+        snapshots = load_groups(server, names, options.group, options.exact, consumers, options.only, keys)
         refused = [reason for snapshot in snapshots for reason in snapshot.in_use(None, options.even_active)]
         report.add_all(server, snapshots, refused, lambda snapshot: move(server, snapshot, target, now, options.only))
         for snapshot, sought in zip(snapshots, report.stream_reports, strict=True):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_streams.base.printable import name_text, printable
-from spark_streams.base.units import count, duration
+from spark_streams.base.units import count, counted, duration
 from spark_streams.connector.errors import StreamStateError
-from spark_streams.connector.lag.survey import GroupLag, Survey
+from spark_streams.connector.lag.survey import GroupLag, Survey, trimmed_line
 from spark_streams.connector.operator_commands import shell_line
 from spark_streams.operations.commands.exit_codes import CHECK_FAILED, UNPROVED, found
 from spark_streams.operations.commands.shared import (
@@ -150,7 +150,7 @@ def lag(
 ) -> None:
     """Show how far each group is behind, in entries and in time (default: all groups of all streams).
 
-    Groups without a read in the last day come last. --json keeps the order of the streams.
+    Groups without a consumer, or without a read in the last day, come last. --json keeps the order of the streams.
 
     \b
     lag       entries not yet delivered to the group (10,000+: counted only up to there,
@@ -283,11 +283,13 @@ def _print(
             f"group {printable(name)}, {total.streams:,} streams: lag {count(total.lag, total.at_least)}, "
             f"behind {duration(total.lag_ms)}, pending {total.pending:,}, released {total.released:,}, oldest {oldest}"
         )
-    for one in (one for one in groups if one.trimmed):
-        say(printable(f"trimmed before group {one.group} has read them: {one.trimmed:,} entries of {one.stream}"))
-    if inactive := sum(not group_lag.is_active for group_lag in groups):
-        nouns = "1 group has" if inactive == 1 else f"{inactive:,} groups have"
-        say(f"{nouns} not been read from in the last day; rstream groups prune finds abandoned groups")
+    for line in filter(None, map(trimmed_line, groups)):
+        say(printable(line))
+    never = sum(not one.consumers for one in groups)  # perhaps a second old: the server does not tell
+    since = sum(not one.is_active for one in groups) - never
+    told = ((never, "no consumer"), (since, "not been read from in the last day"))
+    if said := [f"{counted(n, 'group')} {'has' if n == 1 else 'have'} {what}" for n, what in told if n]:
+        say(f"{', '.join(said)}; rstream groups prune finds abandoned groups")
     if held:
         say(_of_held(held))
 

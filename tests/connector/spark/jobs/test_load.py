@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 import spark_streams
-from spark_streams.jobs.job import ACCESS_SHAPE, CheckedError, Job, JobError
+from spark_streams.connector.errors import JobError
+from spark_streams.jobs.job import ACCESS_SHAPE, CheckedError, Job
 from spark_streams.jobs.job_config import load
 from spark_streams.jobs.programs.load import PROGRAM
 from tools.servers.server import Server
