@@ -104,7 +104,7 @@ def redrive(
     Without --yes this is a dry run, which counts the dead letters per target stream.
 
     A dead letter is written as an entry with its original fields, then deleted. The new entry has one more field,
-    dl.redriven, with the number of redrives and the ID of the dead letter. It goes to its original stream (dl.stream)
+    dl.redriven, with the number of redrives and the IDs of dead letter and first entry. It goes to its original stream (dl.stream)
     if a query or consumer has recorded that dead letters of that stream and group are written here. Any other target
     must be named with --allow or --to: the command is printed. If all dead letters stay, the exit code is 3. A redrive
     never writes to keys rstream:*.
@@ -192,10 +192,8 @@ def _allowing(report: RedriveReport, streams: Sequence[str]) -> str:
 def _bounds(report: RedriveReport, options: RedriveOptions) -> list[str]:
     """Return the bounds of a redrive: the last dead letter, and the streams that receive one."""
     last = up_to_last([report.last])
-    if options.to is not None:
-        return last
     streams = [to for action, to, _ in report.destinations() if action == "move"]
-    if not streams:
+    if options.to is not None or not streams:
         return last
     flags = ["exact"] if any(map(is_pattern, streams)) else []
     # A recorded origin is a stream and a group. Other groups of the same stream stay refused.
