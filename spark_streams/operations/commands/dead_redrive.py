@@ -104,10 +104,10 @@ def redrive(
     Without --yes this is a dry run, which counts the dead letters per target stream.
 
     A dead letter is written as an entry with its original fields, then deleted. The new entry has one more field,
-    dl.redriven, with the number of redrives and the IDs of dead letter and first entry. It goes to its original stream (dl.stream)
-    if a query or consumer has recorded that dead letters of that stream and group are written here. Any other target
-    must be named with --allow or --to: the command is printed. If all dead letters stay, the exit code is 3. A redrive
-    never writes to keys rstream:*.
+    dl.redriven, with the number of redrives and the IDs of dead letter and first entry. It goes to its original stream
+    (dl.stream) if a query or consumer has recorded that dead letters of that stream and group are written here. Any
+    other target must be named with --allow or --to: the command is printed. If all dead letters stay, the exit code is
+    3. A redrive never writes to keys rstream:*.
 
     All groups of the target stream receive the entry, including those that have processed it before: the dry run names
     them. To avoid that, write to another stream with --to.
