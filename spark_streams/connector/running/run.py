@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import threading
 import time
@@ -12,6 +13,7 @@ from functools import partial
 from typing import TypeAlias, cast
 
 from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
@@ -19,11 +21,19 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from spark_streams.base.given_text import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL, PATTERN_INTERVAL_EACH, duration
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.untyped import JavaObject, Json
-from spark_streams.connector.errors import InvalidOptionError, UnsupportedError
+from spark_streams.connector.errors import InvalidOptionError, RStreamError, UnsupportedError
+from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.running.ending import Stop, cut, end_between_batches, wait_for_end
 from spark_streams.connector.running.error_output import errors_in_one_line, filtered_spark_log, say
+from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.source.pending.poison_record import note_failure
 from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from spark_streams.connector.spark.running_pyspark import is_of_connect
+from spark_streams.connector.watch.failure import failure_of, may_be_caused_by_entry
+from spark_streams.connector.watch.progress import offsets_in
+from spark_streams.connector.wire.connect import connect
+
+_log = logging.getLogger("spark_streams.run")
 
 # -- trigger(availableNow=True) until all entries are read, on every Spark ---------------------------------------------
 
@@ -95,13 +105,14 @@ def _may_find_streams(query: StreamingQuery) -> bool:
     """Return whether a source of a query has option streamsPattern. Spark Connect does not tell: True."""
     if not hasattr(query, "_jsq"):
         return True
+    return any(relation.relation().options().containsKey("streamsPattern") for relation in _relations(query))
+
+
+def _relations(query: StreamingQuery) -> list[JavaObject]:
+    """Return the sources in the plan of a query."""
     leaves: JavaObject = query._jsq.streamingQuery().logicalPlan().collectLeaves()
     relations = [leaves.apply(index) for index in range(leaves.size())]
-    return any(
-        relation.relation().options().containsKey("streamsPattern")
-        for relation in relations
-        if relation.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation"
-    )
+    return [one for one in relations if one.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation"]
 
 
 def may_have_more(query: StreamingQuery) -> bool:
@@ -159,7 +170,28 @@ def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: b
         except KeyboardInterrupt:
             cut(running)
             raise
+        except StreamingQueryException as error:
+            _note_failure(running, str(error))
+            raise
         return running
+
+
+def _note_failure(query: StreamingQuery, text: str) -> None:
+    """Write the error to the server of each source that may give an entry up, for its dead letter (watch does it, too).
+    Spark Connect does not tell the server."""
+    if not may_be_caused_by_entry(text) or is_of_connect(query):
+        return
+    offsets = {(offset["group"], offset["consumer"]): offset for offset in offsets_in(text)}  # the last is the newest
+    for relation in _relations(query):
+        options = relation.relation().options().asCaseSensitiveMap()
+        try:
+            source = SourceOptions.parse({name: options[name] for name in options})
+            offset = offsets.get((source.group, source.consumer))
+            if source.max_deliveries is not None and offset is not None:
+                with connect(source.address.without_starting()) as server:
+                    note_failure(server, Offset.from_json(offset), failure_of(text))
+        except RStreamError as error:  # another format, or a server that is away
+            _log.info("the error that ended the query is not noted for a dead letter: %s", error)
 
 
 @contextlib.contextmanager
