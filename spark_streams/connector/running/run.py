@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import threading
 import time
@@ -21,19 +20,12 @@ from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 from spark_streams.base.given_text import IDLE_CHECK, IDLE_CHECK_EACH, PATTERN_INTERVAL, PATTERN_INTERVAL_EACH, duration
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.untyped import JavaObject, Json
-from spark_streams.connector.errors import InvalidOptionError, RStreamError, UnsupportedError
-from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.errors import InvalidOptionError, UnsupportedError
 from spark_streams.connector.running.ending import Stop, cut, end_between_batches, wait_for_end
 from spark_streams.connector.running.error_output import errors_in_one_line, filtered_spark_log, say
-from spark_streams.connector.source.offset import Offset
-from spark_streams.connector.source.pending.poison_record import note_failure
 from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from spark_streams.connector.spark.running_pyspark import is_of_connect
-from spark_streams.connector.watch.failure import failure_of, may_be_caused_by_entry
-from spark_streams.connector.watch.progress import offsets_in
-from spark_streams.connector.wire.connect import connect
-
-_log = logging.getLogger("spark_streams.run")
+from spark_streams.connector.watch.failure import note_for_dead_letter
 
 # -- trigger(availableNow=True) until all entries are read, on every Spark ---------------------------------------------
 
@@ -177,21 +169,10 @@ def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: b
 
 
 def _note_failure(query: StreamingQuery, text: str) -> None:
-    """Write the error to the server of each source that may give an entry up, for its dead letter (watch does it, too).
-    Spark Connect does not tell the server."""
-    if not may_be_caused_by_entry(text) or is_of_connect(query):
-        return
-    offsets = {(offset["group"], offset["consumer"]): offset for offset in offsets_in(text)}  # the last is the newest
-    for relation in _relations(query):
-        options = relation.relation().options().asCaseSensitiveMap()
-        try:
-            source = SourceOptions.parse({name: options[name] for name in options})
-            offset = offsets.get((source.group, source.consumer))
-            if source.max_deliveries is not None and offset is not None:
-                with connect(source.address.without_starting()) as server:
-                    note_failure(server, Offset.from_json(offset), failure_of(text))
-        except RStreamError as error:  # another format, or a server that is away
-            _log.info("the error that ended the query is not noted for a dead letter: %s", error)
+    """Note the error for the dead letter of its entry, as watch does. Spark Connect does not tell the sources."""
+    if not is_of_connect(query):
+        sources = [relation.relation().options().asCaseSensitiveMap() for relation in _relations(query)]
+        note_for_dead_letter(text, [{name: options[name] for name in options} for options in sources])
 
 
 @contextlib.contextmanager
