@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +49,7 @@ def facts(config: dict[str, str] | None = None, **info: Any) -> ServerFacts:
     return replace(WELL, info=told, config={**CONFIG, **(config or {})})
 
 
-def level_and_words(found: list[ServerFinding]) -> tuple[Level, str]:
+def level_and_words(found: Iterable[ServerFinding]) -> tuple[Level, str]:
     one = sorted_by_level(found)[0]
     return one.level, " | ".join((one.observation, one.effect, one.remedy))
 
@@ -83,7 +84,7 @@ def test_version_and_mode(told: dict[str, str], level: Level, words: str) -> Non
     check(check_kind(facts(**told)), level, words)
 
 
-def check(found: list[ServerFinding], level: Level, words: str) -> None:
+def check(found: Iterable[ServerFinding], level: Level, words: str) -> None:
     import re
 
     seen, said = level_and_words(found)
