@@ -270,11 +270,14 @@ class Operator:
         name = name.strip("'")  # as a shell does
         world.tell(f"   operator: sets the group of {name} to {position}")
         if world.see(name).position is None:
-            world.client.xgroup_create(name, GROUP, id=position, mkstream=True)
+            world.client.xgroup_create(
+                name, GROUP, id=position, mkstream=True, entries_read=world.added_to(name, position)
+            )
         else:
-            world.client.xgroup_setid(name, GROUP, id=position)
+            world.client.xgroup_setid(name, GROUP, id=position, entries_read=world.added_to(name, position))
             if (value := world.client.get(key := committed_key(name, GROUP, CONSUMER))) is not None:
                 world.client.set(key, str(Mark.of_seek(StreamId.parse(position), Mark.parse(value.encode()))))
+        world.model.pass_over(world.model.entries_of(name, world.see(name).ours()), id_key(position))
         for entry in world.model.entries_of(name):
             entry.settled |= entry.named and world.model.is_due(entry) and entry.key <= id_key(position)
 

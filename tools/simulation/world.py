@@ -281,6 +281,15 @@ class World:
             is_counted,
         )
 
+    def added_to(self, stream: str, position: str) -> int | None:
+        """Return how many entries were ever added up to a position, as `rstream groups` counts them; None: there is no
+        stream."""
+        try:
+            added = int(self.client.xinfo_stream(stream)["entries-added"])
+        except redis.ResponseError:
+            return None
+        return added - len(self.client.xrange(stream, f"({position}"))
+
     @functools.cached_property
     def supports_xnack(self) -> bool:
         """Whether the server has XNACK (Redis 8.8, the engine)."""
