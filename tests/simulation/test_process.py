@@ -50,10 +50,16 @@ MENDED = {
     "a claim holds what it has looked at": [(13, "driver"), (6, "driver"), (34, "driver"), (50, "driver")],
     "the model counts as `rstream groups seek` does": [(432,), (40100635, "faults")],
     "what is removed while it is counted is lost": [(820082,)],
+    "what was set aside is missed also without maxDeliveries": [(701010, "lists")],
+    "the judge knows which entries others had when they were removed": [(7149,), (7149, "renew"), (600305, "drawn")],
     "an error names a remedy": [(40300199, "faults", "renew"), (40100784, "faults"), (961181,)],
 }  # fmt: skip
 # Seeds in which the product does what is documented, each with words of the row (docs/reference/).
 DOCUMENTED = {
+    "A strict query stops at each start until the group has passed the entry": [
+        (40321039, "renew", "faults"),
+        (40321039, "faults", "renew"),
+    ],
     "passed over by `seek`, or left pending by an earlier checkpoint": [(3100586,)],
     "restored once more, to a newer state": [(820141,)],
     "The query begins at the stream's end at that moment, or at the ID": [(961151,), (40120097, "faults")],
