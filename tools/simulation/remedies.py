@@ -117,9 +117,7 @@ class Operator:
     def _knows_of_a_deletion_above(self, text: str, streams: list[str]) -> bool:
         """Whether the error says that at least one entry above a shared group was deleted, and one was (documented: the
         query stops so at each start until the group has passed it, also if it was deleted before the query began)."""
-        found = re.search(
-            r"at least 1 entry above \S+ was trimmed or deleted before .* The group is at (\d+-\d+)", text
-        )
+        found = re.search(r"at least 1 entry above \S+ was trimmed .* The group is at (\d+-\d+)", text)
         entries = [entry for name in streams for entry in self._world.model.entries_of(name)]
         return found is not None and any(
             entry.removed_by == "deleted" and entry.key > id_key(found[1]) for entry in entries
