@@ -55,6 +55,9 @@ MENDED = {
         (20851372,), (20851372, "faults"), (20851372, "renew", "faults"), (20851372, "faults", "renew"),
     ],
     "a successor has the lease of a stream that was deleted meanwhile": [(20765,), (20765, "renew")],
+    "a query has the lease of each stream that it reads, and of no other": [
+        (40000117,), (40321064, "faults", "renew"), (700896, "lists"),
+    ],
     "a pattern does not know of streams that were deleted": [(20530,)],
     "no task fails of a process that is killed": [(40221423, "renew"), (40100635, "faults")],
     "the judge knows which entries others had when they were removed": [(7149,), (7149, "renew"), (600305, "drawn")],
