@@ -58,6 +58,9 @@ MENDED = {
     "a query has the lease of each stream that it reads, and of no other": [
         (40000117,), (40321064, "faults", "renew"), (700896, "lists"),
     ],
+    "a copy of a dead letter may have left its stream before a failover": [
+        (40320664, "renew", "faults"), (40320664, "faults", "renew"),
+    ],
     "a pattern does not know of streams that were deleted": [(20530,)],
     "no task fails of a process that is killed": [(40221423, "renew"), (40100635, "faults")],
     "the judge knows which entries others had when they were removed": [(7149,), (7149, "renew"), (600305, "drawn")],

@@ -196,7 +196,7 @@ def _set_back(world: World, to: Backup) -> None:
     world.model.excuse(_found_missing(world, to), "the server has lost the tasks' notes of it")
     world.client.flushall()
     make_again(world.raw, to.keys)
-    world.letters.set_back()
+    world.letters.set_back(to.last)
     _lost_by_the_sink(world, written)
     for entry in world.model.entries.values():
         if entry.n in to.alive:
