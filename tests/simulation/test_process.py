@@ -49,6 +49,7 @@ MENDED = {
     "a replay asks whether the group is shared": [(76, "driver"), (55, "driver"), (167, "driver"), (191, "driver")],
     "a claim holds what it has looked at": [(13, "driver"), (6, "driver"), (34, "driver"), (50, "driver")],
     "the model counts as `rstream groups seek` does": [(432,)],
+    "what a group delivers again is not claimed": [(8600979,), (600322, "lists"), (830339, "lists")],
     "what is removed while it is counted is lost": [(820082,)],
     "what was set aside is missed also without maxDeliveries": [(701010, "lists")],
     "what a task has missed and the query has counted is not early": [
