@@ -51,6 +51,7 @@ MENDED = {
     "the model counts as `rstream groups seek` does": [(432,)],
     "what a group delivers again is not claimed": [(8600979,), (600322, "lists"), (830339, "lists")],
     "what is removed while it is counted is lost": [(820082,)],
+    "what a late task notes of a batch that was cut is void": [(9100170,)],
     "what was set aside is missed also without maxDeliveries": [(701010, "lists")],
     "what a task has missed and the query has counted is not early": [
         (20851372,), (20851372, "faults"), (20851372, "renew", "faults"), (20851372, "faults", "renew"),

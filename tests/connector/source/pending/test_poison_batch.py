@@ -280,6 +280,23 @@ def test_entries_set_aside_that_are_missing_without_max_deliveries_are_named(
     assert lenient.batches.counters.entries(LOST) == {"a": 12}
 
 
+def test_what_a_late_task_notes_of_a_batch_that_was_cut_is_void(server: Server, client: redis.Redis) -> None:
+    """Else its entries become dead letters, and are missing from the pieces."""
+    options = {**LETTERS, "maxDeliveries": "1", "mode": "DEADLETTER", "limits": NEVER_AHEAD}
+    add(client, 3)
+    client.xadd("s", {"n": "no number"})
+    one = reader(server, **options)
+    at = one.initialOffset()
+    end = one.latestOffset(at, ALL)
+    late = one.partitions(at, end)  # and the driver dies
+    assert read(reader(server, **options), at, end) == []  # cut: no batch has its entries
+    for partition in late:
+        assert list(one.read(partition))
+    assert sorted(n for batch in drain(reader(server, **options), start=end) for n in batch) == [0, 1, 2]
+    assert [fields["n"] for _, fields in client.xrange("dead")] == ["no number"]
+    assert pending_count(client) == 0
+
+
 def test_a_small_batch_is_cut_into_single_entries(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
