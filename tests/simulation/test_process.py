@@ -50,6 +50,7 @@ MENDED = {
     "a claim holds what it has looked at": [(13, "driver"), (6, "driver"), (34, "driver"), (50, "driver")],
     "the model counts as `rstream groups seek` does": [(432,)],
     "what a group delivers again is not claimed": [(8600979,), (600322, "lists"), (830339, "lists")],
+    "an older copy is found also where the query begins above all entries": [(9100361,)],
     "what is removed while it is counted is lost": [(820082,)],
     "what a late task notes of a batch that was cut is void": [(9100170,)],
     "what was set aside is missed also without maxDeliveries": [(701010, "lists")],

@@ -142,7 +142,7 @@ class _Comparison:
         if not head.exists:
             return Kind.STREAM_MISSING, unread
         added = head.added or 0
-        if is_ahead(at, head):
+        if is_ahead(at, head) and not (group is not None and is_older(at, self.snapshot.mark)):
             return None if group is not None else (Kind.GROUP_MISSING, 0)
         is_other = head.last < at.position or added < at.added
         if group is None:
