@@ -196,12 +196,19 @@ def _set_back(world: World, to: Backup) -> None:
     world.model.excuse(_found_missing(world, to), "the server has lost the tasks' notes of it")
     world.client.flushall()
     make_again(world.raw, to.keys)
-    world.letters.set_back()
+    world.letters.set_back(to.last)
     _lost_by_the_sink(world, written)
     for entry in world.model.entries.values():
         if entry.n in to.alive:
             if entry.removed_by in _WITH_ITS_STREAM:
                 entry.repeat_reasons.add("its stream was deleted, and restored")
+            # Documented: a lenient query has gone on below what an older state lacked, and now a newer one is restored.
+            if (
+                entry.removed_by == _LOST
+                and entry.n in written
+                and entry.key > id_key(world.query.logged(entry.stream))
+            ):
+                entry.repeat_reasons.add("an older state lacked it, and a newer one was restored")
             entry.removed_by = ""
         else:
             entry.removed_by = entry.removed_by or _LOST

@@ -264,11 +264,12 @@ def seek(world: World, step: Step) -> None:
     if seen.position is None:
         return
     target = pick(["0-0", *seen.ids], step.how)
-    world.client.xgroup_setid(name, GROUP, id=target)
+    world.client.xgroup_setid(name, GROUP, id=target, entries_read=world.added_to(name, target))
     key = committed_key(name, GROUP, CONSUMER)
     before = Mark.parse((world.client.get(key) or "").encode())
     world.client.set(key, str(Mark.of_seek(StreamId.parse(target), before)))
     ours = {*seen.ours()}
+    world.model.pass_over(world.model.entries_of(name, ours), id_key(target))
     for entry in world.model.entries_of(name):
         if entry.key > id_key(target):
             entry.repeat_reasons.add("an operator has set the group back")

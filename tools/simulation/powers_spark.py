@@ -147,7 +147,9 @@ def stall(world: World, step: Step) -> None:
         world.network.pass_time(_STANDS_STILL)
         if not has_all_leases(world):
             _begins(world)
-        holders = {lease["pid"] for lease in _leases(world).values() if lease}  # also if a session was evicted since
+        # Also if a session was evicted since, or the stream was deleted.
+        keys = [lease_key(name, GROUP, CONSUMER) for name in world.query.reads()]
+        holders = {json.loads(lease)["pid"] for key in keys if (lease := world.client.get(key))}
         if _RIVAL in holders:
             # A stream that is new has no lease yet: the successor may have those of the others.
             world.rival, world.has_successor = _RIVAL, holders == {_RIVAL}

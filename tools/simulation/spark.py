@@ -140,7 +140,7 @@ class Query:
         """Run one batch. Return `batch`, `idle` if there were no entries, `killed`, or `error` if an error ended it."""
         world = self.world
         world.pauses = 0
-        is_taken = world.elsewhere.has_lease(self.reads())
+        is_taken = self._is_taken()
         for name in self.reads():
             world.model.stream(name).was_lenient |= self.is_lenient
         try:
@@ -174,8 +174,13 @@ class Query:
             return "batch"
 
     def _must_be_alone(self, was_taken: bool = False) -> None:
-        if self.world.has_successor or (was_taken and self.world.elsewhere.has_lease(self.reads())):
+        if self.world.has_successor or (was_taken and self._is_taken()):
             self.world.fail(f"two queries | {self.mode}", "a query goes on although another one has its lease")
+
+    def _is_taken(self) -> bool:
+        """Whether another machine has the leases. A query over a pattern does not know of streams that were deleted."""
+        by_pattern, exists = "streamsPattern" in self.options, self.world.client.exists
+        return self.world.elsewhere.has_lease([name for name in self.reads() if not by_pattern or exists(name)])
 
     def die(self) -> None:
         """Kill the process."""

@@ -258,11 +258,12 @@ def kind_of(world: World, failure: str, entries: list[Entry], name: str = "") ->
 
 
 def _state(world: World, entry: Entry) -> str:
-    """Return the event that removed an entry, or its place."""
-    if entry.removed_by:
-        return entry.removed_by
+    """Return the event that removed an entry, or its place. An entry below the query's begin is not its entry, also if
+    it is removed later."""
     if entry.n in world.births.passed:
         return "before its late group"
+    if entry.removed_by:
+        return entry.removed_by
     seen = world.see(entry.stream)
     if seen.position is None:
         return "without a group"

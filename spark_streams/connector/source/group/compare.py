@@ -39,7 +39,7 @@ from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kin
 from spark_streams.connector.source.group.snapshot import GroupChange, GroupState, PendingAbove, StreamSnapshot
 from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.wire.connection import Server
-from spark_streams.connector.wire.xinfo import StreamState
+from spark_streams.connector.wire.xinfo import StreamState, stream_states
 
 NOTHING_ABOVE = PendingAbove()
 
@@ -142,7 +142,7 @@ class _Comparison:
         if not head.exists:
             return Kind.STREAM_MISSING, unread
         added = head.added or 0
-        if is_ahead(at, head):
+        if is_ahead(at, head) and not (group is not None and is_older(at, self.snapshot.mark)):
             return None if group is not None else (Kind.GROUP_MISSING, 0)
         is_other = head.last < at.position or added < at.added
         if group is None:
@@ -369,7 +369,14 @@ def with_entries_below(server: Server, stream: str, at: StreamOffset, snapshot: 
         return at
     if is_ahead(at, head):
         return at._replace(read=head.added, added=head.added)
-    if head.first is None or head.first > at.position or not head.length or head.deleted > at.position:
-        return at  # what is missing was above, or may have been
+    if _may_lack_above(at, head):
+        return at
     read = count_read(server, stream, head, at.position)
-    return at if read is None else at._replace(read=read, added=head.added)
+    if read is None or _may_lack_above(at, stream_states(server, [stream])[stream]):  # removed while we counted
+        return at
+    return at._replace(read=read, added=head.added)
+
+
+def _may_lack_above(at: StreamOffset, head: StreamState) -> bool:
+    """Whether what has left the stream was above the query's begin, or may have been."""
+    return head.first is None or head.first > at.position or not head.length or head.deleted > at.position

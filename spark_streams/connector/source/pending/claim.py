@@ -61,11 +61,12 @@ class Holder:
     consumer: str | None  # None: the entries were released
     idle: int  # milliseconds since the last delivery of an entry, at least
     counts: bool = True  # a claim counts as a delivery
+    end: StreamId = MAX_ID  # last entry to claim
 
     def xpending(self, member: Membership, stream: str, start: StreamId, count: int) -> tuple[Argument, ...]:
         """Return the XPENDING that lists its next entries."""
         name = () if self.consumer is None else (self.consumer,)
-        return ("XPENDING", stream, member.group, "IDLE", self.idle, bytes(start), "+", count, *name)
+        return ("XPENDING", stream, member.group, "IDLE", self.idle, bytes(start), bytes(self.end), count, *name)
 
 
 @dataclass(frozen=True)
@@ -83,15 +84,19 @@ class Claims:
         return self.stream_set.member
 
     def holders(self, server: Server, groups: Mapping[str, GroupState]) -> dict[str, list[Holder]]:
-        """Return the holders of entries to claim, per stream, released entries first. Raises ServerError."""
+        """Return the holders of entries to claim, per stream, released entries first. What is above the position of a
+        group that was set back it delivers again, and a claim would make dead letters of it. Raises ServerError."""
+        ends = {stream: group.last_delivered for stream, group in groups.items()}
         released = [stream for stream, group in groups.items() if group.released]
-        holders = {stream: [Holder(None, RELEASED_IDLE)] for stream in self._with_released(server, released)}
+        holders = {
+            stream: [Holder(None, RELEASED_IDLE, end=ends[stream])] for stream in self._with_released(server, released)
+        }
         idle = self.options.claim_idle
         if idle is not None:
             for stream, name in self._dead_consumers(server, groups):
                 key = committed_key(stream, self._member.group, name)
                 is_query = server.execute("GET", key) is not None
-                holders.setdefault(stream, []).append(Holder(name, idle, counts=not is_query))
+                holders.setdefault(stream, []).append(Holder(name, idle, not is_query, ends[stream]))
         return holders
 
     def _with_released(self, server: Server, streams: Sequence[str]) -> list[str]:

@@ -143,12 +143,15 @@ class PoisonState:
         )
         return replace(self, pieces=pieces, away=away)
 
-    def released(self) -> PoisonState:
+    def released(self, read: Collection[str]) -> PoisonState:
         """Return the state if nothing is read as a piece (without maxDeliveries): all pieces are away. Other batches
-        may read entries of them, so how many they have is not known any more."""
+        may read entries of them in these streams, so how many they have is not known any more."""
         away = dict[str, Piece]()
         for name, piece in self.with_streams(()).away.items():
-            parts = {stream: [replace(part, count=0) for part in of] for stream, of in piece.ranges().items()}
+            parts = {
+                stream: [replace(part, count=0) if stream in read else part for part in of]
+                for stream, of in piece.ranges().items()
+            }
             if parts:
                 away[name] = piece.of(parts)
         return replace(self, pieces={}, away=away)

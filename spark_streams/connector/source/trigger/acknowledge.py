@@ -265,9 +265,9 @@ class Acknowledging:
     def _noted_commit(self, client: GroupClient, batch: LoggedBatch) -> Commit:
         """Take the notes, and return what acknowledges the batch. The notes come first: the mark says that they were
         taken. A run asks for the record of its first batch in any case."""
-        posted = self._take_notes(client, batch)
         may_have_record = bool(batch.start.record) or batch.is_first
         is_read = not may_have_record or self._poison.has_read(client.server, batch.start)
+        posted = self._take_notes(client, batch, batch.start.token if is_read else "")
         return Commit(posted, batch.ranges(is_read), batch.marks_to_set(), batch.in_place(), batch.run.acknowledged)
 
     def _after(self, batch: LoggedBatch) -> tuple[set[str], RunState]:
@@ -284,13 +284,14 @@ class Acknowledging:
         if run.removes:
             self._removing.sweep(client, start, self._removing.due_later())
 
-    def _take_notes(self, client: GroupClient, batch: LoggedBatch) -> int:
-        """Take the notes of the tasks: dead letters, missing entries, bad values. Return how many were acknowledged."""
+    def _take_notes(self, client: GroupClient, batch: LoggedBatch, token: str) -> int:
+        """Take the notes of the tasks: dead letters, missing entries, bad values. Return how many were acknowledged.
+        token: of the batch whose notes count; "" if its entries were set aside: a late task may have read them."""
         if batch.is_acknowledged():
             return 0
         start, read = batch.start, batch.start.taken_from
         may_miss = self._losses.allowed or batch.is_first  # an earlier run may have had other options
-        missing = fetch_missing(client.server, client.member, read, start.token) if may_miss else {}
+        missing = fetch_missing(client.server, client.member, read, token) if may_miss else {}
         takes_all = self._options.mode == "DEADLETTER" or batch.is_first or start.notes
         streams = start.streams if takes_all else read[:1]
         numbers = {stream: start.at[stream].number for stream in read} if start.notes else {}
@@ -303,7 +304,7 @@ class Acknowledging:
             client.server,
             client.member,
             noted,
-            start.token,
+            token,
             LetterDestination(self._options.dead_letter_stream, self._retries),
             batch.is_earlier,
             client.limits,
