@@ -30,7 +30,7 @@ from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimi
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Killed
 from tools.simulation.mixes import with_limits
-from tools.simulation.model import Entry
+from tools.simulation.model import EARLY, Entry
 from tools.simulation.tasks import SCHEMA, WITH_VALUES, Tasks
 from tools.simulation.threads import PATIENCE, TERMS
 from tools.simulation.world import CONSUMER, GROUP, World
@@ -124,10 +124,26 @@ class Query:
         """Return the position of a stream in the last logged offset."""
         return position_in(self.offsets[-1]["streams"].get(stream, "0-0")) if self.offsets else "0-0"
 
+    def _at(self, stream: str) -> StreamOffset | None:
+        """Return where the last logged offset is in a stream; None: it does not name the stream."""
+        text: str = self.offsets[-1]["streams"].get(stream, "") if self.offsets else ""
+        return StreamOffset.parse(text) if text else None
+
     def is_account_unknown(self, stream: str) -> bool:
         """Whether the last logged offset does not say how many entries of a stream were read, after a batch of it."""
-        text: str = self.offsets[-1]["streams"].get(stream, "") if self.offsets else ""
-        return bool(text) and (at := StreamOffset.parse(text)).number > 0 and at.read is None
+        at = self._at(stream)
+        return at is not None and at.number > 0 and at.read is None
+
+    def begins_above(self, entry: Entry) -> bool:
+        """Whether no batch has read the entry's stream, and the query begins above the entry (documented)."""
+        at = self._at(entry.stream)
+        return at is not None and not at.number and entry.key <= id_key(str(at.position))
+
+    def looks_known(self, stream: str, left: int, has_group: bool) -> bool:
+        """Whether a restored or new stream that so many entries have left looks like the one that was read. Documented:
+        as many have left as the query had read, or others had read in a group that is missing."""
+        at = self._at(stream)
+        return at is not None and (at.read == left or (at.read is None and not has_group))
 
     def begin_of(self, number: int) -> Mapping[str, str]:
         """Return the start positions of a batch of the offset log, by stream."""
@@ -326,12 +342,15 @@ class Query:
                 entry.only_pending &= not _has(parts, entry)
 
     def _begins_at(self, start: Json) -> None:
-        """Record that existing groups are set to where the query begins: it reads again what is above."""
+        """Record that existing groups are set to where the query begins: it reads again what is above. Documented: it
+        does not answer for entries that were removed before, also if they were pending for it."""
         for name, text in start["streams"].items():
             position = id_key(position_in(text))
             for entry in self.world.model.entries_of(name):
                 if entry.key <= position:
                     self.world.model.excuse([entry], "before the start")
+                elif entry.removed_by:
+                    self.world.model.excuse([entry], EARLY)
                 else:
                     entry.repeat_reasons.add("onNewCheckpoint=restart")
 
