@@ -51,6 +51,8 @@ MENDED = {
     "a number that the checkpoint or the server knows is used": [
         (40100614, "faults"), (9984,), (40000393,), (40220544, "renew"),
     ],
+    "a restored server is counted": [(40120735,)],
+    "a new stream has nothing left": [(8600454,)],
     "an error names a remedy": [(40300199, "faults", "renew"), (40100784, "faults"), (961181,)],
 }  # fmt: skip
 
@@ -65,6 +67,18 @@ DOCUMENTED = {
     "restored, and as many have left as were read": [(5020,)],
     # unnoticed.md, Who writes producers: a stream is created again, with lower IDs
     "below where the query begins": [(40220740, "renew"), (40100912, "faults")],
+    # unnoticed.md, Who operates queries and groups: a shared group is set forward
+    "shared at the last batch, and set forward": [(1220, "faults")],
+    # unnoticed.md, Who may delete keys: rstream:attempts
+    "pending again, and the record is older": [(40100166, "faults")],
+    # unnoticed.md, Who writes other consumers: they delete the group
+    "in the range of a batch, and in none": [(8600639,)],
+    # data-loss.md: a restart may report a loss once more, and need not
+    "an error has counted what its claim has dropped": [(820330, "faults")],
+    # nothing to document: the model
+    "another process with onNewCheckpoint=restart has set the groups": [(8600158,)],
+    "a retry is lost with the entry that it retries": [(8600490,)],
+    "removed while it was pending for another consumer": [(8600593,)],
 }
 
 

@@ -226,6 +226,8 @@ def _set_back(world: World, to: Backup) -> None:
                 entry.repeat_reasons.add("the query goes on where the restored group is")
             if entry.id not in ours:
                 world.model.excuse_only_pending([entry])
+            elif world.query.has_record:
+                entry.repeat_reasons.add("pending again, and the record of failed batches is older")
         world.births.changed(name)
     world.model.stream(OUT).suffers("server set back")
 

@@ -257,7 +257,8 @@ def setid(world: World, step: Step) -> None:
         world.model.stream(name).suffers("group set forward" if forward else "group set back")
         _moved(world, name)
         _skipped(world, name, was, now)
-        if forward and any(not is_ours(consumer) for consumer in seen.consumers):
+        has_others = any(not is_ours(consumer) for consumer in seen.consumers)
+        if forward and (has_others or world.query.is_account_unknown(name)):  # now, or at the last batch
             world.model.is_shared(name)
         world.births.changed(name, by_operator=True)
 

@@ -134,6 +134,11 @@ class Query:
         at = self._at(stream)
         return at is not None and at.number > 0 and at.read is None
 
+    @property
+    def has_record(self) -> bool:
+        """Whether the last logged offset names a record of failed batches (maxDeliveries)."""
+        return bool(self.offsets) and bool(self.offsets[-1].get("record"))
+
     def begins_above(self, entry: Entry) -> bool:
         """Whether no batch has read the entry's stream, and the query begins above the entry (documented)."""
         at = self._at(entry.stream)
@@ -336,9 +341,9 @@ class Query:
         return sum(bool(entry.removed_by) and _has(parts, entry) for entry in pending)
 
     def _names(self, end: Json) -> None:
-        """Record that the checkpoint names these entries of a batch."""
+        """Record that the checkpoint names these entries of a batch. Others of its ranges may be released."""
         for name, parts in _ranges(end).items():
-            for entry in self.world.model.entries_of(name):
+            for entry in self.world.model.entries_of(name, self.world.see(name).ours()):
                 entry.only_pending &= not _has(parts, entry)
 
     def _begins_at(self, start: Json) -> None:

@@ -128,7 +128,8 @@ def at_peace(world: World) -> None:
             if query.is_lenient:
                 model.streams[name].forgiven |= model.streams[name].causes
             if model.streams[name].in_checkpoint:  # else the query may notice the events later
-                model.streams[name].causes.clear()
+                pending = model.entries_of(name, world.see(name).pending)  # for others: a claim notices it later
+                model.streams[name].causes = {entry.removed_by for entry in pending if entry.removed_by}
             model.streams[name].skipped.clear()
             if model.streams[name].counted:
                 model.streams[name].told = model.streams[name].counted

@@ -13,6 +13,7 @@ from typing import Any, cast
 import redis
 
 from spark_streams.connector.errors import RStreamError
+from spark_streams.connector.keys import origin_of
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.connection import Connection, pack
@@ -341,7 +342,8 @@ class World:
         return position is not None and id_key(position) < entry.key
 
     def lost(self, stream: str, count: int) -> None:
-        """Record that the library counts entries as lost."""
+        """Record that the library counts entries as lost, also of their retries."""
+        stream = origin_of(stream)
         if stream in self.model.streams:
             self.model.stream(stream).counted += count
             self.model.stream(stream).was_lenient = True  # also if the list lacks it: a batch of it runs again

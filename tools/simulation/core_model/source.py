@@ -470,7 +470,8 @@ class Source:
             self._put_group("CREATE", done)
         elif outcome == "SERVER_RESTORED":
             position = min(start.position if is_alone else look.delivered, look.last)
-            done = replace(done, position=position, read=None, added=look.added, missed=0)
+            read = self._read_before(position, look)[0] if is_alone else None
+            done = replace(done, position=position, read=read, added=look.added, missed=0)
             self._put_group("SETID" if is_alone or look.delivered > look.last else "", done)
         elif is_alone:  # SET_TO_CHECKPOINT, GROUP_BELOW, GROUP_ABOVE, CHECKPOINT_OLDER: count losses above it anew
             is_logged = bool(checkpoint.number) and checkpoint.position == start.position
