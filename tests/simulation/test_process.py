@@ -22,7 +22,6 @@ RUNS = 100 * TIMES
 FIRST = int(os.environ.get("RSTREAM_SEED") or 0)
 # Seeds that fail while it is not understood yet whether the product or the plan is wrong: `scripts/simulate --story`.
 UNDECIDED = {
-    ("faults",): {20850448},  # after the server is set back, an entry stays pending (lenient, maxDeliveries)
     ("renew", "faults"): {20851372},  # early (lenient)
 }
 
@@ -51,6 +50,7 @@ MENDED = {
     "a number that the checkpoint or the server knows is used": [
         (40100614, "faults"), (9984,), (40000393,), (40220544, "renew"),
     ],
+    "a batch whose pieces are held was cut": [(830336, "lists")],
     "a restored server is counted": [(40120735,)],
     "a new stream has nothing left": [(8600454,)],
     "an error names a remedy": [(40300199, "faults", "renew"), (40100784, "faults"), (961181,)],
@@ -59,22 +59,36 @@ MENDED = {
 
 # Seeds of errors of the model, each with what the product documents, and the model did not know.
 DOCUMENTED = {
+    # data-loss.md: an error names a loss once
+    "an error has counted what its claim has dropped": [(820330, "faults")],
+    # guarantees.md, Source, Order
+    "only one of two executions of a task has read it": [(20919,)],
     # guarantees.md, Source: a query answers for entries from its first batch on
     "removed before the group is set to where a new checkpoint begins": [(3074, "renew", "faults")],
-    # unnoticed.md, Who operates queries and groups: lenient, and the group is missing
-    "as many have left as were read, or others had read": [(483,), (960375,)],
     # unnoticed.md, Who runs the servers: producers add as many entries as were lost
     "restored, and as many have left as were read": [(5020,)],
-    # unnoticed.md, Who writes producers: a stream is created again, with lower IDs
-    "below where the query begins": [(40220740, "renew"), (40100912, "faults")],
-    # unnoticed.md, Who operates queries and groups: a shared group is set forward
-    "shared at the last batch, and set forward": [(1220, "faults")],
     # unnoticed.md, Who may delete keys: rstream:attempts
     "pending again, and the record is older": [(40100166, "faults")],
+    # unnoticed.md, Who may delete keys: rstream:committed
+    "the mark is deleted, restored, or not written yet": [
+        (20850448,),
+        (20850448, "faults"),
+        (40320501, "renew", "faults"),
+        (40320501, "faults", "renew"),
+        (600274, "lists"),
+    ],
+    # unnoticed.md, Who operates queries and groups: the newer checkpoint is used again
+    "an older copy of the checkpoint has replaced the record": [(830368, "lists")],
+    # unnoticed.md, Who operates queries and groups: lenient, and the group is missing
+    "as many have left as were read, or others had read": [(483,), (960375,)],
+    # unnoticed.md, Who operates queries and groups: a shared group is set forward
+    "shared at the last batch, and set forward": [(1220, "faults")],
+    # unnoticed.md, Who writes producers: a stream is created again, with lower IDs
+    "below where the query begins": [(40220740, "renew"), (40100912, "faults")],
+    # unnoticed.md, Who writes producers: the same within a batch
+    "read in the place of deleted entries": [(40300164, "renew", "faults")],
     # unnoticed.md, Who writes other consumers: they delete the group
     "in the range of a batch, and in none": [(8600639,)],
-    # data-loss.md: a restart may report a loss once more, and need not
-    "an error has counted what its claim has dropped": [(820330, "faults")],
     # nothing to document: the model
     "another process with onNewCheckpoint=restart has set the groups": [(8600158,)],
     "a retry is lost with the entry that it retries": [(8600490,)],

@@ -19,8 +19,11 @@ from dataclasses import replace
 from typing import Any
 
 from spark_streams.base.given_text import duration
+from spark_streams.base.ids import MIN_ID
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.commit_mark import Mark, committed_key
+from spark_streams.connector.source.group.compare import is_older
 from spark_streams.connector.source.history_reader import HistoryReader
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.offset import Range, StreamOffset, position_in
@@ -134,6 +137,11 @@ class Query:
         at = self._at(stream)
         return at is not None and at.number > 0 and at.read is None
 
+    def is_older_copy(self, stream: str) -> bool:
+        """Whether the commit mark of a stream knows a batch that the checkpoint does not have."""
+        mark = Mark.parse(self.world.raw.get(committed_key(stream, GROUP, CONSUMER)))
+        return is_older(self._at(stream) or StreamOffset(MIN_ID), mark)
+
     @property
     def has_record(self) -> bool:
         """Whether the last logged offset names a record of failed batches (maxDeliveries)."""
@@ -143,6 +151,10 @@ class Query:
         """Whether no batch has read the entry's stream, and the query begins above the entry (documented)."""
         at = self._at(entry.stream)
         return at is not None and not at.number and entry.key <= id_key(str(at.position))
+
+    def is_within_batch(self, entry: Entry) -> bool:
+        """Whether an entry that is added now is within a range of the last batch: its stream was created again."""
+        return bool(self.offsets) and _has(_ranges(self.offsets[-1]).get(entry.stream, ()), entry)
 
     def looks_known(self, stream: str, left: int, has_group: bool) -> bool:
         """Whether a restored or new stream that so many entries have left looks like the one that was read. Documented:
@@ -400,7 +412,11 @@ class Query:
         for name in self.reads():
             if name in self.world.model.streams:
                 self.world.model.stream(name).suffers("checkpoint put back")
-        # Documented: the older copy has discarded the notes of the newer one's last batch.
+        # Documented: the older copy has replaced the record, and discarded the notes, of the newer one's last batch.
+        for name, parts in _ranges(self.offsets[-1]).items() if self.has_record else ():
+            for entry in self.world.model.entries_of(name):
+                if _has(parts, entry):
+                    entry.repeat_reasons.add("an older copy of the checkpoint has replaced the record of its batch")
         unfit = [entry for entry in self.world.model.entries.values() if not entry.fits]
         self.world.model.excuse(unfit, "its note was discarded")
 

@@ -256,6 +256,8 @@ class World:
             entry = self.model.add(stream, self.next_id(stream), fields)
             if self.query is not None and self.query.begins_above(entry):
                 self.model.excuse([entry], "below where the query begins in a stream that was created again")
+            if self.query is not None and self.query.is_within_batch(entry):  # documented: it is read in its place
+                entry.repeat_reasons.add("its stream was created again, and the batch read again")
             self.client.xadd(stream, cast("Any", entry.fields), id=entry.id)
             entries.append(entry)
         return entries
