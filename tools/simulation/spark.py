@@ -158,9 +158,12 @@ class Query:
 
     def looks_known(self, stream: str, left: int, has_group: bool) -> bool:
         """Whether a restored or new stream that so many entries have left looks like the one that was read. Documented:
-        as many have left as the query had read, or others had read in a group that is missing."""
+        as many have left as the query had read, or no more than others had read in a group that is missing."""
         at = self._at(stream)
-        return at is not None and (at.read == left or (at.read is None and not has_group))
+        if at is None or at.read is not None or has_group:
+            return at is not None and at.read == left
+        read = at.group_read or at.mark.read_at_begin
+        return read is None or left <= read
 
     def begin_of(self, number: int) -> Mapping[str, str]:
         """Return the start positions of a batch of the offset log, by stream."""
