@@ -20,11 +20,6 @@ from tools.simulation.soak import shrunk, soak
 
 RUNS = 100 * TIMES
 FIRST = int(os.environ.get("RSTREAM_SEED") or 0)
-# Seeds that fail while it is not understood yet whether the product or the plan is wrong: `scripts/simulate --story`.
-UNDECIDED = {
-    ("faults",): {20850448},  # after the server is set back, an entry stays pending (lenient, maxDeliveries)
-    ("renew", "faults"): {3074},  # a trimmed entry is not counted (lenient)
-}
 
 
 # Seeds of defects that were mended, each with the rule that their kind has shown (docs/internals/architecture.md).
@@ -67,6 +62,12 @@ MENDED = {
     "a pattern does not know of streams that were deleted": [(20530,)],
     "no task fails of a process that is killed": [(40221423, "renew"), (40100635, "faults")],
     "the judge knows which entries others had when they were removed": [(7149,), (7149, "renew"), (600305, "drawn")],
+    "a number that the checkpoint or the server knows is used": [
+        (40100614, "faults"), (9984,), (40000393,), (40220544, "renew"),
+    ],
+    "a batch whose pieces are held was cut": [(830336, "lists")],
+    "a restored server is counted": [(40120735,)],
+    "a new stream has nothing left": [(8600454,)],
     "an error names a remedy": [(40300199, "faults", "renew"), (40100784, "faults"), (961181,)],
 }  # fmt: skip
 # Seeds in which the product does what is documented, each with words of the row (docs/reference/).
@@ -81,11 +82,52 @@ DOCUMENTED = {
 }
 
 
+# Seeds of errors of the model, each with what the product documents, and the model did not know.
+EXCUSED = {
+    # data-loss.md: an error names a loss once
+    "an error has counted what its claim has dropped": [(820330, "faults")],
+    # guarantees.md, Source, Order
+    "only one of two executions of a task has read it": [(20919,)],
+    # guarantees.md, Source: a query answers for entries from its first batch on
+    "removed before the group is set to where a new checkpoint begins": [(3074, "renew", "faults")],
+    # unnoticed.md, Who runs the servers: producers add as many entries as were lost
+    "restored, and as many have left as were read": [(5020,)],
+    # unnoticed.md, Who may delete keys: rstream:attempts
+    "pending again, and the record is older": [(40100166, "faults")],
+    # unnoticed.md, Who may delete keys: rstream:committed
+    "the mark is deleted, restored, or not written yet": [
+        (20850448,),
+        (20850448, "faults"),
+        (40320501, "renew", "faults"),
+        (40320501, "faults", "renew"),
+        (600274, "lists"),
+    ],
+    # unnoticed.md, Who operates queries and groups: the newer checkpoint is used again
+    "an older copy of the checkpoint has replaced the record": [(830368, "lists")],
+    # unnoticed.md, Who operates queries and groups: lenient, and the group is missing
+    "as many have left as were read, or others had read": [(483,), (960375,)],
+    # unnoticed.md, Who operates queries and groups: a shared group is set forward
+    "shared at the last batch, and set forward": [(1220, "faults")],
+    # unnoticed.md, Who writes producers: a stream is created again, with lower IDs
+    "below where the query begins": [(40220740, "renew"), (40100912, "faults")],
+    # unnoticed.md, Who writes producers: the same within a batch
+    "read in the place of deleted entries": [(40300164, "renew", "faults")],
+    # unnoticed.md, Who writes other consumers: they delete the group
+    "in the range of a batch, and in none": [(8600639,)],
+    # nothing to document: the model
+    "another process with onNewCheckpoint=restart has set the groups": [(8600158,)],
+    "a retry is lost with the entry that it retries": [(8600490,)],
+    "removed while it was pending for another consumer": [(8600593,)],
+}
+
+
 @pytest.mark.parametrize(("rule", "seed", "additions"), [
-    (rule, seed, additions) for rule, plans in [*MENDED.items(), *DOCUMENTED.items()] for seed, *additions in plans
+    (rule, seed, additions)
+    for rule, plans in [*MENDED.items(), *DOCUMENTED.items(), *EXCUSED.items()]
+    for seed, *additions in plans
 ])  # fmt: skip
 def test_a_plan_that_has_failed_passes(rule: str, seed: int, additions: list[str]) -> None:
-    """The plans of defects that were mended."""
+    """The plans of defects that were mended, and of errors of the model."""
     server = ProcessServer()
     with product(server), server.client(decode_responses=True) as client:
         failures = run(server, client, make(seed, *additions)).failures
@@ -101,7 +143,7 @@ def test_what_a_plan_shows_is_documented(words: str) -> None:
 def test_nothing_is_lost_doubled_or_passed_over_in_silence(additions: tuple[str, ...]) -> None:
     """Plans of other seeds than those that run on servers in their own time."""
     server, first = ProcessServer(), FIRST + 1_000 * (1 + len(additions))
-    seeds = [seed for seed in range(first, first + RUNS) if seed not in UNDECIDED.get(additions, ())]
+    seeds = range(first, first + RUNS)
     for tally in soak(server, seeds, additions=additions):
         for kind, (seed, *_) in tally.seeds.items():
             if documented.reason_of(kind) is None:

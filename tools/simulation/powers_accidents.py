@@ -233,6 +233,8 @@ def _set_back(world: World, to: Backup) -> None:
                 entry.repeat_reasons.add("the query goes on where the restored group is")
             if entry.id not in ours:
                 world.model.excuse_only_pending([entry])
+            elif world.query.has_record:
+                entry.repeat_reasons.add("pending again, and the record of failed batches is older")
         world.births.changed(name)
     world.model.stream(OUT).suffers("server set back")
 
@@ -262,7 +264,13 @@ def rollback(world: World, step: Step) -> None:
         return
     query.newest = (list(query.offsets), query.committed)
     remaining_batches = len(query.offsets) - share(len(query.offsets) - 1, step.amount)
+    shared, written = {name for name in world.names() if query.is_account_unknown(name)}, _in_sink(world)
     query.set_back(remaining_batches, remaining_batches - 1 - (step.how < 0.3))
+    for entry in (world.model.entries[n] for n in written - _in_sink(world)):
+        if not query.is_older_copy(entry.stream):  # documented: its mark was deleted, or not written yet
+            world.model.stream(entry.stream).skipped.add(entry.n)
+            if entry.stream in shared:
+                world.model.is_shared(entry.stream)
     _suffers(world, "checkpoint set back")
     world.model.stream(OUT).suffers("checkpoint set back")
 

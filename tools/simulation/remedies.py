@@ -90,6 +90,8 @@ class Operator:
             world.fail(f"a lenient query stops | {shape(error)} | after {'+'.join(causes)} | {query.mode}", text)
         for name in streams:
             self._name(name)
+            if "had left pending or released" in text:
+                self._settle_what_was_claimed(name)
         if any("flushed" in world.model.stream(name).causes for name in streams):
             for name in world.names():  # the server is empty: one name covers all streams
                 self._name(name)
@@ -162,6 +164,13 @@ class Operator:
             passed = entry.key <= position and (entry.id not in ours or entry.key <= logged)
             if world.model.is_due(entry) and (entry.removed_by or passed):
                 entry.named = True
+
+    def _settle_what_was_claimed(self, name: str) -> None:
+        """An error has counted entries that were removed before they were claimed. The claim has taken them from the
+        pending list, so later runs do not report them again."""
+        pending = self._world.see(name).pending
+        for entry in self._world.model.entries_of(name):
+            entry.settled |= entry.named and bool(entry.removed_by) and entry.shuffled and entry.id not in pending
 
     # -- remedies ------------------------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ class _Comparison:
         if not head.exists:
             return Kind.STREAM_MISSING, unread
         added = head.added or 0
-        if is_ahead(at, head) and not (group is not None and is_older(at, self.snapshot.mark)):
+        if is_ahead(at, head) and (added >= at.added if group is None else not is_older(at, self.snapshot.mark)):
             return None if group is not None else (Kind.GROUP_MISSING, 0)
         is_other = head.last < at.position or added < at.added
         if group is None:
@@ -187,12 +187,16 @@ class _Comparison:
 
 
 def read_in_shared_group(at: StreamOffset, snapshot: StreamSnapshot) -> int | None:
-    """Return how many entries were ever added up to the group: if nobody has read since, by our own count."""
+    """Return how many entries were ever added up to the group: if nobody has read since, by our own count, or as the
+    server knew it before XGROUP SETID came without ENTRIESREAD."""
     group = snapshot.group
     assert group is not None
-    if at.read is not None and group.last_delivered == at.position:
+    is_at_position = group.last_delivered == at.position
+    if at.read is not None and is_at_position:
         return at.read
-    return None if group.entries_read is None else group.entries_read + at.missed
+    if group.entries_read is None:
+        return (at.group_read or at.mark.read_at_begin) if is_at_position else None
+    return group.entries_read + at.missed
 
 
 def has_forgotten(at: StreamOffset, snapshot: StreamSnapshot) -> bool:
@@ -266,11 +270,12 @@ def _without_lost(lost: int, at: StreamOffset, snapshot: StreamSnapshot, is_alon
     assert group is not None
     added = head.added or 0
     is_at_position = group.last_delivered == at.position
-    if not is_alone and lost_above(head, group.last_delivered, read_in_shared_group(at, snapshot)) is None:
+    read = None if is_alone else read_in_shared_group(at, snapshot)
+    if not is_alone and lost_above(head, group.last_delivered, read) is None:
         return Repair(at, reported_deletion=head.deleted)
     if at.read is not None and (is_alone or is_at_position):
         return Repair(at._replace(read=min(at.read + lost, added)))
-    return Repair(at._replace(missed=at.missed + lost))
+    return Repair(at._replace(missed=at.missed + lost, group_read=(read or 0) + lost))
 
 
 def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> bool | None:
@@ -283,14 +288,16 @@ def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> boo
 
 
 def at_end(at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
-    """Return the same with numbers that the server knows now: at the end of the stream, and its own counter."""
+    """Return the same with numbers that the server knows now: at the end of the stream, and its own counter. At the end
+    of a group without others, what has left the stream above it was read if nobody knows how many entries were."""
     head, group = snapshot.head, snapshot.group
     if group is None or head.added is None or is_ahead(at, head):
         return at
     is_alone = not group.others and not group.released
     is_at_end = at.position == group.last_delivered and (at.position >= head.top or head.length == 0)
     if at.read is None and is_alone and is_at_end:
-        return at._replace(read=head.added)
+        read = read_in_shared_group(at, snapshot)
+        return at._replace(read=head.added if read is None else min(read, head.added))
     if group.entries_read is not None and at.read is None:
         more = min(lost_above(head, group.last_delivered, group.entries_read + at.missed) or 0, 0)
         return at._replace(missed=at.missed + more) if more else at

@@ -255,7 +255,8 @@ class _Comparing:
             begun[stream], mark = first_account(self.client.server, stream, self.start, snapshot)
             if mark != snapshot.mark:
                 joined[stream] = mark
-        self.start = self.start.corrected(begun, begun)
+        pending = [stream for stream in begun if (group := self.seen[stream].group) is not None and group.ours]
+        self.start = self.start.corrected(begun, pending)
         run = self.run
         deletions = {stream: self.seen[stream].head.deleted for stream in begun}  # deleted before the query began
         acknowledged = run.acknowledged and replace(run.acknowledged, at={**begun, **run.acknowledged.at})
@@ -343,7 +344,11 @@ class _Comparing:
         for stream, finding in findings.items():
             if not finding.is_left:
                 at = before.at.get(stream, StreamOffset(MIN_ID))
-                repairs[stream] = repaired(finding, at, self.seen[stream], self.checkpoint.at.get(stream, at))
+                seen = self.seen[stream]
+                repair = repaired(finding, at, seen, self.checkpoint.at.get(stream, at))
+                if finding.kind is Kind.SERVER_RESTORED and finding.group_use is GroupUse.ALONE:
+                    repair = replace(repair, at=_counted(self.client.server, stream, repair.at, seen))
+                repairs[stream] = repair
         there = carry_out(self.client, repairs, {stream: self.seen[stream].mark for stream in repairs})
         repairs = {stream: repair for stream, repair in repairs.items() if stream not in there}
         deletions = {s: repair.reported_deletion for s, repair in repairs.items() if repair.reported_deletion > MIN_ID}
@@ -387,8 +392,8 @@ def _reportable(findings: Mapping[str, Finding]) -> list[Finding]:
 
 
 def _counted(server: Server, stream: str, at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
-    """Return where a query goes on after a move, with the entries below counted if it is alone and the group is
-    elsewhere again: without the number, the group would pass for a shared one."""
+    """Return where a query goes on after a move or on a restored server, with the entries below counted if it is alone:
+    without the number, the group would pass for a shared one."""
     if at.read is not None or snapshot.group is None or snapshot.group.others:
         return at
     return at._replace(read=count_read(server, stream, snapshot.head, at.position))

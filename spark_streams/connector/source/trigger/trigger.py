@@ -205,7 +205,8 @@ def end_of_batch(
         if stream in contents.new or stream in contents.old:
             at[stream] = _after_batch(at[stream], contents, stream, group, role.token_of(token))
         elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
-            at[stream] = at[stream]._replace(read=None, group_read=(group.entries_read or 0) + at[stream].missed)
+            group_read = 0 if group.entries_read is None else group.entries_read + at[stream].missed
+            at[stream] = at[stream]._replace(read=None, group_read=group_read)
     is_acknowledged = state.is_acknowledged or not start.token
     taken = {stream: sum(part.count for part in parts) for stream, parts in contents.old.items()}
     left = {
