@@ -16,7 +16,7 @@ from spark_streams.connector.errors import DataLossError, GroupMissingError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.compare import NOTHING_ABOVE, at_position, compare
-from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind
+from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, entries_lost
 from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_snapshots, fetch_state, missing
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient
@@ -98,8 +98,8 @@ class ReplayedBatch:
         missing = entries.count - sum(pending.count for pending in found)
         finding = None
         if missing > 0:
-            lost = Finding(Kind.ENTRIES_LOST, entries.stream, above=entries.after, position=entries.last, lost=missing)
-            finding = replace(lost, detail=f"of a batch of {entries.count}")
+            detail = f"of a batch of {entries.count}"
+            finding = entries_lost(entries.stream, missing, entries.after, detail, entries.last)
         return pending_parts(found), finding
 
     def _still_pending(self, entries: Range, spare: bool) -> list[Range]:

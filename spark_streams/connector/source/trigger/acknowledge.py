@@ -31,7 +31,7 @@ from spark_streams.connector.counters import BAD, DEAD, RETRIED
 from spark_streams.connector.keys import is_returned
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.retention import RetentionState, Sweeper
-from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters
+from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters, entries_lost
 from spark_streams.connector.source.group.retries import Retries
 from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_marks
 from spark_streams.connector.source.group_client import GroupClient
@@ -261,5 +261,4 @@ def _missing_entries(start: Offset, missing: Mapping[str, int]) -> Iterator[Find
     for stream, count in missing.items():
         if count:
             above = min((part.after for part in start.ranges(stream)), default=MIN_ID)
-            lost = Finding(Kind.ENTRIES_LOST, stream, above=above, position=start[stream], lost=count)
-            yield replace(lost, detail="of a batch", is_harmless=True)
+            yield entries_lost(stream, count, above, "of a batch", start[stream], is_harmless=True)
