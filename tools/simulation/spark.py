@@ -23,11 +23,11 @@ from spark_streams.base.ids import MIN_ID
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import Mark, committed_key
-from spark_streams.connector.source.group.compare import is_older
 from spark_streams.connector.source.history_reader import HistoryReader
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.offset import Range, StreamOffset, position_in
 from spark_streams.connector.source.rows.columns import Columns
+from spark_streams.connector.source.settled import Standing
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimit
 from spark_streams.operations.verify.history import id_key
@@ -140,7 +140,7 @@ class Query:
     def is_older_copy(self, stream: str) -> bool:
         """Whether the commit mark of a stream knows a batch that the checkpoint does not have."""
         mark = Mark.parse(self.world.raw.get(committed_key(stream, GROUP, CONSUMER)))
-        return is_older(self._at(stream) or StreamOffset(MIN_ID), mark)
+        return Standing(self._at(stream) or StreamOffset(MIN_ID), mark).is_older
 
     @property
     def has_record(self) -> bool:

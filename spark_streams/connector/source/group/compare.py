@@ -38,6 +38,7 @@ from spark_streams.connector.source.counting import count_read
 from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kind, Start
 from spark_streams.connector.source.group.snapshot import GroupChange, GroupState, PendingAbove, StreamSnapshot
 from spark_streams.connector.source.offset import Offset, StreamOffset
+from spark_streams.connector.source.settled import Standing
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.xinfo import StreamState, stream_states
 
@@ -71,18 +72,6 @@ def use_of(at: StreamOffset, snapshot: StreamSnapshot) -> GroupUse:
     """Return whether the query is alone in the group, now and at the last offset."""
     others = snapshot.group is not None and bool(snapshot.group.others)
     return GroupUse.SHARED if others or at.read is None else GroupUse.ALONE
-
-
-def is_older(at: StreamOffset, mark: Mark | None) -> bool:
-    """Whether the commit mark knows a batch that the checkpoint does not have."""
-    if mark is None or mark.is_seek:
-        return False
-    return mark.number > at.number or (mark.number == at.number > 0 and mark.token != at.token)
-
-
-def is_behind(mark: Mark | None, at: StreamOffset) -> bool:
-    """Whether the commit mark does not know the stream's last batch yet, or no longer."""
-    return at.number > 0 and (mark is None or mark.number < at.number)
 
 
 def moved_since_checkpoint(at: StreamOffset, snapshot: StreamSnapshot, is_logged: bool = True) -> StreamOffset | None:
@@ -142,13 +131,14 @@ class _Comparison:
         if not head.exists:
             return Kind.STREAM_MISSING, unread
         added = head.added or 0
-        if is_ahead(at, head) and (added >= at.added if group is None else not is_older(at, self.snapshot.mark)):
+        is_older = Standing(at, self.snapshot.mark).is_older
+        if is_ahead(at, head) and (added >= at.added if group is None else not is_older):
             return None if group is not None else (Kind.GROUP_MISSING, 0)
         is_other = head.last < at.position or added < at.added
         if group is None:
             lost = lost_above(head, at.position, at.read) or 0
             return (Kind.STREAM_REPLACED, unread) if is_other or lost < 0 else (Kind.GROUP_MISSING, 0)
-        if is_older(at, self.snapshot.mark):
+        if is_older:
             skipped = 1 if use_of(at, self.snapshot) is GroupUse.SHARED else 0  # alone: it reads them again
             return Kind.CHECKPOINT_OLDER, skipped
         if is_other:

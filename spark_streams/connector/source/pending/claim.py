@@ -38,7 +38,7 @@ from spark_streams.connector.keys import is_returned, origin_of
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.counting import count_missing
-from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters
+from spark_streams.connector.source.group.recovery import DataLoss, RunCounters, entries_lost
 from spark_streams.connector.source.group.snapshot import GroupState, OtherConsumer, read_group_now
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient, Membership, lease_key
@@ -133,9 +133,8 @@ class Claims:
                 deleted = self._count_deleted(server, stream, requested_ids)
                 if deleted:
                     first = StreamId.parse(texts_of(requested_ids[0])[0].as_py())
-                    finding = Finding(Kind.ENTRIES_LOST, stream, above=first.previous(), lost=deleted)
                     detail = f"that other consumers of group {self._member.group!r} had left pending or released"
-                    self.losses.report(replace(finding, detail=detail))
+                    self.losses.report(entries_lost(stream, deleted, first.previous(), detail))
             if gained > 0:
                 self.counters.entries(CLAIMED)[stream] += gained
                 claimed.append(stream)
@@ -300,9 +299,9 @@ class DeadLetterWriter:
         self.counters.entries(DEAD)[origin_of(dead.stream)] += posted
         if deleted:
             above = min(dead.ids).previous()
-            finding = Finding(Kind.ENTRIES_LOST, dead.stream, above=above, lost=deleted, is_harmless=True)
             # They cannot become dead letters any more, and are acknowledged.
-            self.losses.report(replace(finding, detail="before they became dead letters"))
+            detail = "before they became dead letters"
+            self.losses.report(entries_lost(dead.stream, deleted, above, detail, is_harmless=True))
 
 
 def dead_letter(

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.printable import printable
-from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind
+from spark_streams.connector.source.group.recovery import DataLoss, entries_lost
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset, Range
@@ -307,8 +307,7 @@ class PoisonBatch:
         """Report entries above an ID that were set aside and are missing, per stream. Raises DataLossError."""
         for stream, count in lost.items():
             if count > 0:
-                finding = Finding(Kind.ENTRIES_LOST, stream, above=above, lost=count)
-                self.losses.report(replace(finding, detail="of a batch that killed the query"))
+                self.losses.report(entries_lost(stream, count, above, "of a batch that killed the query"))
 
 
 def _is_above(piece: Piece, offset: Offset) -> bool:

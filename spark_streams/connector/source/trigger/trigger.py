@@ -127,7 +127,8 @@ class Trigger:
         end = end_of_batch(state, contents, request.token, self.options, self.contents.role)
         jobs: list[Job] = []
         if not state.is_acknowledged:
-            acknowledged, jobs = self.acknowledging.in_background(client, LoggedBatch(state.start, contents.run))
+            batch = LoggedBatch.of_run(client, state.start, contents.run)
+            acknowledged, jobs = self.acknowledging.in_background(client, batch)
             contents = replace(contents, run=acknowledged)
         run = self._run_after(state, contents, True)
         next_request = replace(request, turn=request.turn + 1)
@@ -140,7 +141,7 @@ class Trigger:
         may_wait = not (start.old or start.record or state.old or self._may_claim(state))
         if may_wait or state.is_acknowledged:
             return state
-        run, entries = self.acknowledging.at_once(client, LoggedBatch(start, state.run))
+        run, entries = self.acknowledging.at_once(client, LoggedBatch.of_run(client, start, state.run))
         state = replace(state, run=run, is_acknowledged=True)
         return self.observer.with_new_snapshots(client, state, list(state.groups)) if entries else state
 
@@ -165,7 +166,7 @@ class Trigger:
         if state.is_acknowledged:
             self.acknowledging.sweep_when_idle(client, state.start, run)
         else:
-            run, _ = self.acknowledging.at_once(client, LoggedBatch(state.start, run))
+            run, _ = self.acknowledging.at_once(client, LoggedBatch.of_run(client, state.start, run))
         contents = replace(contents, run=run)
         if token is None:
             return TriggerResult(None, self._run_after(state, contents, False))
