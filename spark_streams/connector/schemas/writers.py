@@ -13,7 +13,17 @@ from pyspark.sql import types as T
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import SchemaError
 from spark_streams.connector.schemas.avro import EPOCH, LOCAL_EPOCH, OUR_DECIMAL, parsed
-from spark_streams.connector.schemas.fit import UNFIT, Fit, MisfitError, UnfitError, exactly, fitter, pairs_of
+from spark_streams.connector.schemas.fit import (
+    UNFIT,
+    Fit,
+    MisfitError,
+    UnfitError,
+    as_dict,
+    as_list,
+    exactly,
+    fitter,
+    pairs_of,
+)
 from spark_streams.connector.schemas.json_schema import JsonReader, parse, text_of
 from spark_streams.connector.schemas.protobuf import TIMESTAMP, TYPES, ProtobufReader, is_map, is_repeated, is_wrapper
 from spark_streams.connector.schemas.reasons import EXACT, UnreadableError, library
@@ -33,7 +43,6 @@ _PRIMITIVE: dict[str, Fit] = {
     "bytes": fitter(T.BinaryType()),
     "string": fitter(T.StringType()),
 }
-_list, _dict = exactly(list), exactly(dict)
 _DATE, _TIMESTAMP, _LOCAL = fitter(T.DateType()), fitter(T.TimestampType()), fitter(T.TimestampNTZType())
 
 
@@ -99,7 +108,7 @@ class AvroWriter:
             return self._record_fit(schema)
         if kind == "array":
             items = self._fit(schema["items"])
-            return lambda value: [items(part) for part in _list(value)]
+            return lambda value: [items(part) for part in as_list(value)]
         if kind == "map":
             values = self._fit(schema["values"])
             return lambda value: {_PRIMITIVE["string"](key): values(part) for key, part in pairs_of(value)}
@@ -145,7 +154,7 @@ class AvroWriter:
         names = frozenset(name for name, _, _ in fields)
 
         def fit_record(value: Any) -> Any:
-            for name in _dict(value).keys() - names:
+            for name in as_dict(value).keys() - names:
                 raise UnfitError(name, MisfitError())
             stored = {}
             for name, fit, default in fields:
@@ -338,10 +347,8 @@ class ProtobufWriter:
 
 
 def _fill(message: Any, kind: Any, value: Any) -> None:
-    if type(value) is not dict:
-        raise MisfitError(value)
     fields = kind.fields_by_name
-    for name, part in value.items():
+    for name, part in as_dict(value).items():
         try:
             _set(message, fields[name], part)
         except UNFIT as error:
@@ -363,9 +370,7 @@ def _set(message: Any, field: Any, value: Any) -> None:
             else:
                 _put(target[_scalar(key_field, key)], value_field.message_type, part)
     elif is_repeated(field):
-        if type(value) is not list:
-            raise MisfitError(value)
-        for part in value:
+        for part in as_list(value):
             if field.message_type is None:
                 target.append(_scalar(field, part))
             else:
