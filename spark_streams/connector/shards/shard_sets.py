@@ -125,7 +125,6 @@ class ShardsSnapshot:
 def fetch_shards_snapshots(server: Server, streams: Sequence[str]) -> dict[str, ShardsSnapshot]:
     """Fetch the state of streams whose names can be in shards. Raises ShardsError for a key that cannot be read, and
     the named error of a command that the server refuses, unless the user lacks rights."""
-    per_stream = 3
     commands = [
         command
         for stream in streams
@@ -133,15 +132,11 @@ def fetch_shards_snapshots(server: Server, streams: Sequence[str]) -> dict[str, 
     ]
     replies = server.execute_all(commands, is_not_permitted, is_wrong_type)
     snapshots: dict[str, ShardsSnapshot] = {}
-    for index, stream in enumerate(streams):
-        flat, kind, length = replies[per_stream * index : per_stream * (index + 1)]
-        snapshots[stream] = _of_replies(server, stream, flat, kind, length)
-    registered = {
-        stream: snapshot.registered for stream, snapshot in snapshots.items() if snapshot.registered is not None
-    }
-    for stream, shard_set in registered.items():
-        existing = _existing_keys(server, shard_set.names, count_hidden=True)
-        snapshots[stream] = replace(snapshots[stream], existing={shard_set.count: existing})
+    for stream, *of_stream in zip(streams, replies[0::3], replies[1::3], replies[2::3], strict=True):
+        snapshots[stream] = snapshot = _of_replies(server, stream, *of_stream)
+        if (shard_set := snapshot.registered) is not None:
+            existing = _existing_keys(server, shard_set.names, count_hidden=True)
+            snapshots[stream] = replace(snapshot, existing={shard_set.count: existing})
     for stream in _may_have_lost_its_key(server, snapshots.values()):
         snapshots[stream] = replace(snapshots[stream], existing=_search_shards(server, stream))
     return snapshots
@@ -231,12 +226,8 @@ def _may_have_lost_its_key(server: Server, snapshots: Iterable[ShardsSnapshot]) 
 
 def _existing_keys(server: Server, names: Sequence[str], count_hidden: bool) -> list[str]:
     """Return the keys that exist. count_hidden: also keys that the user may not read."""
-    existing = []
-    kinds = server.execute_all([("TYPE", name) for name in names], is_not_permitted)
-    for name, kind in zip(names, kinds, strict=True):
-        if count_hidden if is_not_permitted(kind) else kind != b"none":
-            existing.append(name)
-    return existing
+    kinds = zip(names, server.execute_all([("TYPE", name) for name in names], is_not_permitted), strict=True)
+    return [name for name, kind in kinds if (count_hidden if is_not_permitted(kind) else kind != b"none")]
 
 
 def _search_shards(server: Server, stream: str) -> dict[int, list[str]]:
