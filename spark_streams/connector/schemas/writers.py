@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import struct
+from collections.abc import Callable
 from datetime import UTC, date, timedelta
 from decimal import Decimal
 from typing import Any
@@ -112,7 +114,7 @@ class AvroWriter:
         if kind == "map":
             values = self._fit(schema["values"])
             return lambda value: {_PRIMITIVE["string"](key): values(part) for key, part in pairs_of(value)}
-        return _one_of(schema["symbols"]) if kind == "enum" else self._named_fit(kind)
+        return _only(schema["symbols"].__contains__) if kind == "enum" else self._named_fit(kind)
 
     def _named_fit(self, name: str) -> Fit:
         if name == "null":
@@ -173,22 +175,19 @@ def _name(branch: Json) -> str:
     return str(branch["name"] if "name" in branch else branch["type"])
 
 
-def _bytes(size: int | None) -> Fit:
-    def fit_bytes(value: Any) -> Any:
-        if size is not None and len(_PRIMITIVE["bytes"](value)) != size:
-            raise MisfitError(value)
-        return _PRIMITIVE["bytes"](value)
+def _only(accepts: Callable[[Any], bool]) -> Fit:
+    """Return the function that returns the values that a condition accepts."""
 
-    return fit_bytes
-
-
-def _one_of(symbols: list[str]) -> Fit:
-    def fit_symbol(value: Any) -> Any:
-        if value not in symbols:
+    def fit_some(value: Any) -> Any:
+        if not accepts(value):
             raise MisfitError(value)
         return value
 
-    return fit_symbol
+    return fit_some
+
+
+def _bytes(size: int | None) -> Fit:
+    return _only(lambda value: size in (None, len(_PRIMITIVE["bytes"](value))))
 
 
 def _decimal(schema: Json) -> Fit:
@@ -294,17 +293,13 @@ def _struct(fields: list[tuple[str, Fit]]) -> Fit:
 
 def _float(value: float) -> Decimal | float:
     """Return a FLOAT in as few digits as it needs, as its double would have digits that it does not have."""
-    if value == 0 or value - value != 0:
-        return _double(value)
+    if _double(value) == 0:
+        return value
     digits = (f"{value:.{count}g}" for count in range(6, 10))
     return next(Decimal(text) for text in digits if _FLOAT.unpack(_FLOAT.pack(float(text)))[0] == value)
 
 
-def _double(value: float) -> float:
-    if value - value != 0:
-        raise MisfitError(value)
-    return value
-
+_double = _only(math.isfinite)
 
 _WRITTEN: dict[type[T.DataType], Fit] = {
     T.FloatType: _float,
