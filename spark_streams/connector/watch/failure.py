@@ -38,6 +38,7 @@ _BEFORE_ERROR = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with ex
 _CONNECT_DETAILS = re.compile(r'^\tdetails = "(.+)"$', re.MULTILINE)  # of a call that the server did not answer
 _CONDITION_OF_SPARK = re.compile(r"\[([A-Z_.]+)\]")
 _WRAPPERS = frozenset({"TASK_WRITE_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "FAILED_EXECUTE_UDF"})
+_OF_JOBS = ("Job aborted", "Writing job aborted")
 _FRAME = re.compile(r'^ +File "([^"]+)", line (\d+),? in (.+)$', re.MULTILINE)
 _NOT_THE_USERS = re.compile(r"^<|/(pyspark|py4j|spark_streams)/|/(site|dist)-packages/|/lib/python\d")
 _CONDITION = re.compile(r"\[(RSTREAM_[A-Z_]+)\]")
@@ -101,13 +102,8 @@ def _insufficient(text: str) -> QueryFailure | None:
         if match is not None:
             # With Spark's fault handler, the text has the stack of the crash, the innermost call first.
             frames = _frames(text[match.start() :]) if "Fatal Python error" in text else []
-            return QueryFailure(
-                error,
-                message.format(
-                    streams=_streams_of_batch(text),
-                    frame=f" in {frames[0]}" if frames else "",
-                ),
-            )
+            frame = f" in {frames[0]}" if frames else ""
+            return QueryFailure(error, message.format(streams=_streams_of_batch(text), frame=frame))
     return None
 
 
@@ -151,17 +147,14 @@ def _java(text: str) -> QueryFailure:
     matches = [_JAVA_ERROR.match(_before_stack(part).strip()) for part in parts]
     errors = [QueryFailure(match[1], (match[2] or "").strip()) for match in matches if match is not None]
     of_spark = [error for error in errors if _condition(error) and _condition(error) not in _WRAPPERS]
-    causes = of_spark[:1] or [error for error in errors if error.message and not _is_job(error)] or errors
+    others = [error for error in errors if error.message and not error.message.startswith(_OF_JOBS)]
+    causes = of_spark[:1] or others or errors
     return causes[-1] if causes else QueryFailure("", _before_stack(parts[0]).strip())
 
 
 def _condition(error: QueryFailure) -> str | None:
     condition = _CONDITION_OF_SPARK.match(error.message)
     return None if condition is None else condition[1]
-
-
-def _is_job(error: QueryFailure) -> bool:
-    return error.message.startswith(("Job aborted", "Writing job aborted"))
 
 
 def _before_stack(text: str) -> str:
