@@ -49,6 +49,27 @@ def test_what_has_found_a_mutant_finds_it_again() -> None:
     assert f"{len(chosen)} mutants · {len(chosen)} found" in hunt.stdout
 
 
+def test_each_test_that_finds_a_mutant_is_there() -> None:
+    """The hunt of the day runs only some of them."""
+    named = {mutant.found.play for mutant in MUTANTS if mutant.found and mutant.found.play.startswith("tests/")}
+    tests = [node.partition("::")[::2] for node in named]
+    assert len(tests) > 30
+    missing = [(file, name) for file, name in tests if f"def {name}(" not in (ROOT / file).read_text(encoding="utf-8")]
+    assert not missing
+
+
+def test_a_test_that_passes_with_a_mutant_does_not_find_it() -> None:
+    """One that is not there is an error, and finds nothing."""
+    command = "from tools.simulation.mutants import plays; from tools.simulation.mutants.table import NAMED\n"
+    command += "file = 'tests/jobs/output/test_ownership.py::'\n"
+    for name in ("of_two_queries_that_start_together_the_one_that_is_not_recorded_writes_nothing", "no_such_test"):
+        others = ["the_owner_is_the_query_and_its_output", name]
+        command += f"print(plays._finder_among(NAMED['claimed-once'], [file + 'test_' + one for one in {others}]))\n"
+    ran = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.stdout.startswith("Note(play='tests/jobs/output/test_ownership.py::test_of_two_queries_")
+    assert "no_such_test cannot be run" in ran.stderr
+
+
 def test_a_table_that_is_written_down_is_the_same() -> None:
     assert printed(MUTANTS) == FILE.read_text(encoding="utf-8")
 

@@ -72,7 +72,8 @@ class Letter:
     @property
     def mark(self) -> str:
         """The last field of the entry that is made of it."""
-        return f"{self.redrives + 1} {self.envelope['dl.first-failed']} {DEAD}/{self.id}"
+        first = self.envelope["dl.previous"].partition(" ")[2] if self.redrives else self.envelope["dl.id"]
+        return f"{self.redrives + 1} {self.envelope['dl.first-failed']} {DEAD}/{self.id} {first}"
 
 
 class Letters:
@@ -153,7 +154,7 @@ class Letters:
         letter = self.all[entry_id] = Letter(entry_id, entry, envelope)
         own = {name: value for name, value in fields.items() if name not in _ENVELOPE}
         source = self._sources.get(entry.n)
-        redrives, previous = (0, "") if source is None else (source.redrives + 1, f"{DEAD}/{source.id}")
+        redrives, previous = (0, "") if source is None else (source.redrives + 1, source.mark.split(" ", 2)[2])
         if own != entry.fields:
             world.fail(f"a dead letter with other bytes | {world.query.mode}", f"{own} of entry {entry}")
         if (letter.redrives, envelope["dl.previous"]) != (redrives, previous):
@@ -170,7 +171,7 @@ class Letters:
         world = self._world
         own = {field_name: value for field_name, value in fields.items() if field_name != _MARK}
         copy = world.model.add(name, entry_id, own)
-        letter = next((one for one in self.all.values() if fields[_MARK].endswith(f" {DEAD}/{one.id}")), None)
+        letter = next((one for one in self.all.values() if f" {DEAD}/{one.id} " in fields[_MARK]), None)
         if letter is None:
             world.fail(f"sent back without a dead letter | {world.query.mode}", f"{entry_id} of {name}: {fields}")
             return

@@ -125,23 +125,20 @@ class ShardsSnapshot:
 def fetch_shards_snapshots(server: Server, streams: Sequence[str]) -> dict[str, ShardsSnapshot]:
     """Fetch the state of streams whose names can be in shards. Raises ShardsError for a key that cannot be read, and
     the named error of a command that the server refuses, unless the user lacks rights."""
-    per_stream = 3
     commands = [
         command
         for stream in streams
         for command in (("HGETALL", shards_key(stream)), ("TYPE", stream), ("XLEN", stream))
     ]
     replies = server.execute_all(commands, is_not_permitted, is_wrong_type)
-    snapshots: dict[str, ShardsSnapshot] = {}
-    for index, stream in enumerate(streams):
-        flat, kind, length = replies[per_stream * index : per_stream * (index + 1)]
-        snapshots[stream] = _of_replies(server, stream, flat, kind, length)
-    registered = {
-        stream: snapshot.registered for stream, snapshot in snapshots.items() if snapshot.registered is not None
+    snapshots = {
+        stream: _of_replies(server, stream, flat, kind, length)
+        for stream, flat, kind, length in zip(streams, replies[0::3], replies[1::3], replies[2::3], strict=True)
     }
-    for stream, shard_set in registered.items():
-        existing = _existing_keys(server, shard_set.names, count_hidden=True)
-        snapshots[stream] = replace(snapshots[stream], existing={shard_set.count: existing})
+    for stream, snapshot in snapshots.items():
+        if snapshot.registered is not None:
+            existing = _existing_keys(server, snapshot.registered.names, count_hidden=True)
+            snapshots[stream] = replace(snapshot, existing={snapshot.registered.count: existing})
     for stream in _may_have_lost_its_key(server, snapshots.values()):
         snapshots[stream] = replace(snapshots[stream], existing=_search_shards(server, stream))
     return snapshots

@@ -6,18 +6,24 @@ The first of these that the text has:
 2. The last line of a Python traceback, with the last frame of the user's own files.
 3. A Java exception: the first one with an error condition of Spark that is no wrapper, else the last cause.
 
-Pure, but for the working directory, to which a file's name is relative.
+Pure, but for the working directory, to which a file's name is relative, and for the note on the server.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from spark_streams.connector.errors import QueryError, RStreamError, find_in_text
-from spark_streams.connector.source.pending.poison_record import QueryFailure
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.source.pending.poison_record import QueryFailure, note_failure
 from spark_streams.connector.watch.progress import offsets_in
+from spark_streams.connector.wire.connect import connect
+
+_log = logging.getLogger("spark_streams.monitor")
 
 _TRACEBACK = "Traceback (most recent call last):"
 # Text after a message: Java's stack, Spark's closing lines.
@@ -71,6 +77,22 @@ def may_be_caused_by_entry(text: str) -> bool:
     """Whether an entry can be the cause of the error."""
     condition = _CONDITION.search(text)
     return condition is None or condition[1] in _ENTRYS
+
+
+def note_for_dead_letter(text: str, sources: Iterable[Mapping[str, str]]) -> None:
+    """Note the error that ended a query, for the dead letter of the entry that caused it. sources: options of each."""
+    if not may_be_caused_by_entry(text):
+        return
+    offsets = {(offset["group"], offset["consumer"]): offset for offset in offsets_in(text)}  # the last is the newest
+    for options in sources:
+        try:
+            source = SourceOptions.parse(options)
+            offset = offsets.get((source.group, source.consumer))
+            if source.max_deliveries is not None and offset is not None:
+                with connect(source.address.without_starting()) as server:
+                    note_failure(server, Offset.from_json(offset), failure_of(text))
+        except RStreamError as error:  # another format, or a server that is away
+            _log.info("the error that ended the query is not noted for a dead letter: %s", error)
 
 
 def _insufficient(text: str) -> QueryFailure | None:

@@ -22,6 +22,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from posixpath import normpath
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -304,13 +305,12 @@ class NamedPlace(NamedTuple):
 
     @property
     def normal(self) -> str:
-        """The path in one form, which ends with a slash."""
+        """The path in one form, which ends with a slash. Spark leaves out `//`, `.` and `..`, too."""
         scheme = _SCHEME.match(self.path)
-        if scheme is None or scheme[1] == "file":
-            local = self.path if scheme is None else "/" + self.path[scheme.end() :]
-            return str(Path(local).resolve()).rstrip("/") + "/"
-        name = scheme[1].lower()
-        return f"{_SAME_STORE.get(name, name)}://{self.path[scheme.end() :].rstrip('/')}/"
+        name, below = (scheme[1].lower(), self.path[scheme.end() :]) if scheme else ("file", self.path)
+        if name == "file":
+            return str(Path(f"/{below}" if scheme else below).resolve()).rstrip("/") + "/"
+        return f"{_SAME_STORE.get(name, name)}://{normpath(below)}/"
 
     @property
     def is_local(self) -> bool:

@@ -42,7 +42,7 @@ class GroupFacts:
     info: GroupInfo
     pending: Pending | None = None
     before: int | None = None  # undelivered entries before it; None: not counted
-    at_least: bool = False  # there are more than `before`
+    at_least: bool = False  # there may be more than `before`
     marks: tuple[tuple[str, Mark], ...] = ()  # of the queries of the group, by consumer
 
 

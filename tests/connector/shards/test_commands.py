@@ -119,6 +119,28 @@ def test_shards_are_deleted_when_all_groups_have_read_them(server: Server) -> No
     sharded(server.url, count=2)
 
 
+@pytest.mark.parametrize("is_pending", [True, False])
+@pytest.mark.parametrize(("late", "shard"), [("a", 0), ("b", 3), ("c", 1)])
+def test_one_entry_that_one_of_several_groups_has_not_read_is_enough(
+    server: Server, late: str, shard: int, is_pending: bool
+) -> None:
+    """The last entry of one shard: it is pending, or not delivered."""
+    with server.client() as client:
+        for name in NAMES:
+            ids = [entry for entry, _ in client.xrange(name)]
+            for group in ("a", "b", "c"):
+                client.xgroup_create(name, group, id="0")
+                read = len(ids) - (not is_pending) * ((group, name) == (late, NAMES[shard]))
+                client.xreadgroup(group, "c", {name: ">"}, count=read)
+                client.xack(name, group, *ids[: len(ids) - ((group, name) == (late, NAMES[shard]))])
+        refused = rstream(server, "shards", "orders", "--delete", "--yes")
+        assert f"group {late!r} has not read all entries of {NAMES[shard]!r}" in refused.output
+        assert client.exists(*NAMES) == 4
+        client.xreadgroup(late, "c", {NAMES[shard]: ">"})
+        client.xack(NAMES[shard], late, client.xrevrange(NAMES[shard], count=1)[0][0])
+        assert rstream(server, "shards", "orders", "--delete", "--yes").exit_code == 0
+
+
 def test_force_deletes_shards_unread(server: Server) -> None:
     assert rstream(server, "shards", "orders", "--delete", "--force", "--yes").exit_code == 0
     assert json.loads(rstream(server, "shards", "--json").output) == []

@@ -1,4 +1,4 @@
-"""Mutants: the product with one decisive line changed. The simulation must find each of them.
+"""Mutants: the product with one decisive line changed. The simulation or a test must find each of them.
 
     scripts/simulate --mutants                          all of them, each until a play fails
     scripts/simulate --mutants xack-before-commit       one

@@ -6,7 +6,7 @@
     core/removed, amid/strict/3          the same, amid the commands of the product, and with it alone
     seed/17+faults                       the plan of this seed, with what is added to it
     life/17                              a life of commands (tools.lives)
-    tests/…/test_trim.py::test_a         a test, by its node ID; with `[engine]` if it has a server
+    tests/…/test_trim.py::test_a         a test, with the bundled engine if it has a server
 
 A play fails if it has a failure, ends the simulation, or does not end. In plans of seeds and of the core, failures that
 are documented do not count. A plan of the core also fails if model and product differ. What has found each mutant is
@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import pytest
 import redis
 
 from tools.lives import processes as of_lives
@@ -42,7 +44,7 @@ SEEDS_OF_CORE = 2  # of each scenario
 _ENDLESS = 20.0  # seconds of processor time for one play
 _RIM = ("operations/", "connector/admin/", "connector/retention.py")  # files whose mutants lives of commands look for
 # A test is run with modules that this process has imported before.
-_QUIETLY = ("-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+_QUIETLY = ("-x", "-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 _SCENARIOS = {str(found): found for one in SCENARIOS for found in (one, replace(one, in_step=True))}
 Player = Callable[[str], str | None]
 
@@ -87,17 +89,28 @@ def _player_of_tests() -> Iterator[Player]:
     yield _failed_test
 
 
-def _failed_test(node: str) -> str | None:
-    import pytest
+class _Watch:
+    """A plugin of pytest: the tests of the bundled engine, and what they report."""
 
-    seen: list[pytest.TestReport] = []
-    plugin = type("Seen", (), {"pytest_runtest_logreport": lambda _, report: seen.append(report)})()
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if "redis" not in re.split(r"[][-]", item.name)]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        if report.failed:
+            self.failures.append(str(report.longrepr) if crash is None else crash.message)
+
+
+def _failed_test(node: str) -> str | None:
+    watch = _Watch()
     with contextlib.redirect_stdout(io.StringIO()) as output:
-        code = pytest.main([*_QUIETLY, str(ROOT / node)], plugins=[plugin])
+        code = pytest.main([*_QUIETLY, str(ROOT / node)], plugins=[watch])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise ValueError(f"{node} cannot be run: {output.getvalue()}")
-    crashes = [getattr(report.longrepr, "reprcrash", None) or report.longrepr for report in seen if report.failed]
-    return next((getattr(crash, "message", str(crash)).splitlines()[0][:160] for crash in crashes), None)
+    return next((text.splitlines()[0][:160] for text in watch.failures), None)
 
 
 def _failure(server: ProcessServer, client: redis.Redis, play: str) -> str | None:

@@ -25,6 +25,8 @@ def places(*paths: str) -> list[NamedPlace]:
         ("/lake/days", "/lake/day", "/lake/d"),
         ("s3://lake/day", "s3a://lake/days"),
         ("s3://lake/day", "gs://lake/day"),
+        ("s3://lake/day", "s3://lake/Day"),
+        ("s3://lake/day", "s3://lake/day/../days"),
     ],
 )
 def test_tables_beside_each_other_are_accepted(paths: Sequence[str]) -> None:
@@ -41,6 +43,9 @@ def test_tables_beside_each_other_are_accepted(paths: Sequence[str]) -> None:
         ("/lake/day", "/other", "/lake/day/hour"),  # not neighbours
         ("/lake/day/hour", "/other", "/third", "/lake/day"),
         ("s3://lake/day", "s3a://lake/day/hour"),
+        ("s3://lake//day", "s3://lake/day"),  # as Hadoop's paths, which Spark gives to each store
+        ("s3://lake/old/../day", "S3A://lake/./day/"),
+        ("FILE:///lake//day", "/lake/day"),
         ("abfs://lake/day", "gs://lake/day", "abfss://lake/day"),
     ],
 )

@@ -97,6 +97,7 @@ def test_a_set_that_was_not_made_to_its_end_says_so(server: Server, client: redi
             assert ensure_shards(one, "orders", 3, "key").is_created
             assert fetch_shards_snapshots(one, ["orders"])["orders"].is_complete
         assert client.exists(KEY, *NAMES) == 4
+        assert not any(client.xinfo_groups(name) for name in NAMES)  # the one that made it exists for a moment
         if not is_killed:
             break
     assert turn > 7
