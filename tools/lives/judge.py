@@ -463,7 +463,8 @@ def _copied(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iter
     yield from _unlike("the source", facts, [len(every), every[0] if every else None, every[-1] if every else None])
     target = run.before.all_streams.get(target_of(words))
     if "--groups" in words:
-        yield from _unlike("groups", [one["group"] for one in said["groups"]], sorted(source.groups))
+        names = sorted(name for name in source.groups if not name.startswith("rstream-probe:"))  # of a killed query
+        yield from _unlike("groups", [one["group"] for one in said["groups"]], names)
     for one in said["groups"]:
         group, existing = source.groups[one["group"]], target.groups.get(one["group"]) if target is not None else None
         yield from _unlike("position", one["position"], text_of(group.position))

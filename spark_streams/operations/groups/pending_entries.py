@@ -219,9 +219,9 @@ def acknowledge(
         missing = len(commands)
         commands += [("XACK", snapshot.stream, snapshot.group, *held)] if held else []
         replies = yield Transaction(snapshot.stream, snapshot.group, queries, commands, page.consumer is None)
-        # The others are held by somebody else, or nobody: they were not in the stream any more.
-        taken = 0 if replies is None else sum(bool(reply) for reply in replies[:missing])
-        acknowledged.add(page.owner, len(page.ids) - taken)
+        # Those that nobody holds were not in the stream any more.
+        entries = len(page.ids) if replies is None else replies[:missing].count([]) + sum(replies[missing:])
+        acknowledged.add(page.owner, entries)
         acknowledged.last = page.later(acknowledged.last)
     return acknowledged
 

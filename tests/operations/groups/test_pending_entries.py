@@ -103,6 +103,16 @@ def test_ack_leaves_what_another_consumer_has_claimed_since_it_was_listed(
     assert (told["entries"], held(client, "ann"), held(client, "bob")[0]) == (9, [], orders[0])
 
 
+def test_ack_does_not_count_a_deleted_entry_that_another_consumer_claims_before(
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson
+) -> None:
+    """XCLAIM of an entry that the stream does not have only removes it from the pending list."""
+    client.xdel("orders", orders[0])
+    with before_sending(b"XACK", act=lambda *_: client.xclaim("orders", "g", "bob", 0, orders[:1]), times=1):
+        [told] = rstream_json("groups", "ack", "orders", *G, "--consumer", "ann", "--yes")["streams"]
+    assert (told["entries"], held(client, "ann")) == (9, [])
+
+
 def test_what_was_delivered_in_this_millisecond_is_listed_again() -> None:
     """Only then its idle time shows whether another consumer claims it."""
     answers: list[Reply] = [[[[b"1-1", b"ann", idle, 1]]] for idle in (0, 1)]
