@@ -167,6 +167,8 @@ def _as_it_was_said(life: Life, name: str, dry: Run, done: Run) -> None:
     said = [_without(run.answer.said, _MOVING) for run in (dry, done)]
     if name in ("prune", "prune hold", "prune consumers", "trim"):
         said = [one["streams"] for one in said]
+    if name == "redrive":
+        said = [_without(one, ["groups"]) for one in said]  # who will read again: of the dry run
     if name == "copy":
         said = [{key: one.get(key) for key in ("already", "sent", "source", "groups")} for one in said]
     if said[0] != said[1]:
@@ -516,6 +518,14 @@ def _examined(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> It
                 yield f"{text}: the stream has {len(state.streams[place[0]].entries)} entries"
 
 
+def _redriven(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    for stream, groups in said["groups"].items():
+        there = run.before.streams[stream].groups if stream in run.before.streams else ()
+        yield from _unlike(
+            f"groups of {stream}", groups, sorted(g for g in there if not g.startswith("rstream-probe:"))
+        )
+
+
 SAID: Mapping[str, Callable[[Life, Segment, Any, tuple[str, ...]], Iterable[str]]] = {
     "seek": _sought,
     "create": _created,
@@ -531,6 +541,7 @@ SAID: Mapping[str, Callable[[Life, Segment, Any, tuple[str, ...]], Iterable[str]
     "list": _views,
     "where": _places_of_entry,
     "copy": _copied,
+    "redrive": _redriven,
     "doctor": _examined,
 }
 
