@@ -50,7 +50,15 @@ def run(job: str, file: Path, take_over: bool = False) -> Outcome:
     said, code = io.StringIO(), 0
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
-            run_job(program(job), str(file), (), False, None, False, take_over)
+            run_job(
+                program(job),
+                config=str(file),
+                settings=(),
+                check=False,
+                summary=None,
+                traceback=False,
+                take_over=take_over,
+            )
         except SystemExit as left:
             code = left.code if isinstance(left.code, int) else 1
     return Outcome(code, said.getvalue().strip()[-1500:])

@@ -124,8 +124,10 @@ class Letters:
             if entry is not None and entry.key <= id_key(begin.get(entry.stream, "0-0")):
                 entry.excuses.add(_A_LETTER)
 
-    def set_back(self) -> None:
-        """The server has another state now: what it holds is what counts. Redrives that run lose their connections."""
+    def set_back(self, last: int = 0) -> None:
+        """The server has another state now: what it holds is what counts. Redrives that run lose their connections.
+        last: the newest entry when it was in that state: one before that it does not hold had left its stream by then.
+        """
         self._world.redrives.cut()
         self._forgotten = {n for n in self._sources if not self._exists(self._world.model.entries[n])}
         before, self.all = self.all, {}
@@ -133,7 +135,8 @@ class Letters:
             letter = before.get(entry_id)
             if letter is not None:
                 letter.is_gone = False
-                letter.copies = [copy for copy in letter.copies if self._exists(copy)]
+                left = [copy for copy in letter.copies if isinstance(copy, Entry) and copy.n <= last]
+                letter.copies = [copy for copy in letter.copies if copy in left or self._exists(copy)]
                 self.all[entry_id] = letter
             else:
                 self._add(entry_id, fields)

@@ -117,11 +117,6 @@ class ServerFacts:
         return "replica" if role == "slave" else role
 
     @property
-    def is_replica(self) -> bool:
-        """Whether it follows a master."""
-        return self.role == "replica"
-
-    @property
     def user(self) -> str:
         """The user of the connection; empty if the server does not report it."""
         return self.client.get("user", "")

@@ -5,12 +5,13 @@ Persistence decides which entries a restart of the server loses, replication whi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from spark_streams.base.units import binary_size
 from spark_streams.connector.admin.streams import url_of_cluster
 from spark_streams.connector.wire.connect import OUTPUT, reply_limit_in
 from spark_streams.operations.doctor.server_facts import (
     ENGINE,
-    Findings,
     Level,
     ServerFacts,
     ServerFinding,
@@ -26,17 +27,11 @@ _TRIMMING = {
 }
 
 
-def check_kind(facts: ServerFacts) -> Findings:
+def check_kind(facts: ServerFacts) -> Iterator[ServerFinding]:
     """Check the version, the mode, and the refused commands."""
-    yield _version(facts)
-    yield from _mode(facts)
-    yield from _refused(facts)
-
-
-def _version(facts: ServerFacts) -> ServerFinding:
     server = f"{facts.kind} {facts.version}".strip()
     if facts.is_older_than(*COUNTS):
-        return ServerFinding(
+        yield ServerFinding(
             Level.DANGER,
             "version",
             f"{server}: streams do not count added entries, and groups do not count read entries",
@@ -44,29 +39,25 @@ def _version(facts: ServerFacts) -> ServerFinding:
             "spark.read and rstream " + ("work" if not facts.is_older_than(*OLDEST) else "are not tested on it"),
             "use Redis 7 or later, or Valkey",
         )
-    how = _TRIMMING[facts.trims_by_acked]
-    return ServerFinding(Level.OK, "version", f"{server}; groups count read entries; {how}")
-
-
-def _mode(facts: ServerFacts) -> Findings:
+    else:
+        how = _TRIMMING[facts.trims_by_acked]
+        yield ServerFinding(Level.OK, "version", f"{server}; groups count read entries; {how}")
     if facts.mode == "cluster" and "+cluster" not in facts.address:
         yield ServerFinding(
             Level.DANGER, "mode", "this is one node of a cluster",
             "for streams and keys of other nodes it replies MOVED, which stops a query",
             f"use the URL of the cluster: {url_of_cluster(facts.address)}",
         )  # fmt: skip
-
-
-def _refused(facts: ServerFacts) -> Findings:
-    unknown = {"INFO": "memory, persistence and replicas", "CONFIG": "limits and flush intervals"}
-    unwarned = "; a query does not warn if the server evicts keys" if "INFO" in facts.refused else ""
     if facts.refused:
+        unknown = {"INFO": "memory, persistence and replicas", "CONFIG": "limits and flush intervals"}
+        unwarned = "; a query does not warn if the server evicts keys" if "INFO" in facts.refused else ""
         yield ServerFinding(
-            Level.NOTE, "asking",
+            Level.NOTE,
+            "asking",
             f"{facts.user or 'this user'} may not run {' and '.join(facts.refused)}",
             f"{', '.join(unknown[name] for name in facts.refused)} cannot be checked{unwarned}",
             "run rstream doctor again with the URL of an administrator",
-        )  # fmt: skip
+        )
 
 
 _KEPT = "persistence"
@@ -78,11 +69,18 @@ _AFTER_LOSS = (
 )
 
 
-def check_persistence(facts: ServerFacts) -> Findings:
+def check_persistence(facts: ServerFacts) -> Iterator[ServerFinding]:
     """Check the append-only file, the snapshots, and whether they can be written."""
-    if "aof_enabled" in facts.info:
-        yield from _failing(facts)
-        yield _kept(facts)
+    if "aof_enabled" not in facts.info:
+        return
+    files = {"snapshot": "rdb_last_bgsave_status", "append-only file": "aof_last_write_status"}
+    if failing := [file for file, name in files.items() if facts.info.get(name, "ok") != "ok"]:
+        yield ServerFinding(
+            Level.DANGER, _KEPT, f"the last {' and the last '.join(failing)} could not be written",
+            "if the server refuses writes because of this (MISCONF), queries wait for a minute, then fail",
+            "read the server's log: the usual causes are a full disk, or missing permissions for its folder",
+        )  # fmt: skip
+    yield _kept(facts)
 
 
 def _kept(facts: ServerFacts) -> ServerFinding:
@@ -126,31 +124,26 @@ def _appended(facts: ServerFacts) -> ServerFinding:
     return ServerFinding(Level.OK, _KEPT, f"append-only file, {how}")
 
 
-def _failing(facts: ServerFacts) -> Findings:
-    failing = [
-        file
-        for file, name in (("snapshot", "rdb_last_bgsave_status"), ("append-only file", "aof_last_write_status"))
-        if facts.info.get(name, "ok") != "ok"
-    ]
-    if failing:
-        yield ServerFinding(
-            Level.DANGER, _KEPT, f"the last {' and the last '.join(failing)} could not be written",
-            "if the server refuses writes because of this (MISCONF), queries wait for a minute, then fail",
-            "read the server's log: the usual causes are a full disk, or missing permissions for its folder",
-        )  # fmt: skip
-
-
 _MEMORY = "memory"
 FULL_SOON = 0.85  # of maxmemory, or of the machine
 
 
-def check_memory(facts: ServerFacts) -> Findings:
+def check_memory(facts: ServerFacts) -> Iterator[ServerFinding]:
     """Check the memory limit, the memory in use, and the eviction policy."""
+    if "used_memory" not in facts.info:
+        return
     limit, policy = facts.number("maxmemory"), facts.info.get("maxmemory_policy", "noeviction")
-    if "used_memory" in facts.info and limit == 0:
+    if limit == 0:
         yield _unlimited(facts)
-    elif "used_memory" in facts.info:
-        yield from _eviction(facts, limit, policy)
+    elif policy.startswith("allkeys"):
+        yield ServerFinding(
+            Level.DANGER, _MEMORY,
+            f"evicts any key when {binary_size(limit)} are full (maxmemory-policy {policy}){_evicted(facts)}",
+            "exactly-once sinks, mode DEADLETTER and reads without a pending list are refused. Other queries run with "
+            "a warning, and fail when a stream or a group was evicted",
+            "CONFIG SET maxmemory-policy noeviction",
+        )  # fmt: skip
+    else:
         yield from _used(facts, limit, policy)
 
 
@@ -171,32 +164,24 @@ def _unlimited(facts: ServerFacts) -> ServerFinding:
     )  # fmt: skip
 
 
-def _eviction(facts: ServerFacts, limit: int, policy: str) -> Findings:
+def _evicted(facts: ServerFacts) -> str:
     dropped = facts.number("evicted_keys")
-    so_far = f"; evicted {dropped:,} keys since its start" if dropped else ""
-    if policy.startswith("allkeys"):
-        yield ServerFinding(
-            Level.DANGER, _MEMORY,
-            f"evicts any key when {binary_size(limit)} are full (maxmemory-policy {policy}){so_far}",
-            "exactly-once sinks, mode DEADLETTER and reads without a pending list are refused. Other queries run with "
-            "a warning, and fail when a stream or a group was evicted",
-            "CONFIG SET maxmemory-policy noeviction",
-        )  # fmt: skip
-    elif policy.startswith("volatile"):
+    return f"; evicted {dropped:,} keys since its start" if dropped else ""
+
+
+def _used(facts: ServerFacts, limit: int, policy: str) -> Iterator[ServerFinding]:
+    """Check a server that evicts no stream."""
+    used, evicts = facts.number("used_memory"), policy.startswith("volatile")
+    in_use = f"{binary_size(used)} of {binary_size(limit)} in use"
+    if evicts:
         yield ServerFinding(
             Level.NOTE, _MEMORY,
-            f"evicts keys with a time to live when {binary_size(limit)} are full (maxmemory-policy {policy}){so_far}",
+            f"evicts keys with a time to live when {binary_size(limit)} are full (maxmemory-policy {policy})"
+            f"{_evicted(facts)}",
             "streams and the ledgers of queries never expire. Leases do, and so does the ledger of a batch job, which "
             "then fails with a named error",
             "CONFIG SET maxmemory-policy noeviction, if batch jobs write",
         )  # fmt: skip
-
-
-def _used(facts: ServerFacts, limit: int, policy: str) -> Findings:
-    used = facts.number("used_memory")
-    in_use = f"{binary_size(used)} of {binary_size(limit)} in use"
-    if policy.startswith("allkeys"):
-        return
     if used >= limit:
         yield ServerFinding(
             Level.DANGER, _MEMORY, f"{in_use}: the memory is full (maxmemory)",
@@ -211,7 +196,7 @@ def _used(facts: ServerFacts, limit: int, policy: str) -> Findings:
             "when it is full (OOM), queries wait for a minute; they fail if there is no free memory by then",
             "set a larger maxmemory; trim entries that all groups have read (trim=acked, onCommit)",
         )  # fmt: skip
-    elif not policy.startswith("volatile"):
+    elif not evicts:
         yield ServerFinding(Level.OK, _MEMORY, f"{in_use}, noeviction")
 
 
@@ -219,63 +204,50 @@ _REPLICATION = "replication"
 BEHIND = 10  # seconds since the last acknowledgement of a replica
 
 
-def check_replication(facts: ServerFacts) -> Findings:
+def check_replication(facts: ServerFacts) -> Iterator[ServerFinding]:
     """Check whether this is a master, and how many replicas follow it."""
-    if facts.is_replica:
+    if facts.role == "replica":
         yield _replica(facts)
-    elif "connected_slaves" in facts.info and facts.kind != ENGINE:
-        replicas, too_few = _replicas(facts), [*_too_few(facts)]
-        yield from too_few
-        yield from _behind(replicas)
-        # Without replicas, the finding about min-replicas-to-write or the check of the cluster already reports it.
-        if replicas or not (too_few or facts.mode == "cluster"):
-            yield _guard(facts, len(replicas))
+        return
+    if "connected_slaves" not in facts.info or facts.kind == ENGINE:
+        return
+    required, in_sync = facts.setting("min-replicas-to-write") or 0, facts.number("min_slaves_good_slaves")
+    if in_sync < required:
+        yield ServerFinding(
+            Level.DANGER, _REPLICATION,
+            f"min-replicas-to-write is {required}, and {in_sync} replicas are in sync",
+            "it refuses writes (NOREPLICAS): queries wait for a minute, then fail",
+            "start the missing replicas",
+        )  # fmt: skip
+    replicas = _replicas(facts)
+    if late := [
+        f"{replica.get('ip')}:{replica.get('port')} ({replica.get('state')}, {replica.get('lag')} s)"
+        for replica in replicas
+        if replica.get("state") != "online" or whole_or_zero(replica.get("lag", "0")) > BEHIND
+    ]:
+        yield ServerFinding(
+            Level.WARNING, _REPLICATION, f"replicas that are behind: {', '.join(late)}",
+            "entries that a replica lacks are lost if it becomes the master",
+            "read its log; option waitReplicas lets a sink wait for it",
+        )  # fmt: skip
+    # Without replicas, the finding about min-replicas-to-write or the check of the cluster already reports it.
+    if replicas or (in_sync >= required and facts.mode != "cluster"):
+        yield _guard(facts, len(replicas))
 
 
 def _replica(facts: ServerFacts) -> ServerFinding:
     host, port = facts.info.get("master_host", ""), facts.info.get("master_port", "")
     of_master = f" of {host}:{port}" if host else ""
     lost = " that is not connected to it" if facts.info.get("master_link_status") == "down" else ""
-    if facts.config.get("replica-read-only") == "no":
-        return ServerFinding(
-            Level.DANGER, _REPLICATION, f"a replica{of_master}{lost}, which accepts writes (replica-read-only no)",
-            "queries run, but the next full sync deletes everything that they have written here",
-            f"use the master's address in the URL{of_master.replace(' of', ':')}",
-        )  # fmt: skip
-    return ServerFinding(
-        Level.DANGER, _REPLICATION, f"a replica{of_master}{lost}",
+    writes, effect = (
+        "",
         "it refuses writes (READONLY): queries wait for a minute for it to become the master, then fail",
-        f"use the master's address in the URL{of_master.replace(' of', ':')}",
-    )  # fmt: skip
-
-
-def _too_few(facts: ServerFacts) -> Findings:
-    required = facts.setting("min-replicas-to-write") or 0
-    if facts.number("min_slaves_good_slaves") < required:
-        yield ServerFinding(
-            Level.DANGER, _REPLICATION,
-            f"min-replicas-to-write is {required}, and {facts.number('min_slaves_good_slaves')} replicas are in sync",
-            "it refuses writes (NOREPLICAS): queries wait for a minute, then fail",
-            "start the missing replicas",
-        )  # fmt: skip
-
-
-def _behind(replicas: list[dict[str, str]]) -> Findings:
-    late = [
-        replica
-        for replica in replicas
-        if replica.get("state") != "online" or whole_or_zero(replica.get("lag", "0")) > BEHIND
-    ]
-    named = ", ".join(
-        f"{replica.get('ip')}:{replica.get('port')} ({replica.get('state')}, {replica.get('lag')} s)"
-        for replica in late
     )
-    if late:
-        yield ServerFinding(
-            Level.WARNING, _REPLICATION, f"replicas that are behind: {named}",
-            "entries that a replica lacks are lost if it becomes the master",
-            "read its log; option waitReplicas lets a sink wait for it",
-        )  # fmt: skip
+    if facts.config.get("replica-read-only") == "no":
+        writes = ", which accepts writes (replica-read-only no)"
+        effect = "queries run, but the next full sync deletes everything that they have written here"
+    remedy = f"use the master's address in the URL{of_master.replace(' of', ':')}"
+    return ServerFinding(Level.DANGER, _REPLICATION, f"a replica{of_master}{lost}{writes}", effect, remedy)
 
 
 def _guard(facts: ServerFacts, count: int) -> ServerFinding:
@@ -309,7 +281,7 @@ _CLOCK = "clock"
 NOTED, WARNED = 1_000, 60_000  # ms
 
 
-def check_clock(facts: ServerFacts) -> Findings:
+def check_clock(facts: ServerFacts) -> Iterator[ServerFinding]:
     """Compare the clocks. Run it on the driver's machine."""
     if facts.clock is None:
         return
@@ -334,15 +306,15 @@ PAGE, LARGEST_PAGE = 4 << 20, 32 << 20  # bytes of entries that a task requests 
 MANY = 0.85  # of maxclients
 
 
-def check_limits(facts: ServerFacts) -> Findings:
+def check_limits(facts: ServerFacts) -> Iterator[ServerFinding]:
     """Check for limits that are lower than the server's defaults."""
-    findings = [*_sizes(facts), *_output(facts), *_clients(facts)]
+    findings = list(_low_limits(facts))
     yield from findings
     if facts.config and not findings:
         yield ServerFinding(Level.OK, _LIMITS, "as the server's defaults, or higher")
 
 
-def _sizes(facts: ServerFacts) -> Findings:
+def _low_limits(facts: ServerFacts) -> Iterator[ServerFinding]:
     argument, request = facts.setting("proto-max-bulk-len"), facts.setting("client-query-buffer-limit")
     if argument is not None and argument < _ARGUMENT:
         yield ServerFinding(
@@ -356,26 +328,19 @@ def _sizes(facts: ServerFacts) -> Findings:
             "a sink sends smaller chunks, if it may run CONFIG GET; it fails with an error that names a larger row",
             "set client-query-buffer-limit 1gb, the server's default",
         )  # fmt: skip
-
-
-def _output(facts: ServerFacts) -> Findings:
-    """Check client-output-buffer-limit."""
     smallest = reply_limit_in(facts.config.get(OUTPUT, ""))
-    stops_all_queries = smallest <= 2 * PAGE
-    condition = "with more to read than that" if stops_all_queries else "of large entries"
     if 0 < smallest <= 2 * LARGEST_PAGE:
+        stops_all_queries = smallest <= 2 * PAGE
+        condition = "with more to read than that" if stops_all_queries else "of large entries"
         yield ServerFinding(
-            Level.DANGER if stops_all_queries else Level.WARNING, _LIMITS,
+            Level.DANGER if stops_all_queries else Level.WARNING,
+            _LIMITS,
             f"closes connections with {binary_size(smallest)} of unread replies ({OUTPUT} normal)",
             f"tasks read {binary_size(PAGE)} of entries at once, more if entries are large: a query {condition} loses "
             "its connection repeatedly, and fails after a minute (RSTREAM_RETRIES_EXHAUSTED)",
             'set client-output-buffer-limit "normal 0 0 0", the server\'s default',
-        )  # fmt: skip
-
-
-def _clients(facts: ServerFacts) -> Findings:
-    seconds = facts.setting("timeout")
-    if seconds:
+        )
+    if seconds := facts.setting("timeout"):
         yield ServerFinding(
             Level.NOTE, _LIMITS, f"closes connections that are idle for {seconds} s (timeout)",
             "queries connect again when they need to", "set timeout 0 to avoid this",

@@ -49,7 +49,7 @@ def facts(config: dict[str, str] | None = None, **info: Any) -> ServerFacts:
     return replace(WELL, info=told, config={**CONFIG, **(config or {})})
 
 
-def level_and_words(found: list[ServerFinding]) -> tuple[Level, str]:
+def level_and_words(found: Iterable[ServerFinding]) -> tuple[Level, str]:
     one = sorted_by_level(found)[0]
     return one.level, " | ".join((one.observation, one.effect, one.remedy))
 

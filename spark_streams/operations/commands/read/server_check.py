@@ -92,7 +92,7 @@ def _screen(
             if words:
                 text.append(f"\n{title}: ", style="bold").append(printable(words))
         table.add_row(Text(finding.level, style=_STYLES[finding.level]), finding.about, text)
-        if finding.level != Level.OK:
+        if finding.level != "ok":
             table.add_row()
     screen.print()
     screen.print(table)
@@ -106,7 +106,7 @@ def _where(finding: ServerFinding, groups: dict[frozenset[str], str]) -> str:
         return ""
     group_name = groups.get(frozenset(finding.nodes))
     if group_name is not None:
-        return "" if finding.level == Level.OK else group_name
+        return "" if finding.level == "ok" else group_name
     all_nodes = max(groups, key=len)
     other_nodes = sorted(all_nodes - set(finding.nodes))
     if all_nodes.issuperset(finding.nodes) and len(other_nodes) < min(_NODES, len(finding.nodes)):
@@ -116,10 +116,8 @@ def _where(finding: ServerFinding, groups: dict[frozenset[str], str]) -> str:
 
 
 def _verdict(findings: Sequence[ServerFinding]) -> str:
-    counts = {level: sum(finding.level is level for finding in findings) for level in (Level.DANGER, Level.WARNING)}
-    if not any(counts.values()):
-        return "nothing worse than a note"
-    return ", ".join(f"{count} {level if count == 1 else f'{level}s'}" for level, count in counts.items() if count)
+    counts = {level: sum(finding.level == level for finding in findings) for level in ("danger", "warning")}
+    return ", ".join(counted(count, level) for level, count in counts.items() if count) or "nothing worse than a note"
 
 
 @click.command(short_help="Check a server's settings and a user's rights.")
