@@ -465,8 +465,7 @@ def _copied(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iter
     yield from _unlike("the source", facts, [len(every), every[0] if every else None, every[-1] if every else None])
     target = run.before.all_streams.get(target_of(words))
     if "--groups" in words:
-        names = sorted(name for name in source.groups if not name.startswith("rstream-probe:"))  # of a killed query
-        yield from _unlike("groups", [one["group"] for one in said["groups"]], names)
+        yield from _unlike("groups", [one["group"] for one in said["groups"]], sorted(source.groups))
     for one in said["groups"]:
         group, existing = source.groups[one["group"]], target.groups.get(one["group"]) if target is not None else None
         yield from _unlike("position", one["position"], text_of(group.position))
@@ -521,9 +520,7 @@ def _examined(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> It
 def _redriven(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
     for stream, groups in said["groups"].items():
         there = run.before.streams[stream].groups if stream in run.before.streams else ()
-        yield from _unlike(
-            f"groups of {stream}", groups, sorted(g for g in there if not g.startswith("rstream-probe:"))
-        )
+        yield from _unlike(f"groups of {stream}", groups, sorted(there))
 
 
 SAID: Mapping[str, Callable[[Life, Segment, Any, tuple[str, ...]], Iterable[str]]] = {
