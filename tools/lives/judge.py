@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from spark_streams.connector.keys import PROBE
 from spark_streams.connector.lag.survey import ACTIVE_MS
 from tools.lives.commands import Command
 from tools.lives.life import DEAD, Life, Run, Segment, text_of
@@ -323,8 +324,15 @@ def _replayed(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> It
             yield f"{one} hands over what the query has not committed ({mark})"
 
 
+def _names(groups: Iterable[str]) -> list[str]:
+    """Return the groups without scratch groups of queries with noAck that were killed."""
+    return sorted(name for name in groups if not name.startswith(PROBE))
+
+
 def _needs(life: Life, state: State, place: tuple[str, str], key: Key) -> bool:
-    """Whether a group needs an entry."""
+    """Whether a group needs an entry. A scratch group needs none."""
+    if not _names([place[1]]):
+        return False
     group = state.group(*place)
     assert group is not None
     marks = [mark_of(state, place, query.name) for query in life.queries]
@@ -465,7 +473,7 @@ def _copied(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iter
     yield from _unlike("the source", facts, [len(every), every[0] if every else None, every[-1] if every else None])
     target = run.before.all_streams.get(target_of(words))
     if "--groups" in words:
-        yield from _unlike("groups", [one["group"] for one in said["groups"]], sorted(source.groups))
+        yield from _unlike("groups", [one["group"] for one in said["groups"]], _names(source.groups))
     for one in said["groups"]:
         group, existing = source.groups[one["group"]], target.groups.get(one["group"]) if target is not None else None
         yield from _unlike("position", one["position"], text_of(group.position))
@@ -520,7 +528,7 @@ def _examined(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> It
 def _redriven(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
     for stream, groups in said["groups"].items():
         there = run.before.streams[stream].groups if stream in run.before.streams else ()
-        yield from _unlike(f"groups of {stream}", groups, sorted(there))
+        yield from _unlike(f"groups of {stream}", groups, _names(there))
 
 
 SAID: Mapping[str, Callable[[Life, Segment, Any, tuple[str, ...]], Iterable[str]]] = {

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.keys import PROBE
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 
 Key = tuple[int, int]
@@ -90,8 +89,6 @@ def _stream(client: Any, name: str, now: int) -> Stream:
     entries = {key_of(entry_id): fields for entry_id, fields in client.xrange(name)}
     groups = {}
     for one in client.xinfo_groups(name):
-        if one["name"].startswith(PROBE):  # of a query with noAck that was killed: commands pass over it
-            continue
         pending = {}
         for row in client.xpending_range(name, one["name"], "-", "+", 10_000) if one["pending"] else ():
             idle = row["time_since_delivered"]
