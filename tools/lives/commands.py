@@ -150,21 +150,11 @@ def release(life: Life, state: State) -> Words | None:
     ]
 
 
-def prune(life: Life, state: State) -> Words | None:
-    """Delete groups that nobody uses."""
-    if life.no_ack > 0.5 and life.chance.random() < 0.6:
+def prune(life: Life, *words: str) -> Words | None:
+    """Delete groups that nobody uses; or forget those that hold entries back; or delete idle consumers."""
+    if not words and life.no_ack > 0.5 and life.chance.random() < 0.6:
         life.abandon()
-    return ["groups", "prune", "--idle", life.chance.choice(("1m", "1h", "1d"))]
-
-
-def prune_hold(life: Life, state: State) -> Words | None:
-    """Forget groups that hold entries back."""
-    return ["groups", "prune", "--hold", "--idle", life.chance.choice(("1m", "1h", "1d"))]
-
-
-def prune_consumers(life: Life, state: State) -> Words | None:
-    """Delete idle consumers."""
-    return ["groups", "prune", "--consumers", "--idle", life.chance.choice(("1m", "1h", "1d"))]
+    return ["groups", "prune", *words, "--idle", life.chance.choice(("1m", "1h", "1d"))]
 
 
 def replay(life: Life, state: State) -> Words | None:
@@ -233,16 +223,6 @@ def copy(life: Life, state: State) -> Words | None:
     return words
 
 
-def list_groups(life: Life, state: State) -> Words | None:
-    """The groups."""
-    return ["groups", "list"]
-
-
-def pending(life: Life, state: State) -> Words | None:
-    """Pending entries."""
-    return ["pending", life.chance.choice(life.streams)]
-
-
 def doctor(life: Life, state: State) -> Words | None:
     """What is wrong with the server."""
     return ["doctor", *[word for stream in life.streams for word in ("--stream", stream)]]
@@ -260,9 +240,9 @@ COMMANDS: Mapping[str, tuple[float, Command]] = {
     "claim": (3, Command(claim, _may("handed", "gone"))),
     "ack": (3, Command(ack, _may("gone"))),
     "release": (2, Command(release, _may("handed"))),
-    "prune": (2, Command(prune, _may("destroyed", "keys"))),
-    "prune hold": (2, Command(prune_hold, _may("removed", "keys"))),
-    "prune consumers": (2, Command(prune_consumers, _may("left", "gone", "pending"))),
+    "prune": (2, Command(lambda life, _: prune(life), _may("destroyed", "keys"))),
+    "prune hold": (2, Command(lambda life, _: prune(life, "--hold"), _may("removed", "keys"))),
+    "prune consumers": (2, Command(lambda life, _: prune(life, "--consumers"), _may("left", "gone", "pending"))),
     "replay": (3, Command(replay, _may("pending", "keys"))),
     "trim": (3, Command(trim, _may("removed"))),
     "copy": (2.5, Command(copy, _may("added", "made", "moved", "keys"))),
@@ -270,7 +250,7 @@ COMMANDS: Mapping[str, tuple[float, Command]] = {
     "purge": (1, Command(purge, _may("removed", "keys"))),
     "lag": (1.5, Command(lag)),
     "where": (3, Command(where)),
-    "list": (0.5, Command(list_groups)),
-    "pending": (0.5, Command(pending)),
+    "list": (0.5, Command(lambda *_: ["groups", "list"])),
+    "pending": (0.5, Command(lambda life, _: ["pending", life.chance.choice(life.streams)])),
     "doctor": (0.7, Command(doctor)),
 }

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from spark_streams.connector.keys import PROBE
 from spark_streams.connector.lag.survey import ACTIVE_MS
 from tools.lives.commands import Command
 from tools.lives.life import DEAD, Life, Run, Segment, text_of
@@ -90,6 +91,8 @@ def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, text: s
             group = before.group(*place)
             if group is None or not _holds_lease(before, place, query.name, segment.running):
                 continue
+            if query.has_pending_list and query.name not in group.consumers:
+                continue  # it has just begun, and reads the changed group; one that has read it already is not seen
             mark = mark_of(before, place, query.name)
             is_seen = mark is None or mark.has_pending_list
             if place in done.destroyed:
@@ -167,6 +170,8 @@ def _as_it_was_said(life: Life, name: str, dry: Run, done: Run) -> None:
     said = [_without(run.answer.said, _MOVING) for run in (dry, done)]
     if name in ("prune", "prune hold", "prune consumers", "trim"):
         said = [one["streams"] for one in said]
+    if name == "redrive":
+        said = [_without(one, ["groups"]) for one in said]  # who will read again: of the dry run
     if name == "copy":
         said = [{key: one.get(key) for key in ("already", "sent", "source", "groups")} for one in said]
     if said[0] != said[1]:
@@ -321,8 +326,15 @@ def _replayed(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> It
             yield f"{one} hands over what the query has not committed ({mark})"
 
 
+def _names(groups: Iterable[str]) -> list[str]:
+    """Return the groups without scratch groups of queries with noAck that were killed."""
+    return sorted(name for name in groups if not name.startswith(PROBE))
+
+
 def _needs(life: Life, state: State, place: tuple[str, str], key: Key) -> bool:
-    """Whether a group needs an entry."""
+    """Whether a group needs an entry. A scratch group needs none."""
+    if not _names([place[1]]):
+        return False
     group = state.group(*place)
     assert group is not None
     marks = [mark_of(state, place, query.name) for query in life.queries]
@@ -463,7 +475,7 @@ def _copied(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iter
     yield from _unlike("the source", facts, [len(every), every[0] if every else None, every[-1] if every else None])
     target = run.before.all_streams.get(target_of(words))
     if "--groups" in words:
-        yield from _unlike("groups", [one["group"] for one in said["groups"]], sorted(source.groups))
+        yield from _unlike("groups", [one["group"] for one in said["groups"]], _names(source.groups))
     for one in said["groups"]:
         group, existing = source.groups[one["group"]], target.groups.get(one["group"]) if target is not None else None
         yield from _unlike("position", one["position"], text_of(group.position))
@@ -515,6 +527,12 @@ def _examined(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> It
                 yield f"{text}: the stream has {len(state.streams[place[0]].entries)} entries"
 
 
+def _redriven(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    for stream, groups in said["groups"].items():
+        there = run.before.streams[stream].groups if stream in run.before.streams else ()
+        yield from _unlike(f"groups of {stream}", groups, _names(there))
+
+
 SAID: Mapping[str, Callable[[Life, Segment, Any, tuple[str, ...]], Iterable[str]]] = {
     "seek": _sought,
     "create": _created,
@@ -530,6 +548,7 @@ SAID: Mapping[str, Callable[[Life, Segment, Any, tuple[str, ...]], Iterable[str]
     "list": _views,
     "where": _places_of_entry,
     "copy": _copied,
+    "redrive": _redriven,
     "doctor": _examined,
 }
 

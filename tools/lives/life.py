@@ -134,6 +134,7 @@ class Life:
         self.no_ack = self.chance.choice((0.1, 0.1, 0.1, 0.8))  # the share of queries with noAck
         self.known = dict[tuple[str, Key], Any]()  # each entry that ever was, with its fields
         self.removed = dict[tuple[str, Key], str]()  # by clients: deleted, or trimmed
+        self.changes = False  # whether a command makes its change now: what it touches is noted behind it
         self.copies: list[list[str]] = []  # the words of earlier copies
         self.near: tuple[str, str] | None = None  # the group that the command beside this one is about
         self.streams = ["s", "t"][: self.chance.choice((1, 1, 2))]
@@ -221,12 +222,16 @@ class Life:
     def _judge_error(self, query: Query) -> None:
         places = {(stream, query.group) for stream in query.streams}
         # A query that was killed finds entries of its batch claimed by another one.
-        is_disturbed = bool(places & (self.touched | self.shared) or {*query.streams} & self.thinned) or any(
-            other is not query
-            and other.group == query.group
-            and "claimIdle" in other.options
-            and {*other.streams} & {*query.streams}
-            for other in self.queries
+        is_disturbed = (
+            self.changes
+            or bool(places & (self.touched | self.shared) or {*query.streams} & self.thinned)
+            or any(
+                other is not query
+                and other.group == query.group
+                and "claimIdle" in other.options
+                and {*other.streams} & {*query.streams}
+                for other in self.queries
+            )
         )
         name = type(query.error).__name__
         self.count(f"query: {name}")

@@ -60,12 +60,14 @@ def command(life: Life) -> None:
             life.act()
     beside = [life.advance] if chance.random() < 0.15 else []
     given = [(one.again(life), _at_moments(life, 0.3, 0.3)) for one in shown]
+    life.changes = True
     if len(shown) > 1 or beside:
         life.count("at once")
         runs = life.run_at_once(given, beside)
         calm = False
     else:
         runs = [life.run(*given[0])]
+    life.changes = False
     for one, done in zip(shown, runs, strict=True):
         judge(life, one.name, one.command, one.dry, done, calm)
     for one, done, (words, _) in zip(shown, runs, given, strict=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -10,9 +12,10 @@ import redis
 from spark_streams.connector.admin import groups as guard
 from spark_streams.connector.errors import ServerUnreachableError
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
-from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.connection import Connection, Reply
 from spark_streams.operations.groups import pending_entries
 from tests.operations.groups.conftest import Rstream, RstreamJson
+from tools.sending import before_sending
 
 G = ("--group", "g", "--even-active")
 
@@ -106,6 +109,33 @@ def test_ack_counts_what_it_has_taken_from_the_pending_list_itself(
     monkeypatch.setattr(pending_entries, "_deleted", amid)
     [one] = rstream_json("groups", "ack", "orders", *G, "--consumer", "ann", "--yes")["streams"]
     assert (one["entries"], held(client, "ann")) == (9, [])
+
+
+def test_ack_leaves_what_another_consumer_has_claimed_since_it_was_listed(
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson
+) -> None:
+    time.sleep(0.05)
+    with before_sending(b"XCLAIM", act=lambda *_: client.xclaim("orders", "g", "bob", 0, orders[:1]), times=1):
+        [told] = rstream_json("groups", "ack", "orders", *G, "--consumer", "ann", "--yes")["streams"]
+    assert (told["entries"], held(client, "ann"), held(client, "bob")[0]) == (9, [], orders[0])
+
+
+def test_ack_does_not_count_a_deleted_entry_that_another_consumer_claims_before(
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson
+) -> None:
+    """XCLAIM of an entry that the stream does not have only removes it from the pending list."""
+    client.xdel("orders", orders[0])
+    with before_sending(b"XACK", act=lambda *_: client.xclaim("orders", "g", "bob", 0, orders[:1]), times=1):
+        [told] = rstream_json("groups", "ack", "orders", *G, "--consumer", "ann", "--yes")["streams"]
+    assert (told["entries"], held(client, "ann")) == (9, [])
+
+
+def test_what_was_delivered_in_this_millisecond_is_listed_again() -> None:
+    """Only then its idle time shows whether another consumer claims it."""
+    answers: list[Reply] = [[[[b"1-1", b"ann", idle, 1]]] for idle in (0, 1)]
+    server = Mock(execute_all=lambda _: answers.pop(0))
+    assert pending_entries._settled(server, [("XPENDING",)]) == [[b"1-1", b"ann", 1, 1]]
+    assert answers == []
 
 
 def test_ack_must_be_told_which(orders: list[str], rstream: Rstream) -> None:

@@ -9,6 +9,7 @@ import redis
 
 from spark_streams.connector.admin.groups import GroupSnapshot
 from spark_streams.connector.keys import retry_stream
+from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.wire.connection import Connection
 from spark_streams.operations.groups import unused
 from tests.operations.groups.conftest import Rstream, RstreamJson
@@ -186,6 +187,15 @@ def test_the_group_of_a_query_with_no_ack_stays(server: Server, client: redis.Re
     told = rstream_json("groups", "prune", "--idle", "50ms", "--yes")
     assert (told["streams"], groups(client, "s")) == ([], ["g"])
     assert "a query with noAck has committed to it" in told["kept"][0]["why"]
+
+
+def test_the_groups_of_two_queries_with_no_ack_stay(client: redis.Redis, rstream_json: RstreamJson) -> None:
+    for stream in ("s", "t"):
+        abandoned(client, stream, "g")
+        client.set(committed_key(stream, "g", "spark"), f"{OLD}-0 1.64a3ed2d-noAck")
+    time.sleep(0.06)
+    told = rstream_json("groups", "prune", "--idle", "50ms", "--yes")
+    assert (told["streams"], [one["stream"] for one in told["kept"]]) == ([], ["s", "t"])
 
 
 def test_streams_and_groups_are_chosen_by_pattern(client: redis.Redis, rstream_json: RstreamJson) -> None:
