@@ -172,6 +172,7 @@ def keys_of_group(stream: str, group: str, max_attempts: int) -> list[tuple[str,
     retries = [(_RETRY, retry_stream(stream, group, n).encode()) for n in range(1, max_attempts + 1)]
     fixed = [("archive", key_beside(stream, "archive", group)), ("delays", delays_key(stream, group))]
     fixed.append(("forgotten", forgotten_key(stream, group)))
+    fixed.append(("copied", copied_key(stream, group.encode(errors="surrogateescape"))))
     return [*fixed, *retries, (_RETURNED, returned_stream(stream, group).encode())]
 
 

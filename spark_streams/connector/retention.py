@@ -55,6 +55,8 @@ from spark_streams.connector.wire.xinfo import ConsumerInfo, GroupInfo, consumer
 
 GroupName = tuple[bytes, bytes]  # stream, group
 Name = TypeVar("Name", bytes, str)
+Key = TypeVar("Key")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -108,12 +110,8 @@ def is_idle(consumers: Sequence[ConsumerInfo], idle_ms: int) -> bool:
 
 def fetch_consumers(server: Server, groups: Sequence[GroupName]) -> dict[GroupName, list[ConsumerInfo]]:
     """Return the consumers of each group that exists, in one round trip. Raises ServerReplyError."""
-    replies = server.execute_all([("XINFO", "CONSUMERS", *group) for group in groups], is_no_group, is_no_such_key)
-    return {
-        group: consumers_in(reply)
-        for group, reply in zip(groups, replies, strict=True)
-        if not isinstance(reply, ReplyError)
-    }
+    replies = server.execute_all([("XINFO", "CONSUMERS", *group) for group in groups], *_DELETED)
+    return _read(groups, replies, consumers_in)
 
 
 def record_forgotten(
@@ -134,6 +132,11 @@ def record_forgotten(
 
 
 _DELETED = (is_no_group, is_no_such_key)  # in the meantime
+
+
+def _read(keys: Sequence[Key], replies: Sequence[Reply], read: Callable[[Reply], Answer]) -> dict[Key, Answer]:
+    """Return what each reply says that is not one of _DELETED."""
+    return {key: read(reply) for key, reply in zip(keys, replies, strict=True) if not isinstance(reply, ReplyError)}
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,7 @@ class Readers:
         known_groups = sorted(group for group in self._groups if group[0] in requested)
         questions = [*[("XINFO", "GROUPS", stream) for stream in streams], *_questions(known_groups)]
         replies = server.execute_all(questions, *_DELETED)
-        groups = _read_groups(streams, replies[: len(streams)])
+        groups = _read(streams, replies[: len(streams)], groups_in)
         oldest = _read_answers(known_groups, replies[len(streams) :])
         present_groups = {(stream, info.name) for stream, infos in groups.items() for info in infos}
         new_groups = sorted(present_groups - set(known_groups))
@@ -194,7 +197,8 @@ class Readers:
 
 def fetch_readers(server: Server, streams: Sequence[bytes]) -> dict[GroupName, ReadingGroup]:
     """Return the groups of these streams, each with its lowest pending entry. Raises ServerReplyError."""
-    groups = _read_groups(streams, server.execute_all([("XINFO", "GROUPS", stream) for stream in streams], *_DELETED))
+    replies = server.execute_all([("XINFO", "GROUPS", stream) for stream in streams], *_DELETED)
+    groups = _read(streams, replies, groups_in)
     infos = {(stream, info.name): info for stream, of_stream in groups.items() for info in of_stream}
     oldest = _read_answers(list(infos), server.execute_all(_questions(list(infos)), *_DELETED))
     return {group: ReadingGroup(info, oldest.get(group)) for group, info in infos.items()}
@@ -205,21 +209,10 @@ def _questions(groups: Sequence[GroupName]) -> list[tuple[str | bytes, ...]]:
     return [("XPENDING", stream, group) for stream, group in groups]
 
 
-def _read_groups(streams: Sequence[bytes], replies: Sequence[Reply]) -> dict[bytes, list[GroupInfo]]:
-    return {
-        stream: groups_in(reply)
-        for stream, reply in zip(streams, replies, strict=True)
-        if not isinstance(reply, ReplyError)  # one of _DELETED
-    }
-
-
 def _read_answers(groups: Sequence[GroupName], replies: Sequence[Reply]) -> dict[GroupName, StreamId]:
     """Return the lowest pending entry of each group that has one."""
-    return {
-        group: StreamId.parse(reply[1])
-        for group, reply in zip(groups, replies, strict=True)
-        if not isinstance(reply, ReplyError) and reply[0]
-    }
+    pending = _read(groups, replies, lambda reply: StreamId.parse(reply[1]) if reply[0] else None)
+    return {group: oldest for group, oldest in pending.items() if oldest is not None}
 
 
 def _above(entry: StreamId) -> StreamId:

@@ -287,8 +287,8 @@ def test_rstream_sends_it_back_once_and_its_next_dead_letter_has_its_past(
     client: Any, server: Server, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.xadd("orders", {"n": "x"})
-    entry_id, fields = read(client)
-    first = write("orders", "billing", entry_id, fields, to="orders:dead", error=FAILED)
+    first_id, fields = read(client)
+    first = write("orders", "billing", first_id, fields, to="orders:dead", error=FAILED)
     with pytest.raises(SystemExit) as ended:
         main(["dead", "redrive", "orders:dead", "--yes", "--url", server.url], prog_name="rstream")
     assert ended.value.code == 0, capsys.readouterr()
@@ -297,7 +297,7 @@ def test_rstream_sends_it_back_once_and_its_next_dead_letter_has_its_past(
     assert [*fields] == [b"n", b"dl.redriven"]
     write("orders", "billing", entry_id, fields, to="orders:dead", error=FAILED)
     ((_, letter),) = client.xrange("orders:dead")
-    assert (letter[b"dl.redrives"], letter[b"dl.previous"]) == (b"1", b"orders:dead/" + first)
+    assert (letter[b"dl.redrives"], letter[b"dl.previous"]) == (b"1", b"orders:dead/" + first + b" " + first_id)
 
 
 def test_rstream_and_the_exporter_count_and_show_it(client: Any, server: Server, write: Write) -> None:

@@ -85,6 +85,10 @@ def test_many_outputs() -> None:
         (COMPACTED.format(9, "90m"), "table.keep must be whole hours or days, such as \"7d\", not '90m'"),
         (COMPACTED.format(9, "59m"), "table.keep must be whole hours or days"),
         (COMPACTED.format(9, "7"), "table.keep must be a duration above 0 with its unit"),
+        (
+            COMPACTED.format(9, "7d") + "\nshared = true",
+            "table.compact_every has no place in a shared table",
+        ),
         ('[table]\npath = "a"\noptions = {txnVersion = 3}', "table.options.txnVersion is set by the job: leave it out"),
         ("output = [1]", r"\[\[output\]\] 1 must be a table, not 1"),
         ('[[output]]\ntable.path = "a"', r"\[\[output\]\] 1: name is missing"),

@@ -86,6 +86,7 @@ SOURCE = [
         "offset",
         "partitioning",
         "pending_list",
+        "settled",
         "stream_names",
     },
     {"group", "quota", "rows"},

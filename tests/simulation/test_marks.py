@@ -10,8 +10,8 @@ import redis
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.source.commit_mark import Mark, committed_key
-from spark_streams.connector.source.trigger import observe
-from spark_streams.connector.source.trigger.roles import GroupRole
+from spark_streams.connector.source.settled import Settled
+from spark_streams.connector.source.trigger import acknowledge
 from tools.servers.server import Server
 from tools.simulation import verdict
 from tools.simulation.histories import more, plan
@@ -68,8 +68,7 @@ def test_a_later_mark_and_that_of_a_seek_are_not_behind(server: Server, client: 
 
 
 def writes_no_marks(patch: pytest.MonkeyPatch) -> None:
-    honest = GroupRole.commit
-    patch.setattr(GroupRole, "commit", lambda self, client, commit: honest(self, client, replace(commit, marks={})))
+    patch.setattr(Settled, "marks_to_set", lambda self: {})
 
 
 def test_a_product_that_writes_no_marks_is_found_unless_the_judge_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,9 +97,9 @@ def test_a_stream_that_is_not_in_the_list_has_a_mark_too(
 ) -> None:
     """The judge asks for all streams of the checkpoint, and the product writes each mark that is behind."""
     if not is_honest:
-        honest = observe.fetch_marks
+        honest = acknowledge.fetch_marks
         monkeypatch.setattr(
-            observe,
+            acknowledge,
             "fetch_marks",
             lambda client, streams: dict.fromkeys(honest(client, streams), LATER),
         )

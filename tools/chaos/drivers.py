@@ -15,7 +15,7 @@ from functools import partial
 from spark_streams.connector.keys import key_beside, retry_stream, returned_stream
 from spark_streams.connector.shards.names import shards_of
 from spark_streams.operations.verify.history import Added, History, Outcome, Place, Row, check_history
-from spark_streams.operations.verify.running_query import BAD, PATIENCE
+from spark_streams.operations.verify.running_query import BAD, PATIENCE, processes_of
 from tools.chaos.query import Fault, Query
 from tools.chaos.stage import Case, Spark, Stage
 from tools.servers.cluster import RedisCluster
@@ -204,7 +204,7 @@ def _stopped_at(point: str, case: Case) -> Case:
 
 def _signal(spark: Spark, number: signal.Signals) -> None:
     """Send a signal to every process of a Spark."""
-    for pid, _ in spark.processes():
+    for pid, _ in processes_of(spark.process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 

@@ -229,4 +229,4 @@ def replaced(stage: Stage, strike: Strike) -> None:
     confirmed = {entry.place for entry in case.added if entry.outcome is Outcome.OK and entry.place}
     case.removed = confirmed - present
     # A replica may lack deliveries of the group. The query then sets the group's position without acknowledgements.
-    case.judge().forgive("unseen")
+    case.judge().unseen.clear()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from spark_streams.operations.verify.running_query import processes_of
 from tools.chaos.query import Fault
 from tools.chaos.stage import Case, Spark, Stage, is_committed
 
@@ -58,7 +59,7 @@ def _fail(spark: Spark, name: str, case: Case) -> None:
 
 def _kill_executor_of(spark: Spark, pid: int) -> None:
     """SIGKILL the executor that started this Python worker."""
-    executors = {pid for pid, command in spark.processes() if "CoarseGrainedExecutorBackend" in command}
+    executors = {pid for pid, command in processes_of(spark.process.pid) if "CoarseGrainedExecutorBackend" in command}
     while pid not in executors:
         assert pid > 1, "the worker has no executor among its parents"
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

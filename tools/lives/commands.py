@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tools.lives.life import CLIENTS, DEAD, Life, text_of
-from tools.lives.state import State, all_places
+from tools.lives.state import Group, State, all_places, mark_of
 
 Words = list[str]
 
@@ -21,6 +21,8 @@ class Command:
 
 def _place(life: Life, state: State) -> tuple[str, str] | None:
     places = [*all_places(state)]
+    if life.near in places and life.chance.random() < 0.7:
+        return life.near
     return life.chance.choice(places) if places else None
 
 
@@ -32,7 +34,7 @@ def _streams(life: Life, state: State, group: str, stream: str) -> Words:
 
 def _target(life: Life, state: State, stream: str, relative: bool = True) -> str:
     ids = [*state.streams[stream].entries] or [(0, 0)]
-    forms = ["earliest", "latest", text_of(life.chance.choice(ids)), "1h", "30s"]
+    forms = ["earliest", "latest", "1h", "30s", *[text_of(life.chance.choice(ids)) for _ in range(3)]]
     if relative:
         forms += [f"-{life.chance.randint(1, 6)}", f"+{life.chance.randint(1, 6)}"]
     return life.chance.choice(forms)
@@ -90,13 +92,35 @@ def _selection(life: Life, state: State, place: tuple[str, str]) -> Words:
     )  # fmt: skip
 
 
+def _holder(life: Life, group: Group) -> str:
+    """Return a consumer, mostly one that holds entries."""
+    holders = sorted({one.consumer for one in group.pending.values()} & group.consumers.keys())
+    return life.chance.choice(holders if holders and life.chance.random() < 0.8 else [*group.consumers])
+
+
+def at_a_mark(state: State) -> list[tuple[str, str, str, str]]:
+    """Return who holds an entry right above the commit mark of a query: (stream, group, consumer, query)."""
+    return [
+        (*place, one.consumer, query)
+        for place in all_places(state)
+        if (group := state.group(*place)) is not None
+        for query in group.consumers
+        if (mark := mark_of(state, place, query)) is not None
+        and (one := group.pending.get((mark.id.ms, mark.id.seq + 1))) is not None
+        and one.consumer not in ("", query)
+    ]
+
+
 def claim(life: Life, state: State) -> Words | None:
     """Hand over entries of a consumer, or released ones."""
     if (place := _place(life, state)) is None or not (group := state.group(*place)) or not group.consumers:
         return None
-    source = life.chance.choice([*group.consumers])
+    source = _holder(life, group)
     others = [name for name in {*group.consumers, *CLIENTS, "spark"} if name != source]
     to, even = life.chance.choice(sorted(others)), _maybe(life, 0.5, "--even-active")
+    if (found := at_a_mark(state)) and life.chance.random() < 0.8:
+        stream, name, source, to = life.chance.choice(found)
+        return ["groups", "claim", stream, "--group", name, "--from", source, "--to", to, *even]
     head = ["groups", "claim", place[0], "--group", place[1], "--to", to, *even]
     selection = _selection(life, state, place)
     if life.chance.random() < 0.15 and "--idle" not in selection:
@@ -111,7 +135,7 @@ def ack(life: Life, state: State) -> Words | None:
     head = ["groups", "ack", place[0], "--group", place[1], *_maybe(life, 0.5, "--even-active")]
     selection = _selection(life, state, place)
     if group.consumers and life.chance.random() < 0.6:
-        return [*head, "--consumer", life.chance.choice([*group.consumers]), *selection]
+        return [*head, "--consumer", _holder(life, group), *selection]
     return [*head, *(selection or ["--all"])]
 
 
@@ -121,13 +145,15 @@ def release(life: Life, state: State) -> Words | None:
         return None
     return [
         *("groups", "release", place[0], "--group", place[1]),
-        *("--consumer", life.chance.choice([*group.consumers]), *_selection(life, state, place)),
+        *("--consumer", _holder(life, group), *_selection(life, state, place)),
         *("--mode", life.chance.choice(("fail", "silent", "fatal")), *_maybe(life, 0.5, "--even-active")),
     ]
 
 
 def prune(life: Life, state: State) -> Words | None:
     """Delete groups that nobody uses."""
+    if life.no_ack > 0.5 and life.chance.random() < 0.6:
+        life.abandon()
     return ["groups", "prune", "--idle", life.chance.choice(("1m", "1h", "1d"))]
 
 
@@ -145,7 +171,7 @@ def replay(life: Life, state: State) -> Words | None:
     """Let a query read again."""
     if (place := _place(life, state)) is None:
         return None
-    to = [f"--to={_target(life, state, place[0])}"] if life.chance.random() < 0.4 else []
+    to = [f"--to={_target(life, state, place[0])}"] if life.chance.random() < 0.6 else []
     names = [query.name for query in life.queries if query.group == place[1]]
     consumer = ["--consumer", life.chance.choice(names)] if names and life.chance.random() < 0.5 else []
     return ["replay", place[0], "--group", place[1], f"--from={_target(life, state, place[0])}", *to, *consumer]
@@ -175,10 +201,36 @@ def lag(life: Life, state: State) -> Words | None:
 
 
 def where(life: Life, state: State) -> Words | None:
-    """What became of an entry."""
-    stream = life.chance.choice(life.streams)
-    ids = [*state.streams[stream].entries] if stream in state.streams else []
-    return ["where", stream, text_of(life.chance.choice(ids))] if ids else None
+    """What became of an entry: one that is there, that was, that became a dead letter, or a dead letter."""
+    dead = state.streams[DEAD].entries if DEAD in state.streams else {}
+    there = [(stream, text_of(key)) for stream in life.streams if stream in state.streams
+             for key in state.streams[stream].entries]  # fmt: skip
+    known = [(stream, text_of(key)) for stream, key in life.known if not stream.startswith("@")]
+    letters = [(fields["dl.stream"], fields["dl.id"]) for fields in dead.values() if "dl.id" in fields]
+    drawn = [found for found in (there, known, letters, [(DEAD, text_of(key)) for key in dead]) if found]
+    return ["where", *life.chance.choice(life.chance.choice(drawn))] if drawn else None
+
+
+def copy(life: Life, state: State) -> Words | None:
+    """Copy a stream into another one, or to the second server; maybe as once before."""
+    if life.copies and life.chance.random() < 0.4:
+        return life.chance.choice(life.copies)
+    if not state.streams:
+        return None
+    source = life.chance.choice([*state.streams])
+    target, elsewhere = f"copy{life.chance.randint(1, 3)}", ["--to-url", life.other.url]
+    if target == source:
+        return None
+    place = life.chance.choice(([target], [target, *elsewhere], [source, *elsewhere]))
+    ids = [text_of(key) for key in state.streams[source].entries] or ["5-5"]
+    count = str(life.chance.randint(1, 6))
+    more = life.chance.choice(
+        ([], [], ["--from", life.chance.choice(ids)], ["--to", life.chance.choice(ids)], ["--last", count],
+         ["--limit", count])
+    )  # fmt: skip
+    words = ["copy", source, *place, *more, *_maybe(life, 0.5, "--rate", "10"), *_maybe(life, 0.5, "--groups")]
+    life.copies.append(words)
+    return words
 
 
 def list_groups(life: Life, state: State) -> Words | None:
@@ -193,7 +245,7 @@ def pending(life: Life, state: State) -> Words | None:
 
 def doctor(life: Life, state: State) -> Words | None:
     """What is wrong with the server."""
-    return ["doctor"]
+    return ["doctor", *[word for stream in life.streams for word in ("--stream", stream)]]
 
 
 def _may(*kinds: str) -> frozenset[str]:
@@ -213,11 +265,12 @@ COMMANDS: Mapping[str, tuple[float, Command]] = {
     "prune consumers": (2, Command(prune_consumers, _may("left", "gone", "pending"))),
     "replay": (3, Command(replay, _may("pending", "keys"))),
     "trim": (3, Command(trim, _may("removed"))),
+    "copy": (2.5, Command(copy, _may("added", "made", "moved", "keys"))),
     "redrive": (2, Command(redrive, _may("removed", "added", "keys"))),
     "purge": (1, Command(purge, _may("removed", "keys"))),
     "lag": (1.5, Command(lag)),
-    "where": (1.5, Command(where)),
+    "where": (3, Command(where)),
     "list": (0.5, Command(list_groups)),
     "pending": (0.5, Command(pending)),
-    "doctor": (0.2, Command(doctor)),
+    "doctor": (0.7, Command(doctor)),
 }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from spark_streams.connector.source.commit_mark import Mark, committed_key
+from spark_streams.connector.lag.survey import ACTIVE_MS
 from tools.lives.commands import Command
 from tools.lives.life import DEAD, Life, Run, Segment, text_of
-from tools.lives.state import Change, Group, Key, State, change, key_of
+from tools.lives.state import Group, Key, State, key_of, mark_of
 
 # A lease and its session come and go with a query.
 _OF_LEASES = ("rstream:lease:", "rstream:session:")
@@ -26,6 +28,8 @@ def judge(life: Life, name: str, command: Command, dry: Run, done: Run | None, c
         return
     for segment in done.segments:
         _only_its_kinds(life, name, command, segment)
+        if name == "copy":
+            _only_its_target(life, segment, target_of(done.answer.words), done.answer.words[1])
         _living_queries_keep_theirs(life, name, segment, done.answer.text)
         _note_what_is_touched(life, name, segment)
     if dry.answer.said is not None and "--only" in done.answer.words:
@@ -37,7 +41,7 @@ def judge(life: Life, name: str, command: Command, dry: Run, done: Run | None, c
     )
     if calm and done.was_alone and dry.was_alone and done.answer.code == 0 and not is_of_now:
         _as_it_was_said(life, name, dry, done)
-    for text in DONE[name](done, done.answer.said) if name in DONE else ():
+    for text in DONE[name](life, done, done.answer.said) if name in DONE else ():
         life.fault(f"{name}: {text}; {done.answer.said}")
 
 
@@ -58,6 +62,22 @@ def _only_its_kinds(life: Life, name: str, command: Command, segment: Segment) -
         life.fault(f"{name}: it has changed {sorted(more)}: {done}")
 
 
+def target_of(words: tuple[str, ...]) -> str:
+    """Return the target of a copy."""
+    return f"{'@' * ('--to-url' in words)}{words[2]}"
+
+
+def _only_its_target(life: Life, segment: Segment, target: str, source: str) -> None:
+    """A copy appends entries of its source as they are, and sets groups of its target."""
+    done = segment.change
+    others = {*done.added, *(stream for stream, _ in (*done.made, *done.moved))} - {target}
+    if others:
+        life.fault(f"copy: it has changed {others}: {done}")
+    for key in done.added.get(target, ()):
+        if segment.after.all_streams[target].entries[key] != life.known.get((source, key)):
+            life.fault(f"copy: entry {text_of(key)} is not that of {source}")
+
+
 def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, text: str) -> None:
     """A query that runs keeps its group, its position, its pending entries, its keys, and what it has not read; unless
     the command says that the query came too late to be seen."""
@@ -68,7 +88,7 @@ def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, text: s
         for stream in query.streams:
             place = (stream, query.group)
             group = before.group(*place)
-            if group is None or not _holds_lease(before, place, query.name):
+            if group is None or not _holds_lease(before, place, query.name, segment.running):
                 continue
             mark = mark_of(before, place, query.name)
             is_seen = mark is None or mark.has_pending_list
@@ -90,14 +110,10 @@ def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, text: s
                     life.fault(f"{name}: key {beside} of running query {query.name} is deleted")
 
 
-def _holds_lease(state: State, place: tuple[str, str], query: str) -> bool:
-    return f"rstream:lease:{{{place[0]}}}:{place[1]}:{query}" in state.keys
-
-
-def mark_of(state: State, place: tuple[str, str], query: str) -> Mark | None:
-    """Return the commit mark of a query."""
-    value = state.keys.get(committed_key(*place, query).decode())
-    return None if value is None else Mark.parse(str(value).encode())
+def _holds_lease(state: State, place: tuple[str, str], query: str, running: Mapping[str, int]) -> bool:
+    """Whether this process of a query holds the lease: not an earlier one, whose lease is left."""
+    lease = state.keys.get(f"rstream:lease:{{{place[0]}}}:{place[1]}:{query}")
+    return lease is not None and json.loads(lease)["pid"] == running[query]
 
 
 def _note_what_is_touched(life: Life, name: str, segment: Segment) -> None:
@@ -141,17 +157,8 @@ def _within_bounds(life: Life, name: str, run: Run) -> None:
 
 
 _MOVING = {
-    "above",
-    "fields",
-    "idle_ms",
-    "removed",
-    "seconds",
-    "letters_per_second",
-    "dry_run",
-    "bounds",
-    "bound",
-    "bytes",
-    "consumers",
+    *("above", "fields", "idle_ms", "removed", "seconds", "letters_per_second"),
+    *("dry_run", "bounds", "bound", "bytes", "consumers"),
 }
 
 
@@ -159,13 +166,11 @@ def _as_it_was_said(life: Life, name: str, dry: Run, done: Run) -> None:
     """With nothing between them, both runs say the same but times."""
     said = [_without(run.answer.said, _MOVING) for run in (dry, done)]
     if name in ("prune", "prune hold", "prune consumers", "trim"):
-        said = [_streams_alone(one) for one in said]
+        said = [one["streams"] for one in said]
+    if name == "copy":
+        said = [{key: one.get(key) for key in ("already", "sent", "source", "groups")} for one in said]
     if said[0] != said[1]:
         life.fault(f"{name}: the dry run says {said[0]}, the change {said[1]}")
-
-
-def _streams_alone(said: Any) -> Any:
-    return said["streams"]
 
 
 def _without(value: Any, names: Iterable[str]) -> Any:
@@ -208,12 +213,12 @@ def _sought(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iter
 
 def _unlike_lag(life: Life, state: State, place: tuple[str, str], said: int) -> list[str]:
     """Compare a lag. The bookmark of a query with noAck counts the entries that the query has read, so the server's
-    lag also has those that were deleted unread below it."""
+    lag also has those that were deleted unread below it; so does each lag of Redis 7.0 (R16)."""
     group = state.group(*place)
     assert group is not None
     true = _above(state, place[0], group.position)
-    is_of_bookmark = place[1].startswith("n") and place[0] in life.thinned
-    return [] if is_of_bookmark and true < said == group.lag else _unlike(f"lag of {place}", said, true)
+    may_be_more = (place[1].startswith("n") or life.version == "7.0") and place[0] in life.thinned
+    return [] if may_be_more and true < said == group.lag else _unlike(f"lag of {place}", said, true)
 
 
 def _created(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
@@ -278,14 +283,6 @@ def _acknowledged(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -
         yield from _unlike("entries", one["entries"], len(chosen))
 
 
-def _released(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
-    state = run.before
-    for one in said["streams"]:
-        group = state.group(*_of(one))
-        assert group is not None
-        yield from _unlike("entries", one["entries"], len(_chosen(state, group, words, [one["consumer"]])))
-
-
 def _claimed(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
     state = run.before
     for one in said["streams"]:
@@ -312,6 +309,11 @@ def _replayed(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> It
         entries = [k for k in state.streams[one["stream"]].entries if key_of(one["after"]) < k <= key_of(one["last"])]
         yield from _unlike("entries", one["entries"], sum(key not in group.pending for key in entries))
         yield from _unlike("held", one["held"], sum(key in group.pending for key in entries))
+        if re.fullmatch(r"\d+-\d+|latest", to := _option(words, "--to") or ""):
+            stream = state.streams[one["stream"]]
+            end = stream.last if to == "latest" else key_of(to)
+            asked = [key for key in stream.entries if key_of(one["after"]) < key <= end]
+            yield from _unlike("entries of the range", one["entries"] + one["held"], len(asked))
         if any(key > group.position for key in entries):
             yield f"{one} hands over what the group has not delivered"
         mark = mark_of(state, _of(one), one["query"])
@@ -319,21 +321,23 @@ def _replayed(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> It
             yield f"{one} hands over what the query has not committed ({mark})"
 
 
-def _is_needed(life: Life, state: State, stream: str, key: Key) -> bool:
+def _needs(life: Life, state: State, place: tuple[str, str], key: Key) -> bool:
     """Whether a group needs an entry."""
-    for name, group in state.streams[stream].groups.items():
-        marks = [mark_of(state, (stream, name), query.name) for query in life.queries]
-        bare = [(m.id.ms, m.id.seq) for m in marks if m is not None and not m.has_pending_list]
-        if key > min([group.position, *bare]) or key in group.pending:
-            return True
-    return False
+    group = state.group(*place)
+    assert group is not None
+    marks = [mark_of(state, place, query.name) for query in life.queries]
+    bare = [(mark.id.ms, mark.id.seq) for mark in marks if mark is not None and not mark.has_pending_list]
+    return key > min([group.position, *bare]) or key in group.pending
 
 
 def _trimmed(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
     state = run.before
     for one in said["streams"]:
         entries = state.streams[one["stream"]].entries
-        free = [key for key in entries if not _is_needed(life, state, one["stream"], key)]
+        groups = state.streams[one["stream"]].groups
+        needed = [key for key in entries if any(_needs(life, state, (one["stream"], group), key) for group in groups)]
+        lowest = min(needed, default=None) if life.version == "7.0" else None  # it has no XTRIM ACKED
+        free = [key for key in entries if key not in needed and (lowest is None or key < lowest)]
         if one["acknowledged"] is not None:
             yield from _unlike(f"acknowledged of {one['stream']}", one["acknowledged"], len(free))
 
@@ -351,7 +355,7 @@ def _pruned(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iter
         released = [p for p in group.pending.values() if not p.consumer]
         if not waits and not released and not (old and state.now - old[0][0] >= idle):
             yield f"{_of(one)} is said to be abandoned, and nothing waits in it"
-        if any(_holds_lease(state, _of(one), query) for query in run.running):
+        if any(_holds_lease(state, _of(one), query, run.running) for query in run.running):
             yield f"{_of(one)} is said to be abandoned, and its query runs"
         marks = [mark_of(state, _of(one), query.name) for query in life.queries]
         if any(mark is not None and not mark.has_pending_list for mark in marks):
@@ -402,18 +406,113 @@ def _views(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Itera
 def _places_of_entry(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
     state = run.before
     for one in said:
-        stream, key = state.streams[one["stream"]], key_of(one["id"])
+        name, key = one["stream"], key_of(one["id"])
+        stream = state.streams[name]
         yield from _unlike("verdict", one["verdict"].startswith("in the stream"), key in stream.entries)
+        letters = {
+            text_of(at)
+            for at, fields in (state.streams[DEAD].entries.items() if DEAD in state.streams else ())
+            if (fields.get("dl.stream"), fields.get("dl.id")) == (name, one["id"])
+        }
+        told = {line["id"] for line in one["lines"] if line["event"] == "dead" and line["exact"]}
+        yield from _unlike(f"dead letters of {one['id']}", told, letters)
         for line in one["lines"]:
-            group = stream.groups.get(line["group"] or "")
-            if group is None or not line["exact"]:
-                continue
-            if line["event"] == "pending" and key not in group.pending:
-                yield f"entry {one['id']} is said to be pending in {line['group']}"
-            if "not delivered" in line["event"] and key <= group.position:
-                yield f"entry {one['id']} is said not to be delivered to {line['group']}"
-            if line["event"] == "acknowledged" and (key in group.pending or key > group.position):
-                yield f"entry {one['id']} is said to be acknowledged in {line['group']}"
+            if why := _untrue(life, state, (name, key), line, letters):
+                yield f"entry {one['id']} of {name} is said to be {line['event']}: {line}; {why}"
+
+
+def _untrue(life: Life, state: State, entry: tuple[str, Key], line: Any, letters: set[str]) -> object:
+    """Return what contradicts a line of a journey; nothing if all is well."""
+    (name, key), event = entry, line["event"]
+    stream = state.streams[name]
+    if event == "never added":
+        return entry in life.known and "it was"
+    if event in ("deleted", "trimmed") and line["exact"]:
+        return life.removed.get(entry, event) != event and life.removed[entry]
+    if event == "sent back" and "id" in line and line["exact"]:
+        return (line["stream"], key_of(line["id"])) not in life.known and "no such entry"
+    if (group := stream.groups.get(line["group"] or "")) is None or not line["exact"]:
+        return None
+    if event == "pending":
+        one = group.pending.get(key)
+        true = one and (one.consumer or None, one.deliveries)
+        return true != (line["consumer"], line["deliveries"]) and (true or "not pending")
+    if event == "not delivered":
+        before = sum(group.position < other < key for other in stream.entries)
+        return (key <= group.position or before != line["before"]) and (group.position, before)
+    if event == "never" and "begins_above" not in line:
+        return (key <= group.position or key in stream.entries) and group.position
+    if event == "delivered":
+        return (key in group.pending or not letters) and (group.pending, letters)
+    return event == "never" and any(
+        (name, text_of(key)) in rows
+        for query in life.queries
+        if query.group == line["group"] and query.name in line["text"]
+        for rows in query.rows.values()
+    )
+
+
+def _copied(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    if said["refused"]:
+        return
+    source, fresh, already = run.before.all_streams[words[1]], *_to_copy(run.before, words)
+    yield from _unlike("sent", said["sent"], len(fresh))
+    yield from _unlike("already", said["already"], len(already))
+    every = [text_of(key) for key in (*already, *fresh)]
+    facts = [said["source"][name] for name in ("entries", "first", "last")]
+    yield from _unlike("the source", facts, [len(every), every[0] if every else None, every[-1] if every else None])
+    target = run.before.all_streams.get(target_of(words))
+    if "--groups" in words:
+        yield from _unlike("groups", [one["group"] for one in said["groups"]], sorted(source.groups))
+    for one in said["groups"]:
+        group, existing = source.groups[one["group"]], target.groups.get(one["group"]) if target is not None else None
+        yield from _unlike("position", one["position"], text_of(group.position))
+        yield from _unlike("pending", one["pending"], len(group.pending))
+        yield from _unlike("new", one["state"] == "new", existing is None)
+        if existing and one["state"] == "moved" and (existing.consumers or existing.pending):
+            yield f"{one} is moved, and was used"
+        stays = existing.position if existing and one["state"] == "left" else group.position
+        yield from _unlike("target_position", one["target_position"], text_of(stays))
+
+
+def _to_copy(state: State, words: tuple[str, ...]) -> tuple[list[Key], list[Key]]:
+    """Return (entries that a copy appends, entries that the target has)."""
+    first, last = (_option(words[3:], name) for name in ("--from", "--to"))
+    chosen = [
+        key
+        for key in sorted(state.streams[words[1]].entries)
+        if (first is None or key >= key_of(first)) and (last is None or key <= key_of(last))
+    ]
+    chosen = chosen[-int(_option(words, "--last") or len(chosen) or 1) :]
+    target = state.all_streams.get(target_of(words))
+    reached = NEVER if target is None else target.last
+    fresh = [key for key in chosen if key > reached]
+    return fresh[: int(_option(words, "--limit") or len(fresh))], [key for key in chosen if key <= reached]
+
+
+def _examined(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    state = run.before
+    lengths = [len(stream.entries) for stream in state.streams.values()]
+    for text in (finding["said"] for finding in said["findings"]):
+        if found := re.match(r"(\d+) in this database; the (\d+ )?largest ha(?:s|ve) (\w+)(?: to (\d+))?", text):
+            low = int(found[3]) if found[3].isdigit() else 0
+            high = int(found[4] or low)
+            true = [sum(low <= length <= high for length in lengths), max(lengths, default=0) <= high, len(lengths)]
+            yield from _unlike(text, [int(found[2] or 1), True, int(found[1])], true)
+        elif found := re.match(r"stream '(.+)': (\d+) entries of group '(.+)' were released", text):
+            group = state.group(found[1], found[3])
+            yield from _unlike(
+                text, int(found[2]), sum(not p.consumer for p in group.pending.values()) if group else None
+            )
+        elif found := re.match(r"group '(.+)' of stream '(.+)' holds (\d+) entr", text):
+            place = (found[2], found[1])
+            group = state.group(*place)
+            if group is None or any(_holds_lease(state, place, query, run.running) for query in run.running):
+                yield f"{text}: its query runs, or there is no such group"
+            elif any(state.now - seen < ACTIVE_MS for seen in group.consumers.values()):
+                yield f"{text}: it was used"
+            elif int(found[3]) > len(state.streams[place[0]].entries):
+                yield f"{text}: the stream has {len(state.streams[place[0]].entries)} entries"
 
 
 SAID: Mapping[str, Callable[[Life, Segment, Any, tuple[str, ...]], Iterable[str]]] = {
@@ -422,7 +521,7 @@ SAID: Mapping[str, Callable[[Life, Segment, Any, tuple[str, ...]], Iterable[str]
     "delete": _deleted,
     "claim": _claimed,
     "ack": _acknowledged,
-    "release": _released,
+    "release": _acknowledged,
     "prune": _pruned,
     "prune consumers": _idle_consumers,
     "replay": _replayed,
@@ -430,6 +529,8 @@ SAID: Mapping[str, Callable[[Life, Segment, Any, tuple[str, ...]], Iterable[str]
     "lag": _lags,
     "list": _views,
     "where": _places_of_entry,
+    "copy": _copied,
+    "doctor": _examined,
 }
 
 
@@ -440,7 +541,7 @@ def _sum(run: Run, kind: str, place: tuple[str, str]) -> int:
     return sum(len(getattr(segment.change, kind).get(place, ())) for segment in run.segments)
 
 
-def _has_sought(run: Run, said: Any) -> Iterable[str]:
+def _has_sought(life: Life, run: Run, said: Any) -> Iterable[str]:
     for one in said["streams"]:
         moved = [segment.change.moved[_of(one)] for segment in run.segments if _of(one) in segment.change.moved]
         if one["position_before"] != one["position"]:
@@ -458,7 +559,7 @@ def _has_sought(run: Run, said: Any) -> Iterable[str]:
                 yield f"the mark of {query} does not say where {_of(one)} was set: {mark}"
 
 
-def _has_claimed(run: Run, said: Any) -> Iterable[str]:
+def _has_claimed(life: Life, run: Run, said: Any) -> Iterable[str]:
     idle = _idle(run.answer.words)
     for one in said["streams"]:
         yield from _unlike("entries", one["entries"], _sum(run, "handed", _of(one)))
@@ -474,17 +575,22 @@ def _has_claimed(run: Run, said: Any) -> Iterable[str]:
                     yield f"{text_of(key)} counts a delivery more"
 
 
-def _has_acknowledged(run: Run, said: Any) -> Iterable[str]:
-    for one in said["streams"]:
-        yield from _unlike("entries", one["entries"], _sum(run, "gone", _of(one)))
+def _of_whom(life: Life, run: Run, said: Any) -> Iterable[str]:
+    """What ack and release have taken was that of the named consumer."""
+    named = _option(run.answer.words, "--consumer")
+    for segment in run.segments if named is not None else ():
+        changed = [one for gone in segment.change.gone.values() for one in gone.items()]
+        changed += [(key, one) for handed in segment.change.handed.values() for key, (one, _) in handed.items()]
+        yield from (f"{text_of(key)} was taken from {one.consumer}" for key, one in changed if one.consumer != named)
 
 
-def _has_released(run: Run, said: Any) -> Iterable[str]:
-    for one in said["streams"]:
-        yield from _unlike("entries", one["entries"], _sum(run, "handed", _of(one)))
+def _has_acknowledged(life: Life, run: Run, said: Any) -> Iterable[str]:
+    yield from _of_whom(life, run, said)
+    for one in said["streams"]:  # release hands entries to nobody
+        yield from _unlike("entries", one["entries"], _sum(run, "handed" if "mode" in one else "gone", _of(one)))
 
 
-def _has_deleted(run: Run, said: Any) -> Iterable[str]:
+def _has_deleted(life: Life, run: Run, said: Any) -> Iterable[str]:
     after = run.segments[-1].after
     for one in said["streams"]:
         if "--consumer" in run.answer.words:
@@ -496,19 +602,46 @@ def _has_deleted(run: Run, said: Any) -> Iterable[str]:
             yield f"keys of {_of(one)} are left: {left}"
 
 
-def _has_replayed(run: Run, said: Any) -> Iterable[str]:
+def _has_replayed(life: Life, run: Run, said: Any) -> Iterable[str]:
     for one in said["streams"]:
         yield from _unlike("entries", one["entries"], _sum(run, "pending", _of(one)))
 
 
-def _has_removed(run: Run, said: Any) -> Iterable[str]:
+def _has_removed(life: Life, run: Run, said: Any) -> Iterable[str]:
     for stream in sorted({one["stream"] for one in said["streams"]}):
         reported = sum(one["removed"] for one in said["streams"] if one["stream"] == stream)
         removed = sum(len(segment.change.removed.get(stream, ())) for segment in run.segments)
         yield from _unlike(f"removed of {stream}", reported, removed)
 
 
-def _has_redriven(run: Run, said: Any) -> Iterable[str]:
+def _has_trimmed(life: Life, run: Run, said: Any) -> Iterable[str]:
+    yield from _has_removed(life, run, said)
+    forgotten = {(one["stream"], one["group"]) for one in said["streams"] if "group" in one}
+    for segment in run.segments:
+        for stream, keys in segment.change.removed.items():
+            for group in segment.before.streams[stream].groups:
+                # No command of the server trims only if no group was set back since its groups were read.
+                states = [at.before for at in (run.segments[0], segment) if at.before.group(stream, group) is not None]
+                needed = [key for key in keys if all(_needs(life, at, (stream, group), key) for at in states)]
+                if needed and len(states) == 2 and (stream, group) not in forgotten:
+                    yield f"{list(map(text_of, needed))} of {stream} are removed, and {group} needs them"
+
+
+def _has_copied(life: Life, run: Run, said: Any) -> Iterable[str]:
+    words, after = run.answer.words, run.segments[-1].after
+    target = target_of(words)
+    added = [key for segment in run.segments for key in segment.change.added.get(target, ())]
+    if len(added) > said["sent"]:  # what another copy has appended meanwhile counts, too
+        yield f"sent is said to be {said['sent']}, and is {len(added)}"
+    if run.was_alone:
+        yield from _unlike("sent", said["sent"], len(added))
+        yield from _unlike("the copied entries", added, _to_copy(run.segments[0].before, words)[0])
+        for one in said["groups"]:
+            group = after.all_streams[target].groups.get(one["group"])
+            yield from _unlike(f"position of {one['group']}", one["target_position"], group and text_of(group.position))
+
+
+def _has_redriven(life: Life, run: Run, said: Any) -> Iterable[str]:
     removed = sum(len(segment.change.removed.get(DEAD, ())) for segment in run.segments)
     added = sum(len(ids) for segment in run.segments for ids in segment.change.added.values())
     yield from _unlike("moved and parked", said["moved"] + said["parked"], removed + said["vanished"])
@@ -516,21 +649,22 @@ def _has_redriven(run: Run, said: Any) -> Iterable[str]:
         yield from _unlike("added", added, said["moved"] + said["parked"])
 
 
-def _has_purged(run: Run, said: Any) -> Iterable[str]:
+def _has_purged(life: Life, run: Run, said: Any) -> Iterable[str]:
     removed = sum(len(segment.change.removed.get(DEAD, ())) for segment in run.segments)
     yield from _unlike("deleted", said["deleted"], removed)
 
 
-DONE: Mapping[str, Callable[[Run, Any], Iterable[str]]] = {
+DONE: Mapping[str, Callable[[Life, Run, Any], Iterable[str]]] = {
     "seek": _has_sought,
     "claim": _has_claimed,
     "ack": _has_acknowledged,
-    "release": _has_released,
+    "release": _has_acknowledged,
     "delete": _has_deleted,
     "prune": _has_deleted,
-    "prune hold": _has_removed,
+    "prune hold": _has_trimmed,
     "replay": _has_replayed,
-    "trim": _has_removed,
+    "trim": _has_trimmed,
+    "copy": _has_copied,
     "redrive": _has_redriven,
     "purge": _has_purged,
 }
@@ -565,6 +699,3 @@ def at_the_end(life: Life) -> None:
 
 def _fits(state: State, stream: str, key: Key) -> bool:
     return state.streams[stream].entries[key].get("n", "").isdigit()
-
-
-__all__ = ["Change", "at_the_end", "change", "judge"]

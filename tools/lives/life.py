@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from click.testing import CliRunner
 
 from spark_streams.connector.wire.lease import TTL
 from spark_streams.operations.cli import main
-from tools.lives.processes import Place, on
+from tools.lives import older
+from tools.lives.processes import Place
 from tools.lives.query import Query
-from tools.lives.state import Change, Key, State, all_places, change, key_of, look
-from tools.simulation.actor import Killed
+from tools.lives.state import Change, Key, State, all_places, change, look
+from tools.simulation.actor import Actor, Killed
 from tools.simulation.in_process.server import ProcessServer
 
 DEAD = "dead"
 CLIENTS = ("bob", "eve")
 PAUSES = (1, 40, 70, 4_000, 100_000)  # seconds
 _OPTIONS: tuple[tuple[float, dict[str, str]], ...] = (
-    (0.2, {"noAck": "true"}),
     (0.3, {"claimIdle": "30s"}),
     (0.2, {"onCommit": "delete"}),
     (0.5, {"mode": "DEADLETTER", "deadLetterStream": DEAD}),
@@ -50,7 +52,7 @@ class Segment:
 
     before: State
     after: State
-    running: frozenset[str]  # queries whose process lives
+    running: Mapping[str, int]  # queries whose process lives, with its ID
 
     @property
     def change(self) -> Change:
@@ -71,6 +73,50 @@ class Run:
         return len(self.segments) == 1
 
 
+Happens = Sequence[tuple[int, Callable[[], None]]]  # (request, what happens before it)
+
+
+class Work:
+    """A run of a command that goes on, alone or beside another one. Between `goes_on` and `pauses` only it works."""
+
+    def __init__(self, life: Life, words: Sequence[str], at: Happens) -> None:
+        life.tell(f"$ rstream {' '.join(words)}")
+        self.life, self.words, self.process = life, words, life.place.new()
+        self.process.interruptions = [(number, partial(self._interrupted, act)) for number, act in at]
+        self.segments: list[Segment] = []
+        self.result: Any = None
+
+    def goes_on(self, state: State | None = None) -> None:
+        """Note the state before its next part."""
+        self._before, self._running = state or self.life.state(), self.life.running
+
+    def pauses(self) -> State:
+        """Note the state behind that part."""
+        after = self.life.state()
+        self.segments.append(Segment(self._before, after, self._running))
+        return after
+
+    def _interrupted(self, act: Callable[[], None]) -> None:
+        self.pauses()
+        try:
+            act()
+        finally:
+            self.goes_on()
+
+    def work(self) -> None:
+        """Run the command to its end, unless it is killed."""
+        try:
+            with self.life.place.at_work(self.process):
+                self.result = CliRunner().invoke(main, [*self.words, "--json", "--url", self.life.server.url])
+        except Killed:
+            self.life.tell("  killed")
+
+    def ended(self) -> Run:
+        """Return the run."""
+        self.life.place.end(self.process)
+        return Run(self.life._answer(self.words, self.result), self.segments)
+
+
 class Life:
     """tell: receives the story, a line for each event."""
 
@@ -78,8 +124,18 @@ class Life:
         server.core.begin(seed)
         self.server, self.seed, self.tell = server, seed, tell
         self.client = server.client(decode_responses=True)
+        self.other = server.another()
+        self._other_client = self.other.client(decode_responses=True)
         self.place = Place(server)
         self.chance = random.Random(seed)
+        older.version[0] = self.version = self.chance.choice(("8", "8", "7.0"))
+        # Nodes of few entries, so that trimming by nodes finds whole ones.
+        self.client.config_set("stream-node-max-entries", self.chance.choice((2, 100)))
+        self.no_ack = self.chance.choice((0.1, 0.1, 0.1, 0.8))  # the share of queries with noAck
+        self.known = dict[tuple[str, Key], Any]()  # each entry that ever was, with its fields
+        self.removed = dict[tuple[str, Key], str]()  # by clients: deleted, or trimmed
+        self.copies: list[list[str]] = []  # the words of earlier copies
+        self.near: tuple[str, str] | None = None  # the group that the command beside this one is about
         self.streams = ["s", "t"][: self.chance.choice((1, 1, 2))]
         self.faults: list[str] = []
         self.counts: dict[str, int] = {}
@@ -94,8 +150,9 @@ class Life:
         for share, more in _OPTIONS:
             if self.chance.random() < share:
                 options |= more
-        if "noAck" in options:
+        if self.chance.random() < self.no_ack:
             options = {key: value for key, value in options.items() if key not in _NEVER_WITH_NO_ACK}
+            options["noAck"] = "true"
         streams = ",".join(self.streams if self.chance.random() < 0.6 else [self.chance.choice(self.streams)])
         group = f"n{name}" if "noAck" in options else self.chance.choice(("g", "g", "h"))  # it reads alone
         return Query(self.place, name, group, {"streams": streams, **options})
@@ -113,22 +170,27 @@ class Life:
         """Read the server. No time passes."""
         clock = self.server.core.clock
         moment = clock.moment
-        found = look(self.client, clock.unix_ms())
+        found = look(self.client, clock.unix_ms(), self._other_client)
         clock.return_to(moment)
+        for name, stream in found.all_streams.items():
+            self.known |= {(name, key): fields for key, fields in stream.entries.items()}
         return found
 
     @property
-    def running(self) -> frozenset[str]:
-        """Names of the queries whose process lives."""
-        return frozenset(query.name for query in self.queries if query.runs)
+    def running(self) -> dict[str, int]:
+        """The queries whose process lives, with its ID."""
+        return {query.name: query.process.pid for query in self.queries if query.process is not None}
 
     # -- everybody but the commands --------------------------------------------------------------------------------
 
     def act(self) -> None:
         """Let a client or a query do something."""
         chosen = self.chance.choices(
-            (self.add, self.advance, self.read, self.acknowledge, self.delete, self.trim, self.leave, self.wait),
-            (5, 6, 3, 2, 1, 0.6, 2, 1.5),
+            (
+                *(self.add, self.advance, self.read, self.acknowledge, self.delete, self.trim, self.leave, self.wait),
+                *(self.take, self.join),
+            ),
+            (5, 6, 3, 2, 1, 0.6, 2, 1.5, 1, 0.2),
         )[0]
         chosen()
 
@@ -143,12 +205,15 @@ class Life:
 
     def advance(self) -> None:
         """A query runs a trigger; it may be killed at a request."""
-        query = self.chance.choice(self.queries)
+        here = [query for query in self.queries if self.near is not None and query.group == self.near[1]]
+        query = self.chance.choice(here or self.queries)
         dies = [(self.chance.randint(1, 40), self._kill)] if self.chance.random() < 0.2 else []
         result = query.advance(dies)
         self.tell(f"query {query.name} ({query.group}): {result} {query.error if result == 'error' else ''}")
         if result == "error":
             self._judge_error(query)
+        if result == "batch" and self.chance.random() < 0.2:  # what it reads is right above the query's commit mark
+            self.read((self.chance.choice(query.streams), query.group))
 
     def _kill(self) -> None:
         raise Killed
@@ -170,14 +235,31 @@ class Life:
                 return
             self.fault(f"false alarm of query {query.name}: {query.error}")
 
-    def read(self) -> None:
+    def read(self, place: tuple[str, str] | None = None) -> None:
         """A client reads by XREADGROUP."""
-        place, client = self._group(), self.chance.choice(CLIENTS)
+        place, client = place or self._group(), self.chance.choice(CLIENTS)
         if place is None or place[1].startswith("n"):
             return
         self.tell(f"{client} reads {place}")
         self.shared.add(place)
         self.client.xreadgroup(place[1], client, {place[0]: ">"}, count=self.chance.randint(1, 5))
+
+    def take(self) -> None:
+        """A client claims entries that are idle for a second, maybe of a consumer that a command just looks at."""
+        place, client = self.near or self._group(), self.chance.choice(CLIENTS)
+        group = None if place is None else self.state().group(*place)
+        others = {*CLIENTS} - {client}
+        theirs = [] if group is None else [key for key, one in group.pending.items() if one.consumer in others]
+        if place is not None and theirs and not place[1].startswith("n"):
+            self.tell(f"{client} claims in {place}")
+            self.client.xclaim(*place, client, 1_000, [*map(text_of, theirs[: self.chance.randint(1, len(theirs))])])
+
+    def join(self, place: tuple[str, str] | None = None) -> None:
+        """A client becomes a consumer of a group, and reads nothing."""
+        if (place := place or self._group()) is not None:
+            self.tell(f"eve joins {place}")
+            self.shared.add(place)
+            self.client.xgroup_createconsumer(*place, "eve")
 
     def acknowledge(self) -> None:
         """A client acknowledges some of its entries."""
@@ -186,7 +268,7 @@ class Life:
         mine = [] if group is None else [key for key, one in group.pending.items() if one.consumer == client]
         if place is not None and mine:
             self.tell(f"{client} acknowledges in {place}")
-            self.client.xack(*place, *map(_text, mine[: self.chance.randint(1, len(mine))]))
+            self.client.xack(*place, *map(text_of, mine[: self.chance.randint(1, len(mine))]))
 
     def _group(self) -> tuple[str, str] | None:
         """Return a group, seldom a new one."""
@@ -205,14 +287,18 @@ class Life:
         if ids:
             self.tell(f"XDEL in {stream}")
             self.thinned.add(stream)
-            self.client.xdel(stream, _text(self.chance.choice(ids)))
+            self.removed[stream, chosen := self.chance.choice(ids)] = "deleted"
+            self.client.xdel(stream, text_of(chosen))
 
     def trim(self) -> None:
         """A client trims a stream."""
         stream = self.chance.choice(self.streams)
         self.tell(f"XTRIM {stream}")
         self.thinned.add(stream)
+        before = self.state()
         self.client.xtrim(stream, maxlen=self.chance.randint(2, 15), approximate=False)
+        for key in change(before, self.state()).removed.get(stream, ()):
+            self.removed[stream, key] = "trimmed"
 
     def leave(self) -> None:
         """A query stops, or is killed."""
@@ -240,34 +326,45 @@ class Life:
         self.tell(f"all queries stop, {seconds} s pass")
         self.server.core.clock.sleep(seconds)
 
+    def abandon(self) -> None:
+        """Groups of queries with noAck get another consumer, and more entries; then nobody does anything for long."""
+        for place in all_places(self.state()):
+            if place[1].startswith("n"):
+                self.join(place)
+        self.add()
+        self.rest()
+
     # -- commands --------------------------------------------------------------------------------------------------
 
-    def run(self, words: Sequence[str], at: Sequence[tuple[int, Callable[[], None]]] = ()) -> Run:
+    def run(self, words: Sequence[str], at: Happens = ()) -> Run:
         """Run a command. at: (request, what happens before it)."""
-        self.tell(f"$ rstream {' '.join(words)}")
-        segments: list[Segment] = []
-        began = [self.state()]
-        process = self.place.new()
+        work = Work(self, words, at)
+        work.goes_on()
+        work.work()
+        work.pauses()
+        return work.ended()
 
-        def between(act: Callable[[], None]) -> Callable[[], None]:
-            def happen() -> None:
-                segments.append(Segment(began[0], self.state(), running[0]))
-                act()
-                began[0], running[0] = self.state(), self.running
-
-            return happen
-
-        running = [self.running]
-        process.interruptions = [(number, between(act)) for number, act in at]
-        result = None
-        try:
-            with self.place.at_work(process):
-                result = CliRunner().invoke(main, [*words, "--json", "--url", self.server.url])
-        except Killed:
-            self.tell("  killed")
-        segments.append(Segment(began[0], self.state(), running[0]))
-        self.place.end(process)
-        return Run(self._answer(words, result), segments)
+    def run_at_once(
+        self, commands: Sequence[tuple[Sequence[str], Happens]], beside: Sequence[Callable[[], None]]
+    ) -> list[Run]:
+        """Run commands, and whatever else works beside them, so that their requests take turns."""
+        works = [Work(self, words, at) for words, at in commands]
+        actors = [*(Actor(work.work) for work in works), *map(Actor, beside)]
+        streams = [_std()] * len(actors)
+        own, state = _std(), self.state()
+        while left := [index for index, actor in enumerate(actors) if not actor.done]:
+            index = self.chance.choice(left)
+            work = works[index] if index < len(works) else None
+            if work is not None:
+                work.goes_on(state)
+            sys.stdin, sys.stdout, sys.stderr = streams[index]
+            actors[index].resume(self.chance.choice((0, 0, 1, 2, 5)))
+            streams[index] = _std()
+            sys.stdin, sys.stdout, sys.stderr = own
+            state = self.state() if work is None else work.pauses()
+            if (error := actors[index].error) is not None:
+                raise error
+        return [work.ended() for work in works]
 
     def _answer(self, words: Sequence[str], result: Any) -> Answer:
         if result is None:
@@ -285,9 +382,10 @@ class Life:
         return Answer(tuple(words), result.exit_code, result.output, said)
 
 
-def _text(key: Key) -> str:
+def _std() -> tuple[Any, Any, Any]:
+    return sys.stdin, sys.stdout, sys.stderr
+
+
+def text_of(key: Key) -> str:
+    """Return an ID as text."""
     return f"{key[0]}-{key[1]}"
-
-
-text_of = _text
-__all__ = ["CLIENTS", "DEAD", "Answer", "Key", "Life", "Run", "Segment", "field", "key_of", "on", "text_of"]

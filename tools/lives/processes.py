@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -19,7 +21,9 @@ from spark_streams.connector.spark import worker
 from spark_streams.connector.wire.address import Address, Patience
 from spark_streams.connector.wire.connection import Connection, Server
 from spark_streams.connector.wire.lease import Lease, LeaseTerms, Processes
-from tools.simulation.actor import Killed
+from spark_streams.operations.doctor import stream_findings
+from tools.lives.older import as_versions
+from tools.simulation.actor import Actor, Killed
 from tools.simulation.in_process.patches import on_core
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.threads import TaskPlace
@@ -37,11 +41,11 @@ class Process:
 
 
 class Place:
-    """The processes: `working` is the innermost one that works; clock: seconds that pauses take are passed to it."""
+    """The processes: `working` is the innermost one that works in this thread."""
 
     def __init__(self, server: ProcessServer) -> None:
         self.server = server
-        self._working: list[Process] = []
+        self._working = defaultdict[Actor | None, list[Process]](list)
         self._pids = 0
         self.alive = set[int]()
 
@@ -61,26 +65,32 @@ class Place:
     @property
     def working(self) -> Process | None:
         """The process that works now; None: nobody."""
-        return self._working[-1] if self._working else None
+        here = self._working[Actor.current()]
+        return here[-1] if here else None
 
     @contextlib.contextmanager
     def at_work(self, process: Process) -> Iterator[None]:
         """Let this process work. If it is killed, it ends, and Killed is raised."""
-        self._working.append(process)
+        here = self._working[Actor.current()]
+        here.append(process)
         try:
             yield
         except Killed:
             self.end(process)
             raise
         finally:
-            self._working.pop()
+            here.pop()
 
     def before_a_request(self, connection: Connection) -> None:
-        """Let happen what is due before this request of the process that works."""
-        process = self.working
+        """Let happen what is due before this request of the process that works. One of two at once may pause here."""
+        process, actor = self.working, Actor.current()
         assert process is not None, "a request of no process"
         if not process.lives:
             raise ServerUnreachableError("this process was killed")
+        if actor is not None and len(self._working[actor]) == 1:
+            actor.tick()
+        if not process.lives:
+            raise Killed
         process.requests += 1
         due = [act for at, act in process.interruptions if at == process.requests]
         for act in due:
@@ -139,7 +149,7 @@ class AtOnce(BackgroundWorker):
 def product(server: ProcessServer) -> Iterator[None]:
     """Patch the product for any number of lives on this server."""
     log = logging.getLogger("spark_streams")
-    with on_core(server.core), pytest.MonkeyPatch.context() as patch:
+    with on_core(server.core), as_versions(), pytest.MonkeyPatch.context() as patch:
         init, send = Connection.__init__, Connection.send
 
         def begin(self: Connection, address: Address, node_address: Address | None = None) -> None:
@@ -162,6 +172,8 @@ def product(server: ProcessServer) -> Iterator[None]:
         patch.setattr(Processes, "born", _born)
         patch.setattr(Lease, "_start", lambda _: None)  # a life renews the sessions of who lives
         patch.setattr(worker, "TaskContext", TaskPlace)
+        patch.setattr(signal, "signal", lambda *_: signal.SIG_DFL)  # two commands at once are two threads
+        patch.setattr(stream_findings, "ENTRIES", 3)
         patch.setattr(names, "_endings", lambda: ())  # no stream is in shards: 32,896 names need not be looked for
         handlers, log.handlers, propagates, log.propagate = log.handlers, [logging.NullHandler()], log.propagate, False
         try:

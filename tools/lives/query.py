@@ -47,7 +47,7 @@ class Query:
         self.process: Process | None = None
         self.error: RStreamError | None = None  # that has ended its last run
         self._reader: StreamReader | None = None
-        self._runs = 0
+        self._runs, self._is_busy = 0, False
 
     @property
     def runs(self) -> bool:
@@ -60,7 +60,10 @@ class Query:
         return self.options.get("noAck") != "true"
 
     def advance(self, interruptions: Sequence[tuple[int, Any]] = ()) -> str:
-        """Run one trigger. Return `batch`, `idle`, `killed`, or `error`."""
+        """Run one trigger. Return `batch`, `idle`, `killed`, or `error`; `busy`: it is amid one, beside a command."""
+        if self._is_busy:
+            return "busy"
+        self._is_busy = True
         process = self.process = self.process or self.place.new()
         process.interruptions = [(process.requests + at, act) for at, act in interruptions]
         try:
@@ -74,7 +77,7 @@ class Query:
             self.kill()
             return "error"
         finally:
-            process.interruptions = []
+            process.interruptions, self._is_busy = [], False
 
     def kill(self) -> None:
         """SIGKILL of its process."""
@@ -84,7 +87,7 @@ class Query:
 
     def stop(self) -> None:
         """Let it end by itself: its lease is free."""
-        if self.process is not None and self._reader is not None:
+        if self.process is not None and self._reader is not None and not self._is_busy:
             with self.place.at_work(self.process):
                 self._reader.stop()
         self.kill()

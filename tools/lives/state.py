@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_streams.base.ids import StreamId
+from spark_streams.connector.source.commit_mark import Mark, committed_key
 
 Key = tuple[int, int]
 
@@ -42,7 +43,7 @@ class Stream:
     """A stream."""
 
     entries: Mapping[Key, Mapping[str, str]]
-    added: int
+    last: Key  # that it ever had
     groups: Mapping[str, Group]
 
 
@@ -53,14 +54,20 @@ class State:
     now: int  # Unix milliseconds
     streams: Mapping[str, Stream]
     keys: Mapping[str, Any]  # all others, with their values
+    elsewhere: Mapping[str, Stream] = field(default_factory=dict)  # streams of the second server
+
+    @property
+    def all_streams(self) -> Mapping[str, Stream]:
+        """The streams of both servers; those of the second one with @ before their names."""
+        return {**self.streams, **{f"@{name}": stream for name, stream in self.elsewhere.items()}}
 
     def group(self, stream: str, group: str) -> Group | None:
         """Return a group; None if there is no such group or stream."""
         return self.streams[stream].groups.get(group) if stream in self.streams else None
 
 
-def look(client: Any, now: int) -> State:
-    """Read all that is on the server, by a client of redis-py that decodes replies."""
+def look(client: Any, now: int, other: Any = None) -> State:
+    """Read all that is on the server, and on a second one, by clients of redis-py that decode replies."""
     streams: dict[str, Stream] = {}
     others: dict[str, Any] = {}
     for name in sorted(client.keys("*")):
@@ -75,7 +82,7 @@ def look(client: Any, now: int) -> State:
             others[name] = client.zrange(name, 0, -1, withscores=True)
         else:
             others[name] = client.get(name)
-    return State(now, streams, others)
+    return State(now, streams, others, {} if other is None else look(other, now).streams)
 
 
 def _stream(client: Any, name: str, now: int) -> Stream:
@@ -91,7 +98,7 @@ def _stream(client: Any, name: str, now: int) -> Stream:
         groups[one["name"]] = Group(
             key_of(one["last-delivered-id"]), one["entries-read"], one["lag"], pending, consumers
         )
-    return Stream(entries, client.xinfo_stream(name)["entries-added"], groups)
+    return Stream(entries, key_of(client.xinfo_stream(name)["last-generated-id"]), groups)
 
 
 @dataclass
@@ -118,8 +125,9 @@ class Change:
 def change(before: State, after: State) -> Change:
     """Return what differs."""
     done = Change()
-    for name in before.streams.keys() | after.streams.keys():
-        was, now = before.streams.get(name, _NONE), after.streams.get(name, _NONE)
+    earlier, later = before.all_streams, after.all_streams
+    for name in sorted(earlier.keys() | later.keys()):
+        was, now = earlier.get(name, _NONE), later.get(name, _NONE)
         done.removed |= _if_any(name, sorted(was.entries.keys() - now.entries.keys()))
         done.added |= _if_any(name, sorted(now.entries.keys() - was.entries.keys()))
         done.made += [(name, group) for group in sorted(now.groups.keys() - was.groups.keys())]
@@ -147,7 +155,7 @@ def _if_any(place: Any, found: Any) -> dict[Any, Any]:
     return {place: found} if found else {}
 
 
-_NONE = Stream({}, 0, {})
+_NONE = Stream({}, (0, 0), {})
 
 
 def all_places(state: State) -> Iterator[tuple[str, str]]:
@@ -155,3 +163,9 @@ def all_places(state: State) -> Iterator[tuple[str, str]]:
     for name, stream in state.streams.items():
         for group in stream.groups:
             yield name, group
+
+
+def mark_of(state: State, place: tuple[str, str], query: str) -> Mark | None:
+    """Return the commit mark of a query."""
+    value = state.keys.get(committed_key(*place, query).decode())
+    return None if value is None else Mark.parse(str(value).encode())

@@ -97,7 +97,7 @@ class Ticks:
                 try:
                     self._happen(armed.step)
                 except (Killed, TaskFailed) as error:
-                    end = error
+                    end = end if isinstance(end, Killed) else error  # of a dead process no task fails
         finally:
             self._busy = False
         if end is not None:

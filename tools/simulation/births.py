@@ -51,7 +51,7 @@ class Births:
             if not late or name in self._first:
                 model.excuse(before, _BEFORE)
                 self._at_id.add(name)
-            elif options["startingOffsets"] == "latest":
+            elif start != "earliest":
                 self.passed |= {entry.n for entry in before}
         for name, position in self._created_again.items():  # documented: producers' clock was set back
             model.excuse([entry for entry in model.entries_of(name) if entry.key <= position], _BEFORE)

@@ -32,9 +32,6 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| (deleted|trimmed|deleted\+trimmed) \| after .*(commits lost|checkpoint set back)": (
         "an entry was removed before its committed batch was read again"
     ),
-    r"^named again \| DataLossError: .* at least # .* after (.*\+)?deleted\b.*(others read|entries taken from us)": (
-        "an XDEL above the position of a shared group"
-    ),
     r"^twice .*evicted attempts.*maxDeliveries": "the record of failed batches was deleted",
     r"^(silent|uncounted) \| passed over \| .*server set back.*maxDeliveries": (
         "entries that were set aside after the state to which the server has returned"

@@ -128,10 +128,12 @@ class Elsewhere:
                 self._world.client.pexpire(session, TTL)
 
     def claims(self, stream: str, ids: Iterable[str]) -> None:
-        """Note which of these entries, which the query is about to claim, are pending for a query that lives."""
+        """Note which of these entries, which the query is about to claim, are pending for a query that lives and reads
+        the stream."""
         self._theirs.clear()
         for holder in self.living:
-            if holder.consumer != CONSUMER and holder.since < self._world.query.triggers:
+            reads = bool(self._sessions_of([stream], holder.consumer, holder.pid))
+            if reads and holder.consumer != CONSUMER and holder.since < self._world.query.triggers:
                 theirs = {*self._world.see(stream).of_consumer(holder.consumer)}
                 self._theirs |= dict.fromkeys(theirs.intersection(ids), holder.consumer)
 

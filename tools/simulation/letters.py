@@ -72,7 +72,8 @@ class Letter:
     @property
     def mark(self) -> str:
         """The last field of the entry that is made of it."""
-        return f"{self.redrives + 1} {self.envelope['dl.first-failed']} {DEAD}/{self.id}"
+        first = self.envelope["dl.previous"].partition(" ")[2] if self.redrives else self.envelope["dl.id"]
+        return f"{self.redrives + 1} {self.envelope['dl.first-failed']} {DEAD}/{self.id} {first}"
 
 
 class Letters:
@@ -123,8 +124,10 @@ class Letters:
             if entry is not None and entry.key <= id_key(begin.get(entry.stream, "0-0")):
                 entry.excuses.add(_A_LETTER)
 
-    def set_back(self) -> None:
-        """The server has another state now: what it holds is what counts. Redrives that run lose their connections."""
+    def set_back(self, last: int = 0) -> None:
+        """The server has another state now: what it holds is what counts. Redrives that run lose their connections.
+        last: the newest entry when it was in that state: one before that it does not hold had left its stream by then.
+        """
         self._world.redrives.cut()
         self._forgotten = {n for n in self._sources if not self._exists(self._world.model.entries[n])}
         before, self.all = self.all, {}
@@ -132,7 +135,8 @@ class Letters:
             letter = before.get(entry_id)
             if letter is not None:
                 letter.is_gone = False
-                letter.copies = [copy for copy in letter.copies if self._exists(copy)]
+                left = [copy for copy in letter.copies if isinstance(copy, Entry) and copy.n <= last]
+                letter.copies = [copy for copy in letter.copies if copy in left or self._exists(copy)]
                 self.all[entry_id] = letter
             else:
                 self._add(entry_id, fields)
@@ -153,7 +157,7 @@ class Letters:
         letter = self.all[entry_id] = Letter(entry_id, entry, envelope)
         own = {name: value for name, value in fields.items() if name not in _ENVELOPE}
         source = self._sources.get(entry.n)
-        redrives, previous = (0, "") if source is None else (source.redrives + 1, f"{DEAD}/{source.id}")
+        redrives, previous = (0, "") if source is None else (source.redrives + 1, source.mark.split(" ", 2)[2])
         if own != entry.fields:
             world.fail(f"a dead letter with other bytes | {world.query.mode}", f"{own} of entry {entry}")
         if (letter.redrives, envelope["dl.previous"]) != (redrives, previous):
@@ -170,7 +174,7 @@ class Letters:
         world = self._world
         own = {field_name: value for field_name, value in fields.items() if field_name != _MARK}
         copy = world.model.add(name, entry_id, own)
-        letter = next((one for one in self.all.values() if fields[_MARK].endswith(f" {DEAD}/{one.id}")), None)
+        letter = next((one for one in self.all.values() if f" {DEAD}/{one.id} " in fields[_MARK]), None)
         if letter is None:
             world.fail(f"sent back without a dead letter | {world.query.mode}", f"{entry_id} of {name}: {fields}")
             return

@@ -29,10 +29,10 @@ class Entry:
     repeat_reasons: why it may be there twice; named: an error has reported its loss; settled: its loss was counted, or
     given up; shuffled: it may arrive out of order; theirs: other consumer for which it is pending; only_pending: it is
     pending for the query's consumer or for none, and the checkpoint does not name it: another client has claimed or
-    released it, or an earlier checkpoint has left it; acknowledged: the query has sent its XACK;
-    removed_unacknowledged: it was removed before that; looked_for: a task of its batch has run since. One execution of
-    the task may have read it before the removal, and this one may have missed it; archived: it is in the archive, and
-    may have left the stream.
+    released it, an earlier checkpoint has left it, or `seek` has passed over it; acknowledged: the query has sent its
+    XACK; removed_unacknowledged: it was removed before that; looked_for: a task of its batch has run since. One
+    execution of the task may have read it before the removal, and this one may have missed it; archived: it is in the
+    archive, and may have left the stream.
     """
 
     n: int
@@ -207,6 +207,11 @@ class Model:
         """What was pending is pending no more. Documented: the query does not know of entries that only the pending
         list names, until they are in a batch."""
         self.excuse([entry for entry in pending if entry.only_pending], "deleted with the pending list")
+
+    def pass_over(self, pending: Iterable[Entry], position: tuple[int, int]) -> None:
+        """`rstream groups seek` sets the group there: of entries below, those that are pending are still read."""
+        for entry in pending:
+            entry.only_pending |= entry.key <= position
 
     def give_back(self, entries: Iterable[Entry]) -> None:
         """Record that these entries are pending for the query again."""

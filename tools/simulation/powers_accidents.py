@@ -196,12 +196,19 @@ def _set_back(world: World, to: Backup) -> None:
     world.model.excuse(_found_missing(world, to), "the server has lost the tasks' notes of it")
     world.client.flushall()
     make_again(world.raw, to.keys)
-    world.letters.set_back()
+    world.letters.set_back(to.last)
     _lost_by_the_sink(world, written)
     for entry in world.model.entries.values():
         if entry.n in to.alive:
             if entry.removed_by in _WITH_ITS_STREAM:
                 entry.repeat_reasons.add("its stream was deleted, and restored")
+            # Documented: a lenient query has gone on below what an older state lacked, and now a newer one is restored.
+            if (
+                entry.removed_by == _LOST
+                and entry.n in written
+                and entry.key > id_key(world.query.logged(entry.stream))
+            ):
+                entry.repeat_reasons.add("an older state lacked it, and a newer one was restored")
             entry.removed_by = ""
         else:
             entry.removed_by = entry.removed_by or _LOST
@@ -226,6 +233,8 @@ def _set_back(world: World, to: Backup) -> None:
                 entry.repeat_reasons.add("the query goes on where the restored group is")
             if entry.id not in ours:
                 world.model.excuse_only_pending([entry])
+            elif world.query.has_record:
+                entry.repeat_reasons.add("pending again, and the record of failed batches is older")
         world.births.changed(name)
     world.model.stream(OUT).suffers("server set back")
 
@@ -255,7 +264,13 @@ def rollback(world: World, step: Step) -> None:
         return
     query.newest = (list(query.offsets), query.committed)
     remaining_batches = len(query.offsets) - share(len(query.offsets) - 1, step.amount)
+    shared, written = {name for name in world.names() if query.is_account_unknown(name)}, _in_sink(world)
     query.set_back(remaining_batches, remaining_batches - 1 - (step.how < 0.3))
+    for entry in (world.model.entries[n] for n in written - _in_sink(world)):
+        if not query.is_older_copy(entry.stream):  # documented: its mark was deleted, or not written yet
+            world.model.stream(entry.stream).skipped.add(entry.n)
+            if entry.stream in shared:
+                world.model.is_shared(entry.stream)
     _suffers(world, "checkpoint set back")
     world.model.stream(OUT).suffers("checkpoint set back")
 

@@ -95,6 +95,11 @@ def _take(world: World, name: str, ids: Sequence[str], cause: str) -> None:
     if world.query.takes_a_batch and is_shared and seen.position is not None:
         unread = [entry for entry in entries if entry.key > id_key(seen.position)]
         world.model.excuse(unread, "removed from a shared group amid a trigger")
+    if seen.exists and (seen.position is None or "server set back" in world.model.stream(name).causes):
+        head = world.client.xinfo_stream(name)
+        if world.query.looks_known(name, head["entries-added"] - head["length"], seen.position is not None):
+            removed = [entry for entry in world.model.entries_of(name) if entry.removed_by == cause]
+            world.model.excuse(removed, "removed from a stream that looks like the one that was read")
 
 
 # -- other consumers of the group --------------------------------------------------------------------------------------
@@ -252,7 +257,8 @@ def setid(world: World, step: Step) -> None:
         world.model.stream(name).suffers("group set forward" if forward else "group set back")
         _moved(world, name)
         _skipped(world, name, was, now)
-        if forward and any(not is_ours(consumer) for consumer in seen.consumers):
+        has_others = any(not is_ours(consumer) for consumer in seen.consumers)
+        if forward and (has_others or world.query.is_account_unknown(name)):  # now, or at the last batch
             world.model.is_shared(name)
         world.births.changed(name, by_operator=True)
 
@@ -264,11 +270,12 @@ def seek(world: World, step: Step) -> None:
     if seen.position is None:
         return
     target = pick(["0-0", *seen.ids], step.how)
-    world.client.xgroup_setid(name, GROUP, id=target)
+    world.client.xgroup_setid(name, GROUP, id=target, entries_read=world.added_to(name, target))
     key = committed_key(name, GROUP, CONSUMER)
     before = Mark.parse((world.client.get(key) or "").encode())
     world.client.set(key, str(Mark.of_seek(StreamId.parse(target), before)))
     ours = {*seen.ours()}
+    world.model.pass_over(world.model.entries_of(name, ours), id_key(target))
     for entry in world.model.entries_of(name):
         if entry.key > id_key(target):
             entry.repeat_reasons.add("an operator has set the group back")

@@ -11,6 +11,7 @@ from typing import Any
 
 from spark_streams.connector.errors import ConsumerTakenError, RStreamError
 from spark_streams.connector.source.group_client import lease_key
+from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Actor, Killed, TaskFailed
 from tools.simulation.options import with_option
 from tools.simulation.powers_clients import NAMES
@@ -147,7 +148,9 @@ def stall(world: World, step: Step) -> None:
         world.network.pass_time(_STANDS_STILL)
         if not has_all_leases(world):
             _begins(world)
-        holders = {lease["pid"] for lease in _leases(world).values() if lease}  # also if a session was evicted since
+        # Also if a session was evicted since, or the stream was deleted.
+        keys = [lease_key(name, GROUP, CONSUMER) for name in world.query.reads()]
+        holders = {json.loads(lease)["pid"] for key in keys if (lease := world.client.get(key))}
         if _RIVAL in holders:
             # A stream that is new has no lease yet: the successor may have those of the others.
             world.rival, world.has_successor = _RIVAL, holders == {_RIVAL}
@@ -164,6 +167,8 @@ def _begins(world: World) -> bool:
         start = reader.initialOffset()
         batches, begin = reader.batches_from(start)
         batches.open_groups(begin, (), lambda client: None)
+        if world.query.options.get("onNewCheckpoint") == "restart":  # it has no checkpoint
+            _reads_again(world)
     except ConsumerTakenError:
         return False
     except RStreamError as error:
@@ -172,6 +177,15 @@ def _begins(world: World) -> bool:
     finally:
         world.process, world.rival = first, None
     return True
+
+
+def _reads_again(world: World) -> None:
+    """Record that the groups were set to where a process without a checkpoint begins."""
+    for name in world.query.reads():
+        position = world.see(name).position
+        for entry in world.model.entries_of(name):
+            if position is not None and entry.key > id_key(position):
+                entry.repeat_reasons.add("another process has set its group")
 
 
 def has_all_leases(world: World) -> bool:

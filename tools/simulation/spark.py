@@ -19,18 +19,21 @@ from dataclasses import replace
 from typing import Any
 
 from spark_streams.base.given_text import duration
+from spark_streams.base.ids import MIN_ID
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.history_reader import HistoryReader
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.offset import Range, StreamOffset, position_in
 from spark_streams.connector.source.rows.columns import Columns
+from spark_streams.connector.source.settled import Standing
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimit
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Killed
 from tools.simulation.mixes import with_limits
-from tools.simulation.model import Entry
+from tools.simulation.model import EARLY, Entry
 from tools.simulation.tasks import SCHEMA, WITH_VALUES, Tasks
 from tools.simulation.threads import PATIENCE, TERMS
 from tools.simulation.world import CONSUMER, GROUP, World
@@ -124,10 +127,43 @@ class Query:
         """Return the position of a stream in the last logged offset."""
         return position_in(self.offsets[-1]["streams"].get(stream, "0-0")) if self.offsets else "0-0"
 
+    def _at(self, stream: str) -> StreamOffset | None:
+        """Return where the last logged offset is in a stream; None: it does not name the stream."""
+        text: str = self.offsets[-1]["streams"].get(stream, "") if self.offsets else ""
+        return StreamOffset.parse(text) if text else None
+
     def is_account_unknown(self, stream: str) -> bool:
         """Whether the last logged offset does not say how many entries of a stream were read, after a batch of it."""
-        text: str = self.offsets[-1]["streams"].get(stream, "") if self.offsets else ""
-        return bool(text) and (at := StreamOffset.parse(text)).number > 0 and at.read is None
+        at = self._at(stream)
+        return at is not None and at.number > 0 and at.read is None
+
+    def is_older_copy(self, stream: str) -> bool:
+        """Whether the commit mark of a stream knows a batch that the checkpoint does not have."""
+        mark = Mark.parse(self.world.raw.get(committed_key(stream, GROUP, CONSUMER)))
+        return Standing(self._at(stream) or StreamOffset(MIN_ID), mark).is_older
+
+    @property
+    def has_record(self) -> bool:
+        """Whether the last logged offset names a record of failed batches (maxDeliveries)."""
+        return bool(self.offsets) and bool(self.offsets[-1].get("record"))
+
+    def begins_above(self, entry: Entry) -> bool:
+        """Whether no batch has read the entry's stream, and the query begins above the entry (documented)."""
+        at = self._at(entry.stream)
+        return at is not None and not at.number and entry.key <= id_key(str(at.position))
+
+    def is_within_batch(self, entry: Entry) -> bool:
+        """Whether an entry that is added now is within a range of the last batch: its stream was created again."""
+        return bool(self.offsets) and _has(_ranges(self.offsets[-1]).get(entry.stream, ()), entry)
+
+    def looks_known(self, stream: str, left: int, has_group: bool) -> bool:
+        """Whether a restored or new stream that so many entries have left looks like the one that was read. Documented:
+        as many have left as the query had read, or no more than others had read in a group that is missing."""
+        at = self._at(stream)
+        if at is None or at.read is not None or has_group:
+            return at is not None and at.read == left
+        read = at.group_read or at.mark.read_at_begin
+        return read is None or left <= read
 
     def begin_of(self, number: int) -> Mapping[str, str]:
         """Return the start positions of a batch of the offset log, by stream."""
@@ -140,7 +176,7 @@ class Query:
         """Run one batch. Return `batch`, `idle` if there were no entries, `killed`, or `error` if an error ended it."""
         world = self.world
         world.pauses = 0
-        is_taken = world.elsewhere.has_lease(self.reads())
+        is_taken = self._is_taken()
         for name in self.reads():
             world.model.stream(name).was_lenient |= self.is_lenient
         try:
@@ -174,8 +210,13 @@ class Query:
             return "batch"
 
     def _must_be_alone(self, was_taken: bool = False) -> None:
-        if self.world.has_successor or (was_taken and self.world.elsewhere.has_lease(self.reads())):
+        if self.world.has_successor or (was_taken and self._is_taken()):
             self.world.fail(f"two queries | {self.mode}", "a query goes on although another one has its lease")
+
+    def _is_taken(self) -> bool:
+        """Whether another machine has the leases. A query over a pattern does not know of streams that were deleted."""
+        by_pattern, exists = "streamsPattern" in self.options, self.world.client.exists
+        return self.world.elsewhere.has_lease([name for name in self.reads() if not by_pattern or exists(name)])
 
     def die(self) -> None:
         """Kill the process."""
@@ -320,18 +361,21 @@ class Query:
         return sum(bool(entry.removed_by) and _has(parts, entry) for entry in pending)
 
     def _names(self, end: Json) -> None:
-        """Record that the checkpoint names these entries of a batch."""
+        """Record that the checkpoint names these entries of a batch. Others of its ranges may be released."""
         for name, parts in _ranges(end).items():
-            for entry in self.world.model.entries_of(name):
+            for entry in self.world.model.entries_of(name, self.world.see(name).ours()):
                 entry.only_pending &= not _has(parts, entry)
 
     def _begins_at(self, start: Json) -> None:
-        """Record that existing groups are set to where the query begins: it reads again what is above."""
+        """Record that existing groups are set to where the query begins: it reads again what is above. Documented: it
+        does not answer for entries that were removed before, also if they were pending for it."""
         for name, text in start["streams"].items():
             position = id_key(position_in(text))
             for entry in self.world.model.entries_of(name):
                 if entry.key <= position:
                     self.world.model.excuse([entry], "before the start")
+                elif entry.removed_by:
+                    self.world.model.excuse([entry], EARLY)
                 else:
                     entry.repeat_reasons.add("onNewCheckpoint=restart")
 
@@ -376,7 +420,11 @@ class Query:
         for name in self.reads():
             if name in self.world.model.streams:
                 self.world.model.stream(name).suffers("checkpoint put back")
-        # Documented: the older copy has discarded the notes of the newer one's last batch.
+        # Documented: the older copy has replaced the record, and discarded the notes, of the newer one's last batch.
+        for name, parts in _ranges(self.offsets[-1]).items() if self.has_record else ():
+            for entry in self.world.model.entries_of(name):
+                if _has(parts, entry):
+                    entry.repeat_reasons.add("an older copy of the checkpoint has replaced the record of its batch")
         unfit = [entry for entry in self.world.model.entries.values() if not entry.fits]
         self.world.model.excuse(unfit, "its note was discarded")
 

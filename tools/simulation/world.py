@@ -13,6 +13,7 @@ from typing import Any, cast
 import redis
 
 from spark_streams.connector.errors import RStreamError
+from spark_streams.connector.keys import origin_of
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.connection import Connection, pack
@@ -253,6 +254,10 @@ class World:
         for _ in range(count):
             fields = {"n": str(len(self.model.entries) + 1), "v": value} if self.setup.has_values else None
             entry = self.model.add(stream, self.next_id(stream), fields)
+            if self.query is not None and self.query.begins_above(entry):
+                self.model.excuse([entry], "below where the query begins in a stream that was created again")
+            if self.query is not None and self.query.is_within_batch(entry):  # documented: it is read in its place
+                entry.repeat_reasons.add("its stream was created again, and the batch read again")
             self.client.xadd(stream, cast("Any", entry.fields), id=entry.id)
             entries.append(entry)
         return entries
@@ -280,6 +285,15 @@ class World:
             consumers,
             is_counted,
         )
+
+    def added_to(self, stream: str, position: str) -> int | None:
+        """Return how many entries were ever added up to a position, as `rstream groups` counts them; None: there is no
+        stream."""
+        try:
+            added = int(self.client.xinfo_stream(stream)["entries-added"])
+        except redis.ResponseError:
+            return None
+        return added - len(self.client.xrange(stream, f"({position}"))
 
     @functools.cached_property
     def supports_xnack(self) -> bool:
@@ -329,9 +343,13 @@ class World:
                 )
 
     def _is_counted(self, entry: Entry) -> bool:
-        """Whether the group was set forward over this entry, and a lenient query has counted all such entries."""
+        """Whether the group was set forward over this entry, or its task has missed it before a restored server had it
+        again, and a lenient query has counted all such entries."""
         stream = self.model.stream(entry.stream)
-        return self.query.is_lenient and entry.n in stream.skipped and stream.counted >= len(stream.skipped)
+        entries = self.model.entries_of(entry.stream)
+        missed = {known.n for known in entries if known.looked_for and self.model.is_due(known)}
+        groups = [group for group in (stream.skipped, missed) if entry.n in group]
+        return self.query.is_lenient and any(stream.counted >= len(group) for group in groups)
 
     def _comes_again(self, entry: Entry) -> bool:
         """Whether the group was set back, so that it delivers the entry again."""
@@ -339,7 +357,8 @@ class World:
         return position is not None and id_key(position) < entry.key
 
     def lost(self, stream: str, count: int) -> None:
-        """Record that the library counts entries as lost."""
+        """Record that the library counts entries as lost, also of their retries."""
+        stream = origin_of(stream)
         if stream in self.model.streams:
             self.model.stream(stream).counted += count
             self.model.stream(stream).was_lenient = True  # also if the list lacks it: a batch of it runs again

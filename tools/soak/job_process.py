@@ -15,7 +15,7 @@ from string import Template
 
 import redis
 
-from spark_streams.operations.verify.running_query import Driver
+from spark_streams.operations.verify.running_query import Driver, processes_of
 from tools.machine_time import wait_for_end
 
 # -- configurations ----------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class JobProcess:
         driver = self._driver.process.pid
         return {
             pid: "jvm" if Path(command.partition(" ")[0]).name == "java" else "driver" if pid == driver else "worker"
-            for pid, command in self._driver.processes()
+            for pid, command in processes_of(driver)
         }
 
 

@@ -373,11 +373,7 @@ class Converter:
             choices.append((f"{kind} IS NULL", scaled(whole_number("text"), str(target.scale))))
         if self.decimals is None:
             choices.append((f"{kind} IS NULL AND {is_ambiguous('text')}", "NULL"))
-        return _case(choices, "text")
-
-
-def _case(choices: Sequence[tuple[str, str]], otherwise: str) -> str:
-    return f"CASE {' '.join(f'WHEN {is_true} THEN {value}' for is_true, value in choices)} ELSE {otherwise} END"
+        return f"CASE {' '.join(f'WHEN {is_true} THEN {value}' for is_true, value in choices)} ELSE text END"
 
 
 def _member(parts: str, field: StructField) -> str:

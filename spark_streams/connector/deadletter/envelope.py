@@ -8,18 +8,19 @@
     dl.deliveries               how often the entry had been delivered
     dl.first-failed             when it became a dead letter for the first time, ISO-8601 UTC
     dl.last-failed              when it became this dead letter
-    dl.redrives, dl.previous    how often it had been redriven, and the dead letter that it was then: `stream/id`
+    dl.redrives, dl.previous    how often it had been redriven, the dead letter that it was then, and the ID of the
+                                very first entry, through any number of redrives: `stream/id first-id`
 
 Unknown fields are empty. So the envelope is always the last fifteen fields of a dead letter, also if there is another
 envelope before it (a dead letter of a query that reads dead letters).
 
 A redriven entry has one field more than the original. Its last field is the *mark*:
 
-    dl.redriven = <redrives> <first-failed> <stream>/<id>
+    dl.redriven = <redrives> <first-failed> <stream>/<id> <first-id>
 
 A query sees this field only if it declares a column of that name. If the entry fails again, the mark becomes
 `dl.redrives`, `dl.first-failed` and `dl.previous` of the new dead letter. If a dead letter becomes a dead letter, the
-new one takes these three fields from it.
+new one takes these three fields from it. What an earlier version has redriven lacks the first ID.
 
 In the retry stream and in the stream of returned entries, an entry has the form of a dead letter, too (ReturnedEntry):
 `dl.deliveries` is the number of attempts, and the original entry, with its mark of a redrive, can be restored from it.
@@ -59,6 +60,8 @@ MARK = b"dl.redriven"
 ORIGIN = "rstream.origin"  # key in the metadata of a column `dl.stream` that a query has computed
 MARK_FORM = r"(?s)^([0-9]{1,9}) ([^ ]*) (.*)$"  # nine digits: COUNT_MAX
 _MARK = re.compile(MARK_FORM)
+FIRST_FORM = "/[0-9]+-[0-9]+(?P<first> [0-9]+-[0-9]+)$"  # of a mark, or of dl.previous
+_FIRST = re.compile(FIRST_FORM)
 _PLACE = {field: place for place, field in enumerate(FIELDS)}
 
 
@@ -68,7 +71,7 @@ class RedriveMark:
 
     redrives: int
     first_failed: str
-    previous: str
+    previous: str  # as `dl.previous`
 
     @classmethod
     def parse(cls, value: bytes) -> RedriveMark | None:
@@ -79,6 +82,12 @@ class RedriveMark:
 
     def __bytes__(self) -> bytes:
         return raw(f"{self.redrives} {self.first_failed} {self.previous}")
+
+
+def split_previous(previous: str) -> tuple[str, str]:
+    """Return (the dead letter, the ID of the very first entry, "" if unknown) of `dl.previous`."""
+    match = _FIRST.search(previous)
+    return (previous, "") if match is None else (previous[: match.start("first")], match["first"].strip())
 
 
 def text(value: bytes) -> str:

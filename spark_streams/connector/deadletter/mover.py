@@ -47,7 +47,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from spark_streams.base.ids import MAX_ID, InvalidStreamId, StreamId
-from spark_streams.connector.deadletter.envelope import raw, split_mark, text
+from spark_streams.connector.deadletter.envelope import raw, split_mark, split_previous, text
 from spark_streams.connector.deadletter.post import watch_destinations
 from spark_streams.connector.deadletter.redrive_plan import Decision, PagePlan, RedrivePart
 from spark_streams.connector.errors import RedriveTakenError, RStreamError, ServerReplyError, StreamStateError
@@ -244,7 +244,7 @@ def _find_appended(run: RedriveRun, to: bytes, positions: Mapping[bytes, bytes])
         if not page or is_wrong_type(page):  # the key may hold something else now
             break
         position = StreamId.parse(page[-1][0])
-        marks = {mark.previous for _, fields in page if (mark := split_mark(fields)[1]) is not None}
+        marks = {split_previous(mark.previous)[0] for _, fields in page if (mark := split_mark(fields)[1]) is not None}
         copies = {tuple(fields) for _, fields in page}  # dead letters are parked unchanged
         of_page = [e for e, fields in missing.items() if f"{run.stream}/{text(e)}" in marks or tuple(fields) in copies]
         appended += of_page

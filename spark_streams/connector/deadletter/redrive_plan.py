@@ -40,7 +40,7 @@ import pyarrow.compute as pc
 
 from spark_streams.base.numbers import COUNT_MAX, parse_number
 from spark_streams.base.pattern import NamesAndPatterns
-from spark_streams.connector.deadletter.envelope import MARK, raw, text
+from spark_streams.connector.deadletter.envelope import FIRST_FORM, MARK, raw, text
 from spark_streams.connector.deadletter.letter_page import Criteria, DeadLetterPage, by_value, repaired
 from spark_streams.connector.deadletter.listing import KindCounts
 from spark_streams.connector.deadletter.transform import FieldChanges, Transform
@@ -320,10 +320,14 @@ def _marks(page: DeadLetterPage, stream: str, rows: Index, redrives: Index) -> p
     indices = pa.array(rows)
     blank, empty = pa.scalar(b" ", pa.binary()), pa.scalar(b"", pa.binary())
     times = pa.array(redrives).cast(pa.string()).cast(pa.binary())
-    since = pc.fill_null(page.envelope_column("first-failed").take(indices), b"")
-    return pc.binary_join_element_wise(
-        times, blank, since, blank, pa.scalar(raw(stream) + b"/", pa.binary()), page.ids.take(indices), empty
+    since, own, previous = (
+        pc.fill_null(page.envelope_column(name).take(indices), b"") for name in ("first-failed", "id", "previous")
     )
+    own = pc.binary_join_element_wise(pa.scalar(b"/0-0 ", pa.binary()), own, empty)
+    found = pc.extract_regex(pc.if_else(pa.array(redrives == 1), own, previous), FIRST_FORM)
+    first = pc.fill_null(pc.struct_field(found, "first"), b"")
+    letter = (pa.scalar(raw(stream) + b"/", pa.binary()), page.ids.take(indices))
+    return pc.binary_join_element_wise(times, blank, since, blank, *letter, first, empty)
 
 
 def _named(stream: bytes, rows: int) -> pa.DictionaryArray:

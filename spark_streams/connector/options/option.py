@@ -81,14 +81,10 @@ def linked(options: Iterable[Option]) -> Iterator[None]:
     try:
         yield
     except InvalidOptionError as error:
-        raise InvalidOptionError(f"{error.message}{_link(error.message, options)}") from error.__cause__
-
-
-def _link(message: str, options: Iterable[Option]) -> str:
-    """Return a link to the first of these options that a message names; empty: it names none, or has a link."""
-    names = {option.name for option in documented(options)}
-    first = next((word for word in re.findall(r"\w+", message) if word in names), None)
-    return "" if first is None or "rstream help" in message else f" (rstream help options#{first})"
+        names = {option.name for option in documented(options)}
+        first = next((word for word in re.findall(r"\w+", error.message) if word in names), None)
+        link = "" if first is None or "rstream help" in error.message else f" (rstream help options#{first})"
+        raise InvalidOptionError(f"{error.message}{link}") from error.__cause__
 
 
 def warn_if_deprecated(name: str, option: Option, side: str) -> None:

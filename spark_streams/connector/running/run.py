@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeAlias, cast
 
 from pyspark import SparkContext
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
@@ -24,6 +25,7 @@ from spark_streams.connector.running.ending import Stop, cut, end_between_batche
 from spark_streams.connector.running.error_output import errors_in_one_line, filtered_spark_log, say
 from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from spark_streams.connector.spark.running_pyspark import is_of_connect
+from spark_streams.connector.watch.failure import note_for_dead_letter
 
 # -- trigger(availableNow=True) until all entries are read, on every Spark ---------------------------------------------
 
@@ -95,13 +97,14 @@ def _may_find_streams(query: StreamingQuery) -> bool:
     """Return whether a source of a query has option streamsPattern. Spark Connect does not tell: True."""
     if not hasattr(query, "_jsq"):
         return True
+    return any(relation.relation().options().containsKey("streamsPattern") for relation in _relations(query))
+
+
+def _relations(query: StreamingQuery) -> list[JavaObject]:
+    """Return the sources in the plan of a query."""
     leaves: JavaObject = query._jsq.streamingQuery().logicalPlan().collectLeaves()
     relations = [leaves.apply(index) for index in range(leaves.size())]
-    return any(
-        relation.relation().options().containsKey("streamsPattern")
-        for relation in relations
-        if relation.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation"
-    )
+    return [one for one in relations if one.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation"]
 
 
 def may_have_more(query: StreamingQuery) -> bool:
@@ -159,7 +162,17 @@ def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: b
         except KeyboardInterrupt:
             cut(running)
             raise
+        except StreamingQueryException as error:
+            _note_failure(running, str(error))
+            raise
         return running
+
+
+def _note_failure(query: StreamingQuery, text: str) -> None:
+    """Note the error for the dead letter of its entry, as watch does. Spark Connect does not tell the sources."""
+    if not is_of_connect(query):
+        sources = [relation.relation().options().asCaseSensitiveMap() for relation in _relations(query)]
+        note_for_dead_letter(text, [{name: options[name] for name in options} for options in sources])
 
 
 @contextlib.contextmanager

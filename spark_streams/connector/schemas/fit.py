@@ -65,9 +65,13 @@ def fitter(kind: T.DataType, has_texts: bool = False, path: str = "into") -> Fit
     if isinstance(kind, T.StructType):
         return _struct([(one.name, one.nullable, fitter(one.dataType, has_texts, one.name)) for one in kind])
     if isinstance(kind, T.ArrayType):
-        return _array(fitter(kind.elementType, has_texts, path))
+        items = fitter(kind.elementType, has_texts, path)
+        return lambda value: [None if part is None else items(part) for part in as_list(value)]
     if isinstance(kind, T.MapType):
-        return _map(fitter(kind.keyType, has_texts, path), fitter(kind.valueType, has_texts, path))
+        key_fit, values = fitter(kind.keyType, has_texts, path), fitter(kind.valueType, has_texts, path)
+        return lambda value: [
+            (key_fit(key), None if part is None else values(part)) for key, part in as_dict(value).items()
+        ]
     if type(kind) in _BITS:
         return _integer(_BITS[type(kind)])
     if isinstance(kind, T.DecimalType):
@@ -95,24 +99,6 @@ def _struct(fields: list[tuple[str, bool, Fit]]) -> Fit:
         return fitted
 
     return fit_struct
-
-
-def _array(fit: Fit) -> Fit:
-    def fit_array(value: Any) -> Any:
-        if type(value) is not list:
-            raise MisfitError(value)
-        return [None if part is None else fit(part) for part in value]
-
-    return fit_array
-
-
-def _map(fit_key: Fit, fit_part: Fit) -> Fit:
-    def fit_map(value: Any) -> Any:
-        if type(value) is not dict:
-            raise MisfitError(value)
-        return [(fit_key(key), None if part is None else fit_part(part)) for key, part in value.items()]
-
-    return fit_map
 
 
 def _integer(bits: int) -> Fit:
@@ -180,6 +166,9 @@ def exactly(kind: type) -> Fit:
         return value
 
     return fit_exactly
+
+
+as_list, as_dict = exactly(list), exactly(dict)
 
 
 def _timestamp(has_zone: bool) -> Fit:

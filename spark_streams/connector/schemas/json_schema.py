@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from urllib.parse import urljoin
 
@@ -146,11 +147,7 @@ def search(pattern: str) -> Callable[[str], bool]:
         text = error.args[0] if error.args else ""
         why = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
         raise _refused(pattern, why) from None
-
-    def has_match(text: str) -> bool:
-        return found.search(text) is not None
-
-    return has_match
+    return lambda text: found.search(text) is not None
 
 
 def translated(pattern: str) -> str:
@@ -259,7 +256,10 @@ class JsonValidator:
         self.unresolved = referencing.exceptions.Unresolvable
         self._steps = JsonSteps()
         checker = kind.TYPE_CHECKER.redefine("integer", is_integer).redefine("number", is_number)
-        words = {name: self._counted(check) for name, check in (kind.VALIDATORS | _keywords(kind, self._steps)).items()}
+        words = {
+            name: partial(self._check, check)
+            for name, check in (kind.VALIDATORS | _keywords(kind, self._steps)).items()
+        }
         registry = referencing.Registry().with_resources(uris.items())
         self._validator = drafts.extend(kind, words, type_checker=checker)(_plain(content), registry=registry)
 
@@ -273,14 +273,9 @@ class JsonValidator:
         self._steps.begin(size)
         return [*self._validator.iter_errors(value)]
 
-    def _counted(self, check: Callable[..., Any]) -> Callable[..., Any]:
-        take = self._steps.take
-
-        def counted(validator: Any, word: Json, value: Json, schema: Json) -> Any:
-            take()
-            return check(validator, word, value, schema)
-
-        return counted
+    def _check(self, check: Callable[..., Any], validator: Any, word: Json, value: Json, schema: Json) -> Any:
+        self._steps.take()
+        return check(validator, word, value, schema)
 
 
 def _keywords(kind: Any, steps: JsonSteps) -> dict[str, Callable[..., Any]]:
@@ -317,13 +312,10 @@ def _keywords(kind: Any, steps: JsonSteps) -> dict[str, Callable[..., Any]]:
         if validator.is_type(value, "number") and not is_multiple(Decimal(value), Decimal(word)):
             yield error_of(f"{value} is no multiple of {word}")
 
-    def bounded(check: Callable[..., Any]) -> Callable[..., Any]:
-        def bounded_check(validator: Any, word: Json, value: Json, schema: Json) -> Any:
-            if isinstance(value, dict | list) and len(value) > MOST_UNEVALUATED:
-                raise UnreadableError(BAD_VALUE)
-            return check(validator, word, value, schema)
-
-        return bounded_check
+    def bounded(check: Callable[..., Any], validator: Any, word: Json, value: Json, schema: Json) -> Any:
+        if isinstance(value, dict | list) and len(value) > MOST_UNEVALUATED:
+            raise UnreadableError(BAD_VALUE)
+        return check(validator, word, value, schema)
 
     words = {
         "pattern": pattern,
@@ -335,7 +327,7 @@ def _keywords(kind: Any, steps: JsonSteps) -> dict[str, Callable[..., Any]]:
     }
     known = {name: check for name, check in words.items() if name in kind.VALIDATORS}
     unevaluated = [name for name in ("unevaluatedProperties", "unevaluatedItems") if name in kind.VALIDATORS]
-    return known | {name: bounded(kind.VALIDATORS[name]) for name in unevaluated}
+    return known | {name: partial(bounded, kind.VALIDATORS[name]) for name in unevaluated}
 
 
 def _schemas(content: Json) -> Iterator[dict[str, Json]]:
@@ -430,7 +422,11 @@ def parse(body: bytes) -> Json:
     """Return the value of a JSON text in UTF-8. Raises ValueError, also for a name that occurs twice, and beyond a
     bound of reasons.py."""
     value = json.loads(
-        body.decode(), parse_int=_int, parse_float=_decimal, parse_constant=_refuse, object_pairs_hook=_object
+        body.decode(),
+        parse_int=lambda text: int(_bounded(text)),
+        parse_float=lambda text: Decimal(_bounded(text)),
+        parse_constant=_refuse,
+        object_pairs_hook=_object,
     )
     if body.count(b"[") + body.count(b"{") > DEEPEST:
         _check_depth(value)
@@ -465,14 +461,6 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
-
-
-def _int(text: str) -> int:
-    return int(_bounded(text))
-
-
-def _decimal(text: str) -> Decimal:
-    return Decimal(_bounded(text))
 
 
 def _bounded(text: str) -> str:

@@ -26,7 +26,6 @@ from spark_streams.connector.schemas.payload_format import (
     AVRO,
     JSON,
     PROTOBUF,
-    Login,
     PayloadFormat,
     check_format,
     check_url,
@@ -253,17 +252,13 @@ class Encoder:
 
 def _writer(target: EncodeTarget) -> FormatWriter:
     """Return the writer of a format. Raises UnsupportedError if its package is missing."""
-    if target.format == PROTOBUF:
-        from spark_streams.connector.schemas.writers import ProtobufWriter
+    from spark_streams.connector.schemas.writers import AvroWriter, JsonWriter, ProtobufWriter
 
+    if target.format == PROTOBUF:
         return ProtobufWriter(target.descriptors, target.schema, target.message)
     assert target.schema is not None
     if target.format == JSON:
-        from spark_streams.connector.schemas.writers import JsonWriter
-
         return JsonWriter(target.schema, StructType.fromJson(json.loads(target.columns)))
-    from spark_streams.connector.schemas.writers import AvroWriter
-
     return AvroWriter(target.schema)
 
 
@@ -357,9 +352,28 @@ def encode(
             "F.struct('id', 'amount')"
         )
     _check_added("encode", df, column, into or column, reason)
-    target = _target(
-        format, registry, subject, str(version), os.fspath(schema), schema_id, message, login_of(login), kind.json()
-    )
+    checked_login = login_of(login)
+    check_format(format, registry, checked_login)
+    if bool(registry) == bool(os.fspath(schema)):
+        raise InvalidOptionError("encode needs either registry and subject, or schema: set one of them")
+    if bool(subject) != bool(registry) or (version != _LATEST and not registry):
+        raise InvalidOptionError("subject and version name a schema of registry: set registry and subject, or neither")
+    if version != _LATEST and not (str(version).isascii() and str(version).isdigit()):
+        raise InvalidOptionError(f"version={str(version)!r} must be a number, or 'latest'")
+    if bool(message) != (format == PROTOBUF):
+        raise InvalidOptionError("message names the Protobuf message: set it for format='protobuf', and only there")
+    if schema_id is not None and (registry or not 0 <= schema_id < _MOST_IDS):
+        raise InvalidOptionError("schema_id is the number of schema in a registry, for values with framing: set schema")
+    descriptors, given = b"", None
+    if registry:
+        given = registry_of(check_url(registry), checked_login, format == PROTOBUF).version(subject, str(version))
+        if given.kind != format.upper():
+            raise SchemaError(f"subject {subject!r} is in {given.kind}: set format={given.kind.lower()!r}")
+        schema_id = given.schema_id
+    else:
+        text, descriptors = read_schema(format, os.fspath(schema))
+        given = None if format == PROTOBUF else Schema(text)
+    target = EncodeTarget(format, given, descriptors, message, schema_id, kind.json())
     with valid_schema(format, "correct it"):
         names = encoder_of(target).names
     unknown = [name for name in kind.names if names is not None and name not in names]
@@ -367,35 +381,3 @@ def encode(
         raise SchemaError(f"column {column!r} has {unknown[0]!r}, and the schema has no such field: leave it out")
     function = partial(encode_array, target=target, strict="" if reason else column)
     return _with_staged(df, column, into or column, reason, function, BinaryType())
-
-
-def _target(
-    format: str,
-    registry: str,
-    subject: str,
-    version: str,
-    schema: str,
-    schema_id: int | None,
-    message: str,
-    login: Login,
-    columns: str,
-) -> EncodeTarget:
-    check_format(format, registry, login)
-    if bool(registry) == bool(schema):
-        raise InvalidOptionError("encode needs either registry and subject, or schema: set one of them")
-    if bool(subject) != bool(registry) or (version != _LATEST and not registry):
-        raise InvalidOptionError("subject and version name a schema of registry: set registry and subject, or neither")
-    if version != _LATEST and not (version.isascii() and version.isdigit()):
-        raise InvalidOptionError(f"version={version!r} must be a number, or 'latest'")
-    if bool(message) != (format == PROTOBUF):
-        raise InvalidOptionError("message names the Protobuf message: set it for format='protobuf', and only there")
-    if schema_id is not None and (registry or not 0 <= schema_id < _MOST_IDS):
-        raise InvalidOptionError("schema_id is the number of schema in a registry, for values with framing: set schema")
-    if not registry:
-        text, descriptors = read_schema(format, schema)
-        given = None if format == PROTOBUF else Schema(text)
-        return EncodeTarget(format, given, descriptors, message, schema_id, columns)
-    found = registry_of(check_url(registry), login, format == PROTOBUF).version(subject, version)
-    if found.kind != format.upper():
-        raise SchemaError(f"subject {subject!r} is in {found.kind}: set format={found.kind.lower()!r}")
-    return EncodeTarget(format, found, b"", message, found.schema_id, columns)

@@ -79,11 +79,8 @@ class ProtobufReader:
 
     def _file_of(self, writer: Schema) -> Any:
         """Return the file of a schema, which is made once."""
-        if writer not in self._written:
-            self._written[writer] = self._new_file(writer)
-        return self._written[writer]
-
-    def _new_file(self, writer: Schema) -> Any:
+        if writer in self._written:
+            return self._written[writer]
         files = []
         for one in (*writer.all_references(), writer):
             try:
@@ -97,7 +94,8 @@ class ProtobufReader:
             file.name = one.name or file.name
             files.append(file)
         files[-1].name = files[-1].name or "of-the-registry.proto"
-        return self._pool(files).FindFileByName(files[-1].name)
+        self._written[writer] = self._pool(files).FindFileByName(files[-1].name)
+        return self._written[writer]
 
     def _at(self, file: Any, indexes: tuple[int, ...]) -> Any:
         """Return the message at this place.

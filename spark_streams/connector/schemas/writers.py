@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import struct
+from collections.abc import Callable
 from datetime import UTC, date, timedelta
 from decimal import Decimal
 from typing import Any
@@ -13,7 +15,17 @@ from pyspark.sql import types as T
 from spark_streams.base.untyped import Json
 from spark_streams.connector.errors import SchemaError
 from spark_streams.connector.schemas.avro import EPOCH, LOCAL_EPOCH, OUR_DECIMAL, parsed
-from spark_streams.connector.schemas.fit import UNFIT, Fit, MisfitError, UnfitError, exactly, fitter, pairs_of
+from spark_streams.connector.schemas.fit import (
+    UNFIT,
+    Fit,
+    MisfitError,
+    UnfitError,
+    as_dict,
+    as_list,
+    exactly,
+    fitter,
+    pairs_of,
+)
 from spark_streams.connector.schemas.json_schema import JsonReader, parse, text_of
 from spark_streams.connector.schemas.protobuf import TIMESTAMP, TYPES, ProtobufReader, is_map, is_repeated, is_wrapper
 from spark_streams.connector.schemas.reasons import EXACT, UnreadableError, library
@@ -33,7 +45,6 @@ _PRIMITIVE: dict[str, Fit] = {
     "bytes": fitter(T.BinaryType()),
     "string": fitter(T.StringType()),
 }
-_list, _dict = exactly(list), exactly(dict)
 _DATE, _TIMESTAMP, _LOCAL = fitter(T.DateType()), fitter(T.TimestampType()), fitter(T.TimestampNTZType())
 
 
@@ -99,11 +110,11 @@ class AvroWriter:
             return self._record_fit(schema)
         if kind == "array":
             items = self._fit(schema["items"])
-            return lambda value: [items(part) for part in _list(value)]
+            return lambda value: [items(part) for part in as_list(value)]
         if kind == "map":
             values = self._fit(schema["values"])
             return lambda value: {_PRIMITIVE["string"](key): values(part) for key, part in pairs_of(value)}
-        return _one_of(schema["symbols"]) if kind == "enum" else self._named_fit(kind)
+        return _only(schema["symbols"].__contains__) if kind == "enum" else self._named_fit(kind)
 
     def _named_fit(self, name: str) -> Fit:
         if name == "null":
@@ -145,7 +156,7 @@ class AvroWriter:
         names = frozenset(name for name, _, _ in fields)
 
         def fit_record(value: Any) -> Any:
-            for name in _dict(value).keys() - names:
+            for name in as_dict(value).keys() - names:
                 raise UnfitError(name, MisfitError())
             stored = {}
             for name, fit, default in fields:
@@ -164,22 +175,19 @@ def _name(branch: Json) -> str:
     return str(branch["name"] if "name" in branch else branch["type"])
 
 
-def _bytes(size: int | None) -> Fit:
-    def fit_bytes(value: Any) -> Any:
-        if size is not None and len(_PRIMITIVE["bytes"](value)) != size:
-            raise MisfitError(value)
-        return _PRIMITIVE["bytes"](value)
+def _only(accepts: Callable[[Any], bool]) -> Fit:
+    """Return the function that returns the values that a condition accepts."""
 
-    return fit_bytes
-
-
-def _one_of(symbols: list[str]) -> Fit:
-    def fit_symbol(value: Any) -> Any:
-        if value not in symbols:
+    def fit_some(value: Any) -> Any:
+        if not accepts(value):
             raise MisfitError(value)
         return value
 
-    return fit_symbol
+    return fit_some
+
+
+def _bytes(size: int | None) -> Fit:
+    return _only(lambda value: size in (None, len(_PRIMITIVE["bytes"](value))))
 
 
 def _decimal(schema: Json) -> Fit:
@@ -285,17 +293,13 @@ def _struct(fields: list[tuple[str, Fit]]) -> Fit:
 
 def _float(value: float) -> Decimal | float:
     """Return a FLOAT in as few digits as it needs, as its double would have digits that it does not have."""
-    if value == 0 or value - value != 0:
-        return _double(value)
+    if _double(value) == 0:
+        return value
     digits = (f"{value:.{count}g}" for count in range(6, 10))
     return next(Decimal(text) for text in digits if _FLOAT.unpack(_FLOAT.pack(float(text)))[0] == value)
 
 
-def _double(value: float) -> float:
-    if value - value != 0:
-        raise MisfitError(value)
-    return value
-
+_double = _only(math.isfinite)
 
 _WRITTEN: dict[type[T.DataType], Fit] = {
     T.FloatType: _float,
@@ -338,10 +342,8 @@ class ProtobufWriter:
 
 
 def _fill(message: Any, kind: Any, value: Any) -> None:
-    if type(value) is not dict:
-        raise MisfitError(value)
     fields = kind.fields_by_name
-    for name, part in value.items():
+    for name, part in as_dict(value).items():
         try:
             _set(message, fields[name], part)
         except UNFIT as error:
@@ -363,9 +365,7 @@ def _set(message: Any, field: Any, value: Any) -> None:
             else:
                 _put(target[_scalar(key_field, key)], value_field.message_type, part)
     elif is_repeated(field):
-        if type(value) is not list:
-            raise MisfitError(value)
-        for part in value:
+        for part in as_list(value):
             if field.message_type is None:
                 target.append(_scalar(field, part))
             else:

@@ -131,14 +131,12 @@ def fetch_shards_snapshots(server: Server, streams: Sequence[str]) -> dict[str, 
         for command in (("HGETALL", shards_key(stream)), ("TYPE", stream), ("XLEN", stream))
     ]
     replies = server.execute_all(commands, is_not_permitted, is_wrong_type)
-    snapshots = {
-        stream: _of_replies(server, stream, flat, kind, length)
-        for stream, flat, kind, length in zip(streams, replies[0::3], replies[1::3], replies[2::3], strict=True)
-    }
-    for stream, snapshot in snapshots.items():
-        if snapshot.registered is not None:
-            existing = _existing_keys(server, snapshot.registered.names, count_hidden=True)
-            snapshots[stream] = replace(snapshot, existing={snapshot.registered.count: existing})
+    snapshots: dict[str, ShardsSnapshot] = {}
+    for stream, *of_stream in zip(streams, replies[0::3], replies[1::3], replies[2::3], strict=True):
+        snapshots[stream] = snapshot = _of_replies(server, stream, *of_stream)
+        if (shard_set := snapshot.registered) is not None:
+            existing = _existing_keys(server, shard_set.names, count_hidden=True)
+            snapshots[stream] = replace(snapshot, existing={shard_set.count: existing})
     for stream in _may_have_lost_its_key(server, snapshots.values()):
         snapshots[stream] = replace(snapshots[stream], existing=_search_shards(server, stream))
     return snapshots
@@ -228,12 +226,8 @@ def _may_have_lost_its_key(server: Server, snapshots: Iterable[ShardsSnapshot]) 
 
 def _existing_keys(server: Server, names: Sequence[str], count_hidden: bool) -> list[str]:
     """Return the keys that exist. count_hidden: also keys that the user may not read."""
-    existing = []
-    kinds = server.execute_all([("TYPE", name) for name in names], is_not_permitted)
-    for name, kind in zip(names, kinds, strict=True):
-        if count_hidden if is_not_permitted(kind) else kind != b"none":
-            existing.append(name)
-    return existing
+    kinds = zip(names, server.execute_all([("TYPE", name) for name in names], is_not_permitted), strict=True)
+    return [name for name, kind in kinds if (count_hidden if is_not_permitted(kind) else kind != b"none")]
 
 
 def _search_shards(server: Server, stream: str) -> dict[int, list[str]]:

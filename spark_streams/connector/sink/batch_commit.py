@@ -72,11 +72,7 @@ def run_name(number: int) -> str:
     return f"r{number:020d}-{secrets.token_hex(4)}"
 
 
-def _do_nothing(_server: Server) -> None:
-    """Prepare nothing."""
-
-
-def begin_run(address: Address, ready: Ready = _do_nothing) -> str:
+def begin_run(address: Address, ready: Ready = lambda server: None) -> str:
     """Begin a run of a query's batch, and return its name.
 
     Raises UnsupportedError if the server may evict keys, RetriesExhaustedError, ServerReplyError, and the errors of
@@ -89,7 +85,7 @@ def begin_run(address: Address, ready: Ready = _do_nothing) -> str:
     return run_name(number)
 
 
-def begin_job(address: Address, ready: Ready = _do_nothing) -> Batch:
+def begin_job(address: Address, ready: Ready = lambda server: None) -> Batch:
     """Begin a job: create its record, and return its batch. Raises the errors of begin_run."""
     batch = Batch.of_job(secrets.token_hex(8))
     with Session(address) as session:

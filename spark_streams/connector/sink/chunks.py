@@ -38,6 +38,7 @@ _PIECE = 128 << 20  # bytes of Arrow data that are encoded at once: the text is 
 _ID_FORM = r"^[0-9]{1,20}(-([0-9]{1,20}|\*))?$"
 
 Rows: TypeAlias = npt.NDArray[np.int64]
+_Kept: TypeAlias = slice | Mask  # which rows
 
 
 @dataclass(frozen=True)
@@ -158,15 +159,9 @@ class Chunk:
 
     def slice(self, start: int, stop: int) -> Chunk:
         """Return rows start … stop-1."""
-        bounds = self.requests.offsets[start : stop + 1]
-        return Chunk(
-            Requests(self.requests.data, bounds),
-            self.streams,
-            self.codes[start:stop],
-            self.rows[start:stop],
-            None if self.hashes is None else self.hashes[start:stop],
-            None if self.ids is None else OwnIds(self.ids.values.slice(start, stop - start), self.ids.column),
-        )
+        requests = Requests(self.requests.data, self.requests.offsets[start : stop + 1])
+        ids = None if self.ids is None else OwnIds(self.ids.values.slice(start, stop - start), self.ids.column)
+        return self._part(slice(start, stop), requests, ids)
 
     def filter(self, mask: Mask) -> Chunk:
         """Return a chunk of only these rows."""
@@ -178,14 +173,13 @@ class Chunk:
         ).filter(pa.array(mask))
         _, offsets, data = spans.buffers()
         kept_bounds = np.frombuffer(offsets, np.int64)[spans.offset : spans.offset + len(spans) + 1]
-        return Chunk(
-            Requests(memoryview(data) if data is not None else memoryview(b""), kept_bounds),
-            self.streams,
-            self.codes[mask],
-            self.rows[mask],
-            None if self.hashes is None else self.hashes[mask],
-            None if self.ids is None else OwnIds(self.ids.values.filter(pa.array(mask)), self.ids.column),
-        )
+        requests = Requests(memoryview(data) if data is not None else memoryview(b""), kept_bounds)
+        ids = None if self.ids is None else OwnIds(self.ids.values.filter(pa.array(mask)), self.ids.column)
+        return self._part(mask, requests, ids)
+
+    def _part(self, kept: _Kept, requests: Requests, ids: OwnIds | None) -> Chunk:
+        hashes = None if self.hashes is None else self.hashes[kept]
+        return Chunk(requests, self.streams, self.codes[kept], self.rows[kept], hashes, ids)
 
 
 def encode_chunks(

@@ -100,8 +100,9 @@ class Trimmer:
             self._sizes.ask(server, due)
             server.execute_all(self._commands(due, now))
         if acked:
-            max_entries = {stream: self._max_entries(stream) for stream in acked}
-            self._acked_on(server).trim(acked, now, max_entries)
+            if self._acked is None or self._acked.server is not server:  # it may lead to another server
+                self._acked = AckedTrimmer(server, self._trimming)
+            self._acked.trim(acked, now, {stream: self._max_entries(stream) for stream in acked})
 
     def _commands(self, streams: Sequence[bytes], now: int) -> list[list[str | bytes]]:
         return [
@@ -114,12 +115,6 @@ class Trimmer:
     def close(self) -> None:
         """Close the connection that trim=acked uses."""
         self._trim_session.close()
-
-    def _acked_on(self, server: Server) -> AckedTrimmer:
-        """Return the trimmer of this server. Another connection may lead to another server, so it gets a new one."""
-        if self._acked is None or self._acked.server is not server:
-            self._acked = AckedTrimmer(server, self._trimming)
-        return self._acked
 
     def _now(self) -> int:
         if self._trimming.retention is None:

@@ -6,18 +6,24 @@ The first of these that the text has:
 2. The last line of a Python traceback, with the last frame of the user's own files.
 3. A Java exception: the first one with an error condition of Spark that is no wrapper, else the last cause.
 
-Pure, but for the working directory, to which a file's name is relative.
+Pure, but for the working directory, to which a file's name is relative, and for the note on the server.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from spark_streams.connector.errors import QueryError, RStreamError, find_in_text
-from spark_streams.connector.source.pending.poison_record import QueryFailure
+from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.source.pending.poison_record import QueryFailure, note_failure
 from spark_streams.connector.watch.progress import offsets_in
+from spark_streams.connector.wire.connect import connect
+
+_log = logging.getLogger("spark_streams.monitor")
 
 _TRACEBACK = "Traceback (most recent call last):"
 # Text after a message: Java's stack, Spark's closing lines.
@@ -32,6 +38,7 @@ _BEFORE_ERROR = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with ex
 _CONNECT_DETAILS = re.compile(r'^\tdetails = "(.+)"$', re.MULTILINE)  # of a call that the server did not answer
 _CONDITION_OF_SPARK = re.compile(r"\[([A-Z_.]+)\]")
 _WRAPPERS = frozenset({"TASK_WRITE_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "FAILED_EXECUTE_UDF"})
+_OF_JOBS = ("Job aborted", "Writing job aborted")
 _FRAME = re.compile(r'^ +File "([^"]+)", line (\d+),? in (.+)$', re.MULTILINE)
 _NOT_THE_USERS = re.compile(r"^<|/(pyspark|py4j|spark_streams)/|/(site|dist)-packages/|/lib/python\d")
 _CONDITION = re.compile(r"\[(RSTREAM_[A-Z_]+)\]")
@@ -73,19 +80,30 @@ def may_be_caused_by_entry(text: str) -> bool:
     return condition is None or condition[1] in _ENTRYS
 
 
+def note_for_dead_letter(text: str, sources: Iterable[Mapping[str, str]]) -> None:
+    """Note the error that ended a query, for the dead letter of the entry that caused it. sources: options of each."""
+    if not may_be_caused_by_entry(text):
+        return
+    offsets = {(offset["group"], offset["consumer"]): offset for offset in offsets_in(text)}  # the last is the newest
+    for options in sources:
+        try:
+            source = SourceOptions.parse(options)
+            offset = offsets.get((source.group, source.consumer))
+            if source.max_deliveries is not None and offset is not None:
+                with connect(source.address.without_starting()) as server:
+                    note_failure(server, Offset.from_json(offset), failure_of(text))
+        except RStreamError as error:  # another format, or a server that is away
+            _log.info("the error that ended the query is not noted for a dead letter: %s", error)
+
+
 def _insufficient(text: str) -> QueryFailure | None:
     for pattern, error, message in _INSUFFICIENT:
         match = pattern.search(text)
         if match is not None:
             # With Spark's fault handler, the text has the stack of the crash, the innermost call first.
             frames = _frames(text[match.start() :]) if "Fatal Python error" in text else []
-            return QueryFailure(
-                error,
-                message.format(
-                    streams=_streams_of_batch(text),
-                    frame=f" in {frames[0]}" if frames else "",
-                ),
-            )
+            frame = f" in {frames[0]}" if frames else ""
+            return QueryFailure(error, message.format(streams=_streams_of_batch(text), frame=frame))
     return None
 
 
@@ -129,17 +147,14 @@ def _java(text: str) -> QueryFailure:
     matches = [_JAVA_ERROR.match(_before_stack(part).strip()) for part in parts]
     errors = [QueryFailure(match[1], (match[2] or "").strip()) for match in matches if match is not None]
     of_spark = [error for error in errors if _condition(error) and _condition(error) not in _WRAPPERS]
-    causes = of_spark[:1] or [error for error in errors if error.message and not _is_job(error)] or errors
+    others = [error for error in errors if error.message and not error.message.startswith(_OF_JOBS)]
+    causes = of_spark[:1] or others or errors
     return causes[-1] if causes else QueryFailure("", _before_stack(parts[0]).strip())
 
 
 def _condition(error: QueryFailure) -> str | None:
     condition = _CONDITION_OF_SPARK.match(error.message)
     return None if condition is None else condition[1]
-
-
-def _is_job(error: QueryFailure) -> bool:
-    return error.message.startswith(("Job aborted", "Writing job aborted"))
 
 
 def _before_stack(text: str) -> str:

@@ -36,19 +36,15 @@ LONGEST = 8 << 20  # characters of a line; 10,000 streams take 3 MB
 
 def progress_line(timestamp: str, progress: Progress, lags: Mapping[tuple[str, str], GroupLag]) -> dict[str, object]:
     """Return the line of a micro-batch. timestamp: when the lags were read."""
-    return {
-        "at": timestamp,
-        "event": "progress",
-        "query": progress.query,
-        "id": progress.id,
-        "run": progress.run,
-        "batch": progress.batch,
-        "began": progress.began,
-        "batch_ms": progress.batch_ms,
-        "rows": progress.rows,
-        "rows_per_second": round(progress.rows_per_second, 1),
-        "groups": groups(progress.sources, lags, entries=True),
-    }
+    return event_line(
+        *(timestamp, "progress", progress.query, progress.id, progress.run),
+        batch=progress.batch,
+        began=progress.began,
+        batch_ms=progress.batch_ms,
+        rows=progress.rows,
+        rows_per_second=round(progress.rows_per_second, 1),
+        groups=groups(progress.sources, lags, entries=True),
+    )
 
 
 def event_line(timestamp: str, event: str, query: str, query_id: str, run: str, **more: object) -> dict[str, object]:
@@ -135,10 +131,6 @@ def _is_number(value: Json) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -_HIGHEST < value < _HIGHEST
 
 
-def _is_number_or_null(value: Json) -> bool:
-    return value is None or _is_number(value)
-
-
 def _is_time(value: Json) -> bool:
     try:
         return isinstance(value, str) and given_text.moment(value) >= 0
@@ -146,20 +138,13 @@ def _is_time(value: Json) -> bool:
         return False
 
 
-def _are_counts(value: Json) -> bool:
-    return isinstance(value, dict) and all(map(_is_number, value.values()))
-
-
 def _are_groups(value: Json) -> bool:
-    return isinstance(value, list) and all(map(_is_group, value))
-
-
-def _is_group(value: Json) -> bool:
-    """Whether it is a group. An older log lacks newer counters."""
-    return (
-        isinstance(value, dict)
-        and _has(value, _OF_GROUP)
-        and all(_OF_COUNTER[counter.unit](value[counter.name]) for counter in counters.TABLE if counter.name in value)
+    """Whether it is a list of groups. An older log lacks newer counters."""
+    return isinstance(value, list) and all(
+        isinstance(one, dict)
+        and _has(one, _OF_GROUP)
+        and all(_OF_COUNTER[counter.unit](one[counter.name]) for counter in counters.TABLE if counter.name in one)
+        for one in value
     )
 
 
@@ -168,10 +153,13 @@ _HIGHEST = 2**63
 _OF_EVENT: Shape = {"at": _is_time, "event": _is_text, "query": _is_text, "run": _is_text}
 _OF_PROGRESS: Shape = {**dict.fromkeys(("rows", "batch_ms", "rows_per_second"), _is_number), "groups": _are_groups}
 _OF_FAILURE: Shape = {"error": _is_text, "message": _is_text}
-_OF_COUNTER: Shape = {"entries": _is_number, "values": _are_counts}  # by the unit of a counter
+_OF_COUNTER: Shape = {  # by the unit of a counter
+    "entries": _is_number,
+    "values": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
+}
 _OF_GROUP: Shape = {
     **dict.fromkeys(("stream", "group", "position"), _is_text),
-    **dict.fromkeys(("lag", "lag_ms", "pending", "oldest_idle_ms"), _is_number_or_null),
+    **dict.fromkeys(("lag", "lag_ms", "pending", "oldest_idle_ms"), lambda value: value is None or _is_number(value)),
 }
 _OPTIONAL: Shape = {"groups": _are_groups}
 

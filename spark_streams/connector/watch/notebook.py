@@ -82,9 +82,7 @@ def query_table(queries: Iterable[WatchedQuery]) -> NotebookTable:
 
 
 def _state(query: WatchedQuery) -> tuple[str, ...]:
-    total = Counts()
-    for counts in query.totals.values():
-        total += counts
+    total = sum(query.totals.values(), Counts())
     state = "running" if query.running else "failed" if query.failed else "stopped"
     speed = None if query.last is None else query.last.rows_per_second
     numbers = [total[counter] for counter in counters.with_heading()]

@@ -81,12 +81,9 @@ class LagCache:
     def waiting(self, keys: Iterable[Key]) -> list[WaitingEntries]:
         """Return the entries of these groups that wait for a retry; none if the server does not answer."""
         group_keys, waiting = sorted({key for key in keys if not is_returned(key[0])}), list[WaitingEntries]()
-
-        def fetch_waiting(server: Server) -> None:
-            waiting.extend(waiting_of(server, group_keys))
-
-        with self._lock:
-            return waiting if group_keys and self._connection.use(fetch_waiting) else []
+        if group_keys and self.use(lambda server: waiting.extend(waiting_of(server, group_keys))):
+            return waiting
+        return []
 
     def forget(self) -> None:
         """Make the next call read from the server."""
@@ -133,16 +130,13 @@ class QueryCollector:
     def collect(self) -> Iterable[Metric]:
         """Return all metrics; docs/reference/metrics.md lists them."""
         queries = list(self._queries())
-        yield from self._groups(queries)
-        yield from _queries(queries)
-
-    def _groups(self, queries: list[WatchedQuery]) -> Iterable[Metric]:
         keys = {key for query in queries for key in query.groups}
         group_lags = self._lags.fetch(keys)
         yield from group_metrics(group_lags[key] for key in sorted(group_lags))
         yield from margin_metrics(self._lags.margins(group_lags))
         yield from waiting_metrics(self._lags.waiting(keys))
         yield from server_up(self._lags.answers)
+        yield from _queries(queries)
 
 
 _QUERY = MetricTable(

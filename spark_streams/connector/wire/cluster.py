@@ -24,6 +24,7 @@ from spark_streams.connector.wire.topology import connect_to_node, topology_of
 # -- the cluster -------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
+Group = TypeVar("Group")
 Command = Sequence[Argument]
 
 _NEEDS_NO_KEY = frozenset({"TIME", "INFO", "CONFIG", "CLIENT", "ECHO", "PING", "ROLE", "ACL", "COMMAND"})
@@ -38,6 +39,13 @@ _HOPS = 5
 
 def slot(key: Key) -> int:
     return slot_of(key.encode() if isinstance(key, str) else key)
+
+
+def _grouped(items: Sequence[T], group_of: Callable[[T], Group]) -> dict[Group, list[T]]:
+    groups: dict[Group, list[T]] = {}
+    for item in items:
+        groups.setdefault(group_of(item), []).append(item)
+    return groups
 
 
 def keys_of(command: Command) -> Sequence[Key]:
@@ -96,16 +104,10 @@ class Cluster(Server):
         return self._to(self._topology.node_of(slot(key)))
 
     def parts(self, items: Sequence[T], key: Callable[[T], Key]) -> list[tuple[Connection, list[T]]]:
-        by_connection: dict[Connection, list[T]] = {}
-        for item in items:
-            by_connection.setdefault(self.connection_for(key(item)), []).append(item)
-        return list(by_connection.items())
+        return list(_grouped(items, lambda item: self.connection_for(key(item))).items())
 
     def together(self, items: Sequence[T], key: Callable[[T], Key]) -> list[list[T]]:
-        by_slot: dict[int, list[T]] = {}
-        for item in items:
-            by_slot.setdefault(slot(key(item)), []).append(item)
-        return list(by_slot.values())
+        return list(_grouped(items, lambda item: slot(key(item))).values())
 
     def nodes(self) -> list[Connection]:
         return [self._to(node) for node in self._topology.masters()]
@@ -197,10 +199,7 @@ class Cluster(Server):
             return [(keys[0], command)] if keys else []
         if command[0] not in _KEYS_ONLY:
             raise UnsupportedError(f"{command[0]!r} of keys in several slots of a cluster")
-        by_slot: dict[int, list[Key]] = {}
-        for key in keys:
-            by_slot.setdefault(slot(key), []).append(key)
-        return [(slot_keys[0], (command[0], *slot_keys)) for slot_keys in by_slot.values()]
+        return [(slot_keys[0], (command[0], *slot_keys)) for slot_keys in _grouped(keys, slot).values()]
 
     def _all_of(self, legs: dict[Connection, _Leg]) -> list[list[Reply]]:
         """Return the replies of each leg. All nodes work at the same time, unless there are many commands."""

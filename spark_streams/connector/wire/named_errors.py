@@ -176,14 +176,12 @@ def missing_right(text: str, words: Sequence[str]) -> tuple[str, str]:
         command = match[1]
         return f"run {command.replace('|', ' ').upper()}", f"+{command.lower()}"
     key = _key_of(words)
-    pattern = _pattern_of_product_keys(key) if key.startswith("rstream:") else key
-    return (f"use key {key!r}", f"~{pattern}") if key else ("use a key of this transaction", "~key")
-
-
-def _pattern_of_product_keys(key: str) -> str:
-    """Return a pattern for a key of this product: the keys of the same stream, if it belongs to one."""
-    tag = _TAG.search(key)
-    return f"rstream:*:{tag[0]}*" if tag else "rstream:*"
+    if not key:
+        return "use a key of this transaction", "~key"
+    pattern, tag = key, _TAG.search(key)
+    if key.startswith("rstream:"):  # all keys of this product, of the same stream if the key belongs to one
+        pattern = f"rstream:*:{tag[0]}*" if tag else "rstream:*"
+    return f"use key {key!r}", f"~{pattern}"
 
 
 def reading_error(where: str, error: ServerReplyError, stream: str) -> ServerReplyError:

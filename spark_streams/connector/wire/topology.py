@@ -198,20 +198,16 @@ class Topology:
 
     def _ask(self, node: Node) -> SlotMap:
         """Read the map of one node. Raises ServerUnreachableError, ServerReplyError, UnsupportedError."""
-        if self._last_answering is not None and self._last_answering[0] != node:
-            self._last_answering[1].close()
-            self._last_answering = None
-        fresh = self._last_answering is None
+        last = self._last_answering
+        if last is not None and last[0] != node:
+            last[1].close()
+            self._last_answering = last = None
         try:
-            server = (
-                connect_to_node(self.address, node, ANSWER_WITHIN)
-                if self._last_answering is None
-                else self._last_answering[1]
-            )
+            server = connect_to_node(self.address, node, ANSWER_WITHIN) if last is None else last[1]
             slots, cluster_info = server.pipeline(_ASK)
         except ServerUnreachableError:
             self._last_answering = None
-            if not fresh:
+            if last is not None:
                 return self._ask(node)  # a connection opened long ago may have ended since
             raise
         if isinstance(slots, ReplyError):

@@ -162,19 +162,13 @@ def streams_with_group(server: Server, streams: Sequence[Name], group: str) -> l
 
 def _group_in(group: Sequence[Reply]) -> GroupInfo:
     if group[0::2] == _GROUP_FIELDS:
-        name, consumers, pending, last_delivered, entries_read, lag = group[1::2]
-        lag = None if lag is None or lag < 0 else lag
-        return GroupInfo(name, consumers, pending, StreamId.parse(last_delivered), entries_read, lag)
-    info = pairs(group)
-    lag = info.get(b"lag")
-    return GroupInfo(
-        name=info[b"name"],
-        consumers=info[b"consumers"],
-        pending=info[b"pending"],
-        last_delivered=StreamId.parse(info[b"last-delivered-id"]),
-        entries_read=info.get(b"entries-read"),
-        lag=None if lag is None or lag < 0 else lag,
-    )
+        values = group[1::2]
+    else:
+        info = pairs(group)
+        values = [info.get(name) for name in _GROUP_FIELDS]
+    name, consumers, pending, last_delivered, entries_read, lag = values
+    lag = None if lag is None or lag < 0 else lag
+    return GroupInfo(name, consumers, pending, StreamId.parse(last_delivered), entries_read, lag)
 
 
 def lag_of(info: GroupInfo, length: int, first: StreamId | None, top: StreamId) -> int | None:

@@ -71,9 +71,8 @@ class DeltalakeTable(OwnableTable):
         """Return the table, None if it does not exist."""
         from deltalake import DeltaTable
 
-        if not DeltaTable.is_deltatable(self._place, self._options):
-            return None
-        return DeltaTable(self._place, storage_options=self._options)
+        exists = DeltaTable.is_deltatable(self._place, self._options)
+        return DeltaTable(self._place, storage_options=self._options) if exists else None
 
     def prepare(self, fit: TableFit, owner: Owner | None) -> None:
         """Create the table, or add columns to it; and record its owner."""

@@ -306,15 +306,12 @@ def check_column_types(where: str, kind: str, rows: StructType, table: StructTyp
 
 
 def _refuse(where: str, kind: str, field: StructField, reason: str) -> None:
+    name = quoted(field.name)
+    as_text = f"to_json({name})" if _is_nested(field.dataType) else f"CAST({name} AS STRING)"
     raise ConfigError(
         f"{where}.format {kind!r}: column {field.name!r} is {sql_type(field.dataType)}, and {kind} {reason}; write the "
-        f"column as a STRING ({_as_text(field)}), leave it out, or set another format"
+        f"column as a STRING (in SQL: {as_text}), leave it out, or set another format"
     )
-
-
-def _as_text(field: StructField) -> str:
-    name = quoted(field.name)
-    return f"in SQL: to_json({name})" if _is_nested(field.dataType) else f"in SQL: CAST({name} AS STRING)"
 
 
 def _is_nested(kind: DataType) -> bool:

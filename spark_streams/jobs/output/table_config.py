@@ -86,11 +86,10 @@ class TableConfig(TableSettings):
             settings.get("catalog"),
             schema=settings.get("schema", STRICT),
             once=settings.get("once", True),
+            shared=settings.get("shared", False),
         )
         table._check_place()
-        table = replace(
-            table, compaction=_compaction(settings, where, table.kind), shared=settings.get("shared", False)
-        )
+        table = replace(table, compaction=_compaction(settings, where, table.kind))
         if table.shared and table.kind not in _SHARED:
             raise ConfigError(
                 f"{where}.shared is for the formats {', '.join(_SHARED)}, whose transactions name the query of each "
@@ -281,6 +280,11 @@ def _compaction(settings: Config, where: str, kind: str) -> Compaction:
         raise ConfigError(f"{where}.compact_every is for format {DELTALAKE!r}: leave it out")
     if every is None and keep is not None and kind != PYICEBERG:
         raise ConfigError(f"{where}.keep has no meaning without {where}.compact_every: leave it out")
+    if every is not None and settings.get("shared"):
+        raise ConfigError(
+            f"{where}.compact_every has no place in a shared table: two compactions at once would double its rows; "
+            "leave it out, and let one program alone compact the table"
+        )
     if every is not None and every < 1:
         raise ConfigError(f"{where}.compact_every must be a number of batches, at least 1, not {every}")
     return Compaction(every or 0, None if keep is None else _hours(keep, where))

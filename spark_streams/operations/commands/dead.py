@@ -1,7 +1,4 @@
-"""`rstream dead …`: list, show, export and purge dead letters; the options that select them, and a progress bar.
-
-Redrive is in redrive.py.
-"""
+"""`rstream dead …`: list, show, export and purge dead letters; the options that select them, and a progress bar."""
 
 from __future__ import annotations
 
@@ -172,17 +169,12 @@ def list_(stream: str | None, url: str, as_json: bool, **filters: Unpack[FilterO
         if any(value not in (None, ()) for value in filters.values()):
             raise click.UsageError("options that select dead letters need a STREAM; name one")
         with connect(url) as server:
-            dead_letter_streams, waiting = fetch_streams(server)
+            streams, waiting = fetch_streams(server)
         if as_json:
-            print_json([*[stream_summary.facts() for stream_summary in dead_letter_streams], *map(asdict, waiting)])
+            print_json([*[one.facts() for one in streams], *map(asdict, waiting)])
             return
-        print_table(
-            ("stream", "dead letters", "oldest ", "newest "),
-            [
-                (stream_summary.stream, stream_summary.letters, age(stream_summary.oldest), age(stream_summary.newest))
-                for stream_summary in dead_letter_streams
-            ],
-        )
+        rows = [(one.stream, one.letters, age(one.oldest), age(one.newest)) for one in streams]
+        print_table(("stream", "dead letters", "oldest ", "newest "), rows)
         if waiting:
             _print_waiting(waiting)
         return
@@ -331,17 +323,7 @@ def _no_such_dead_letter(server: Server, stream: str, entry: str) -> StreamState
 def _print_waiting(waiting: list[WaitingEntries]) -> None:
     print_table(
         ("waiting for a retry in", "entries", "of stream", "group", "next attempt", "first one due"),
-        [
-            (
-                entries.waits_in,
-                entries.entries,
-                entries.stream,
-                entries.group,
-                entries.attempt or "-",
-                _due(entries),
-            )
-            for entries in waiting
-        ],
+        [(one.waits_in, one.entries, one.stream, one.group, one.attempt or "-", _due(one)) for one in waiting],
     )
 
 

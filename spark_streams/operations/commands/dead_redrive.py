@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from spark_streams.base.pattern import is_pattern
+from spark_streams.base.printable import name_text
 from spark_streams.base.units import counted
 from spark_streams.connector.keys import is_product_key
 from spark_streams.connector.operator_commands import shell_line
@@ -30,6 +31,7 @@ from spark_streams.operations.commands.dry_run import (
 from spark_streams.operations.commands.exit_codes import REFUSED, STOPPED, found
 from spark_streams.operations.commands.shared import (
     address_of,
+    connect,
     json_option,
     on_signals,
     print_json,
@@ -102,13 +104,13 @@ def redrive(
     Without --yes this is a dry run, which counts the dead letters per target stream.
 
     A dead letter is written as an entry with its original fields, then deleted. The new entry has one more field,
-    dl.redriven, with the number of redrives and the ID of the dead letter. It goes to its original stream (dl.stream)
-    if a query or consumer has recorded that dead letters of that stream and group are written here. Any other target
-    must be named with --allow or --to: the command is printed. If all dead letters stay, the exit code is 3. A redrive
-    never writes to keys rstream:*.
+    dl.redriven, with the number of redrives and the IDs of dead letter and first entry. It goes to its original stream
+    (dl.stream) if a query or consumer has recorded that dead letters of that stream and group are written here. Any
+    other target must be named with --allow or --to: the command is printed. If all dead letters stay, the exit code is
+    3. A redrive never writes to keys rstream:*.
 
-    All groups of the target stream receive the entry, including those that have processed it before. To avoid that,
-    write to another stream with --to.
+    All groups of the target stream receive the entry, including those that have processed it before: the dry run names
+    them. To avoid that, write to another stream with --to.
 
     Dead letters that are added during the run stay. Ctrl-C stops the run after the current page. If the same command is
     started again within a day, it continues that run, also after a kill. Only one redrive of a STREAM may run.
@@ -151,17 +153,31 @@ def redrive(
     command = _allowing(report, refused) if refused else None
     if report.stopped:
         found(STOPPED)
-    elif report.refused + report.homeless and not report.moved + report.parked:
+    elif report.refused + report.homeless + report.left and not report.moved + report.parked:
         found(REFUSED)
+    groups = _readers(url, report) if report.dry_run else {}
     if as_json:
-        print_json({**report.facts(), "bounds": bounds, "command": command})
+        print_json({**report.facts(), "groups": groups, "bounds": bounds, "command": command})
     else:
         print_report(report)
+        for name, readers in groups.items():
+            say(f"entries of {name} will be read by its groups: {', '.join(readers) or 'none'}")
         say_bounds(bounds)
         if command is not None:
             say(f"to send the refused dead letters back, if these are the right streams:\n{command}")
     if not report.has_matches and not report.stopped:
         print_why_none_match(address, stream, criteria, as_json)
+
+
+def _readers(url: str, report: RedriveReport) -> dict[str, list[str]]:
+    """Return the groups of each stream that would receive an entry: all of them read it."""
+    from spark_streams.connector.lag.survey import view_streams
+
+    streams = [to.encode(errors="surrogateescape") for action, to, _ in report.destinations() if action == "move"]
+    with connect(url) as server:
+        views = view_streams(server, streams)
+    groups = {view.stream: sorted(group.group for group in view.groups) for view in views}
+    return {name: groups.get(name, []) for name in map(name_text, streams)}
 
 
 def _allowing(report: RedriveReport, streams: Sequence[str]) -> str:
@@ -176,10 +192,8 @@ def _allowing(report: RedriveReport, streams: Sequence[str]) -> str:
 def _bounds(report: RedriveReport, options: RedriveOptions) -> list[str]:
     """Return the bounds of a redrive: the last dead letter, and the streams that receive one."""
     last = up_to_last([report.last])
-    if options.to is not None:
-        return last
     streams = [to for action, to, _ in report.destinations() if action == "move"]
-    if not streams:
+    if options.to is not None or not streams:
         return last
     flags = ["exact"] if any(map(is_pattern, streams)) else []
     # A recorded origin is a stream and a group. Other groups of the same stream stay refused.

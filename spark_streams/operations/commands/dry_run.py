@@ -10,10 +10,9 @@ each group of the dry run. ID is what the dry run has shown of it: the last entr
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
@@ -239,28 +238,23 @@ class ChangeReport(Generic[R]):
         self.refused = list(refused)
         if self.yes and refused:
             raise GroupInUseError("; ".join(refused))
+        self.add_each(server, subjects, plan_of, leaves_out=False)
+
+    def add_each(
+        self, server: Server, subjects: Iterable[S], plan_of: Callable[[S], Plan[R]], leaves_out: bool = True
+    ) -> None:
+        """Make the change of each subject. leaves_out: name those that are in use, and go on. Errors: see `add_all`."""
         for subject in subjects:
-            with self._naming_what_is_changed():
+            try:
                 self.add(server, plan_of(subject))
-
-    def add_each(self, server: Server, subjects: Iterable[S], plan_of: Callable[[S], Plan[R]]) -> None:
-        """Make the change of each subject that is not in use, and name the others. Errors: see `add_all`."""
-        for subject in subjects:
-            with self._naming_what_is_changed():
-                try:
-                    self.add(server, plan_of(subject))
-                except GroupInUseError as error:
+            except RStreamError as error:
+                if leaves_out and isinstance(error, GroupInUseError):
                     self.left_out.append(error.message)
-
-    @contextlib.contextmanager
-    def _naming_what_is_changed(self) -> Iterator[None]:
-        try:
-            yield
-        except RStreamError as error:
-            if self.yes and self.stream_reports:
+                    continue
+                if not self.yes or not self.stream_reports:
+                    raise
                 done = ", ".join(repr(report.stream) for report in self.stream_reports)
                 raise type(error)(f"{error.message} (already changed: {done})") from None
-            raise
 
     def show(self, head: Sequence[str], row: Callable[[R], Row], summary: str, bounds: Sequence[str] = ()) -> None:
         """Print the report. summary: one line that begins with a past participle: `set 2 groups`; bounds: of a dry run,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -138,9 +138,9 @@ def _list(server: Server, as_json: bool) -> None:
         for row in _rows(snapshot, counts[stream])
     ]
     if as_json:
-        print_json([row.facts() for row in rows])
+        print_json([asdict(row) for row in rows])
     else:
-        shown = [(row.stream, row.shards, row.column or "-", row.state) for row in rows]
+        shown = [(row.stream, row.shards, row.by or "-", row.state) for row in rows]
         print_table(("stream", "shards", "by", "state"), shown)
 
 
@@ -150,14 +150,9 @@ class _Row:
 
     stream: str
     shards: int  # their number
-    column: str | None  # by which they are chosen
+    by: str | None  # the column by which they are chosen
     lost: list[str]
     key: bool  # whether the registry key exists
-
-    def facts(self) -> dict[str, object]:
-        """Return the row as a JSON object."""
-        facts: dict[str, object] = {"stream": self.stream, "shards": self.shards, "by": self.column}
-        return {**facts, "lost": self.lost, "key": self.key}
 
     @property
     def state(self) -> str:
@@ -203,21 +198,16 @@ def _delete(server: Server, snapshot: ShardsSnapshot, count: int | None, force: 
         shard_set = ShardSet(snapshot.stream, count or 0)
     retry_streams = retry_streams_of(server, shard_set)
     if not force:
-        _require_read(
-            server, shard_set, [name for name, retry_stream in retry_streams.items() if retry_stream.attempts is None]
-        )
-        _require_none_waits(
-            server,
-            shard_set,
-            [name for name, retry_stream in retry_streams.items() if retry_stream.attempts is not None],
-        )
+        returned = [name for name, retry_stream in retry_streams.items() if retry_stream.attempts is None]
+        _require_read(server, shard_set, returned)
+        _require_none_waits(server, [name for name in retry_streams if name not in returned])
     if yes:
         delete_shards(server, snapshot, shard_set, retry_streams.items())
     line = change_line(yes, f"deleted {shard_set.stream}: {shard_set.count} shards")
     _print(shard_set, line, as_json, dry_run=not yes)
 
 
-def _require_none_waits(server: Server, shard_set: ShardSet, names: Sequence[str]) -> None:
+def _require_none_waits(server: Server, names: Sequence[str]) -> None:
     from spark_streams.connector.admin.groups import waiting_entries
 
     for waiting in waiting_entries(server, [name.encode() for name in names]):

@@ -28,6 +28,7 @@ def streams_by_word(server: Server, words: Sequence[str], exact: bool = False) -
     """Return for each word its streams, and whether it is a pattern. A sharded stream becomes its shards. A stream that
     is named may not exist. exact: all words are names. Raises ServerError."""
     from spark_streams.connector.admin.streams import fetch_shard_sets
+    from spark_streams.connector.deadletter.envelope import text
     from spark_streams.connector.wire.scan import matching_keys, names_and_patterns
 
     divided = names_and_patterns(server, words, exact)
@@ -37,7 +38,8 @@ def streams_by_word(server: Server, words: Sequence[str], exact: bool = False) -
         if word in divided.names:
             streams[word] = (list(sets[word].names) if word in sets else [word]), False
         else:
-            streams[word] = [_name(key) for key in sorted(matching_keys(server, word)) if not _is_ours(key)], True
+            found = sorted(matching_keys(server, word))
+            streams[word] = [_name(key) for key in found if not is_product_key(text(key))], True
     return streams
 
 
@@ -69,13 +71,15 @@ def resolve_streams(
     group: a pattern matches only streams that have this group. A stream whose name is not UTF-8 is left out, with a
     note. dead_letters: whether a pattern also matches streams to which queries have written dead letters; otherwise
     they are left out, with a note. Raises StreamMissingError if a pattern matches none."""
+    from spark_streams.connector.wire.xinfo import streams_with_group
+
     streams: list[str] = []
     for word, (names, is_pattern) in streams_by_word(server, words, exact).items():
         readable = [name for name in names if isinstance(name, str)]
         if left_out := len(names) - len(readable):
             say(f"note: {counted(left_out, 'stream')} of {word} left out: no name in UTF-8; use redis-cli", err=True)
         if is_pattern and group is not None:
-            readable = _with_group(server, readable, group)
+            readable = streams_with_group(server, readable, group)
         if is_pattern and not dead_letters:
             readable = _without_dead_letters(server, word, readable)
         if not readable:
@@ -108,12 +112,6 @@ def _without_dead_letters(server: Server, pattern: str, streams: Sequence[str]) 
     return [stream for stream in streams if stream not in recorded]
 
 
-def _with_group(server: Server, streams: Sequence[str], group: str) -> list[str]:
-    from spark_streams.connector.wire.xinfo import streams_with_group
-
-    return streams_with_group(server, streams, group)
-
-
 def _no_match(server: Server, word: str, having: str = "") -> StreamMissingError:
     from spark_streams.connector.wire.scan import hint_of_names
 
@@ -127,7 +125,3 @@ def _name(key: bytes) -> Name:
         return key.decode()
     except UnicodeDecodeError:
         return key
-
-
-def _is_ours(key: bytes) -> bool:
-    return is_product_key(key.decode("utf-8", "surrogateescape"))

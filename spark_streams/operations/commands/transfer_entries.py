@@ -69,9 +69,7 @@ rule_options = OptionSet(
 )
 
 
-rate_option = OptionSet(
-    click.option("--rate", type=click.IntRange(1), metavar="N", help="Maximum number of entries per second."),
-)
+rate_option = click.option("--rate", type=click.IntRange(1), metavar="N", help="Maximum number of entries per second.")
 
 
 def rules_of(options: RuleOptions, rate: int | None = None) -> TransferRules:

@@ -70,8 +70,8 @@ def verify(
     A difference fails the run.
 
     Exit codes: 0 the guarantees held; 1 they did not; 4 nothing is proved; 130 stopped. All
-    keys have the run's random name and are deleted at the end, also after Ctrl-C. Of other keys only rstream:runs
-    changes, as with each sink. Each second the run adds some 250 entries.
+    keys have the run's random name and are deleted at the end, also after Ctrl-C or SIGKILL. Of other keys only
+    rstream:runs changes, as with each sink. Each second the run adds some 250 entries.
 
     \b
     Examples:

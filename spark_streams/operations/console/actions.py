@@ -6,7 +6,7 @@ shown before it can be run. What the command prints in JSON becomes one sentence
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -176,7 +176,6 @@ def summarize(command: str, output: Json, is_done: bool) -> Summary:
     """Return the summary of a command's output. command: words after `rstream`, such as `groups seek`; is_done: whether
     it was made, and not only planned. Values that are zero or empty are left out."""
     values = output if isinstance(output, dict) else {}
-    sentence_of = _SENTENCES.get(command)
     facts, tables, notes = [], [], []
     for name, value in values.items():
         label = _LABELS.get(name, name.replace("_", " "))
@@ -189,8 +188,7 @@ def summarize(command: str, output: Json, is_done: bool) -> Summary:
             notes.append((title, [str(item) for item in value]))
         elif not isinstance(value, dict):
             facts.append((label, value))
-    sentence = "" if sentence_of is None or not values else sentence_of(values, is_done)
-    return Summary(sentence, facts, tables, notes)
+    return Summary(_sentence(command, values, is_done), facts, tables, notes)
 
 
 def _table(title: str, rows: list[dict[str, Json]]) -> SummaryTable:
@@ -203,53 +201,37 @@ def _table(title: str, rows: list[dict[str, Json]]) -> SummaryTable:
     return SummaryTable(title, heads, [[row.get(name) for name in names] for row in rows])
 
 
-def _sum(values: Mapping[str, Json], name: str) -> int:
-    rows: Iterable[Json] = values.get("streams") or ()
-    return sum(row.get(name) or 0 for row in rows)
-
-
-def _redrive(values: Mapping[str, Json], is_done: bool) -> str:
-    moved = counted(values.get("moved", 0), "dead letter")
-    return f"{'Sent' if is_done else 'Would send'} back {moved} of {values.get('stream')}."
-
-
-def _add(values: Mapping[str, Json], is_done: bool) -> str:
-    return f"Added entry {values.get('last')} to {values.get('stream')}." if is_done else "Would add this entry."
-
-
-def _purge(values: Mapping[str, Json], is_done: bool) -> str:
-    deleted = counted(values.get("deleted", 0), "dead letter")
-    return f"{'Deleted' if is_done else 'Would delete'} {deleted} of {values.get('stream')} permanently."
-
-
-def _entries(planned: str, done: str) -> Callable[[Mapping[str, Json], bool], str]:
-    """Return a function that makes the sentence. planned, done: its beginning."""
-
-    def sentence(values: Mapping[str, Json], is_done: bool) -> str:
-        return f"{done if is_done else planned} {counted(_sum(values, 'entries'), 'entry', 'entries')}."
-
-    return sentence
-
-
-def _seek(values: Mapping[str, Json], is_done: bool) -> str:
-    read_again = counted(_sum(values, "read_again"), "entry", "entries")
-    verb = "will" if is_done else "would"
-    return f"The group {verb} read {read_again} again, and skip {_sum(values, 'skipped'):,}."
-
-
-def _prune(values: Mapping[str, Json], is_done: bool) -> str:
-    groups = counted(len(values.get("streams") or ()), "group")
-    pending = counted(_sum(values, "pending"), "pending entry", "pending entries")
-    return f"{'Deleted' if is_done else 'Would delete'} {groups}, with {pending}."
-
-
-_SENTENCES: dict[str, Callable[[Mapping[str, Json], bool], str]] = {
-    "groups seek": _seek,
-    "replay": _entries("Would let the query read again", "Lets the query read again"),
-    "groups claim": _entries("Would hand over", "Handed over"),
-    "groups ack": _entries("Would acknowledge", "Acknowledged"),
-    "groups prune": _prune,
-    "add": _add,
-    "dead redrive": _redrive,
-    "dead purge": _purge,
+# What each command would do, and what it has done. Numbers are counted with their noun: `2 groups`.
+_SENTENCES = {
+    "groups seek": (
+        "The group would read {read_again} again, and skip {skipped:,}.",
+        "The group will read {read_again} again, and skip {skipped:,}.",
+    ),
+    "replay": ("Would let the query read again {entries}.", "Lets the query read again {entries}."),
+    "groups claim": ("Would hand over {entries}.", "Handed over {entries}."),
+    "groups ack": ("Would acknowledge {entries}.", "Acknowledged {entries}."),
+    "groups prune": ("Would delete {streams}, with {pending}.", "Deleted {streams}, with {pending}."),
+    "add": ("Would add this entry.", "Added entry {last} to {stream}."),
+    "dead redrive": ("Would send back {moved} of {stream}.", "Sent back {moved} of {stream}."),
+    "dead purge": ("Would delete {deleted} of {stream} permanently.", "Deleted {deleted} of {stream} permanently."),
 }
+
+
+def _sentence(command: str, values: Mapping[str, Json], is_done: bool) -> str:
+    """Return what a command would do or has done; empty if it has no sentence, or has printed nothing."""
+    if command not in _SENTENCES or not values:
+        return ""
+    rows = values.get("streams") or ()
+    named = ("entries", "read_again", "skipped", "pending")
+    sums = {name: sum(row.get(name) or 0 for row in rows) for name in named}
+    return _SENTENCES[command][is_done].format(
+        stream=values.get("stream"),
+        last=values.get("last"),
+        moved=counted(values.get("moved", 0), "dead letter"),
+        deleted=counted(values.get("deleted", 0), "dead letter"),
+        streams=counted(len(rows), "group"),
+        entries=counted(sums["entries"], "entry", "entries"),
+        read_again=counted(sums["read_again"], "entry", "entries"),
+        skipped=sums["skipped"],
+        pending=counted(sums["pending"], "pending entry", "pending entries"),
+    )

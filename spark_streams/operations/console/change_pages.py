@@ -52,10 +52,10 @@ async def plan(site: Site, request: Request) -> Response:
 async def _plan(
     site: Site, request: Request, action: ConsoleAction, options: dict[str, Sequence[str]], back: str
 ) -> Response:
-    dry = _arguments(action, options, True)
+    dry = action.arguments(options, is_dry=True)
     outcome = await site.dry_run(request, dry)
     bounds = bounds_of(outcome.output)
-    real = with_options(_arguments(action, without(options, bounds), False), *bounds)
+    real = with_options(action.arguments(without(options, bounds), is_dry=False), *bounds)
     require_short(real)
     visitor: Visitor = request.scope["visitor"]
     allowed = site.allowed
@@ -155,13 +155,6 @@ def _action(name: str) -> ConsoleAction:
 def _options(action: ConsoleAction, parameters: Parameters) -> dict[str, Sequence[str]]:
     """Return the parameters of the action; a form may have others."""
     return {name: parameters.all(name) for name in ("names", *action.options, *action.flags)}
-
-
-def _arguments(action: ConsoleAction, options: dict[str, Sequence[str]], is_dry: bool) -> list[str]:
-    arguments = action.arguments(options, is_dry)
-    if any("\0" in word for word in arguments):
-        raise OptionError("a name or value with a NUL byte cannot be part of a command")
-    return arguments
 
 
 async def doctor(site: Site, request: Request) -> Response:

@@ -122,7 +122,8 @@ def drawing(chart: Chart, began: int, ended: int) -> Drawing:
         return round(100 * (at_ms - began) / span, 2)
 
     shown = [line for line in chart.lines if any(value is not None for _, value in line.points)]
-    has_own_scales = not chart.one_scale and _some_are_flat(shown)
+    peaks = [line.peak for line in shown if line.peak > 0]
+    has_own_scales = not chart.one_scale and bool(peaks) and min(peaks) * _FLAT < max(peaks)
     if has_own_scales:
         panels = [_panel([line], chart.unit, x, _OWN_TICKS) for line in shown]
     else:
@@ -176,11 +177,6 @@ def time_ticks(began: int, ended: int) -> list[tuple[int, str]]:
     return [
         (at_ms, _clock(at_ms, seconds=step < 60_000, day=step >= 43_200_000)) for at_ms in range(first, ended + 1, step)
     ]
-
-
-def _some_are_flat(lines: Sequence[ChartLine]) -> bool:
-    peaks = [line.peak for line in lines if line.peak > 0]
-    return bool(peaks) and min(peaks) * _FLAT < max(peaks)
 
 
 def _panel(lines: Sequence[ChartLine], unit: str, x: Callable[[int], float], steps: int) -> Panel:

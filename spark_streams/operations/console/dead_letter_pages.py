@@ -19,7 +19,7 @@ from spark_streams.connector.admin.dead_letters import (
     following,
     parse_criteria,
 )
-from spark_streams.connector.deadletter.envelope import raw
+from spark_streams.connector.deadletter.envelope import raw, split_previous
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.keys import read_retry_stream
 from spark_streams.connector.wire.address import Address
@@ -147,7 +147,7 @@ async def dead_letter(site: Site, request: Request) -> Response:
 
     letter, decoded = await site.read(request, read)
     envelope = [(key, cell(raw(value))) for key, value in letter.envelope.items() if value]
-    previous_stream, _, previous_id = letter.envelope.get("previous", "").rpartition("/")
+    previous_stream, _, previous_id = split_previous(letter.envelope.get("previous", ""))[0].rpartition("/")
     return await site.page(
         request,
         "dead_letter.html",

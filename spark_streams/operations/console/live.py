@@ -67,11 +67,6 @@ def merge_shards(survey: Survey) -> Survey:
     return Survey(survey.at_ms, tuple(streams), tuple(_merged(survey.groups, lambda one: one.group, _joined_group)))
 
 
-def merge_held(holders: Iterable[Held]) -> list[Held]:
-    """Return the groups that hold entries back, with the shards of each stream as one stream."""
-    return _merged(holders, lambda held: held.group, _joined_held)
-
-
 def _merged(parts: Iterable[P], group_of: Callable[[P], str], join: Callable[[P, P], P]) -> list[P]:
     """Return one part for each stream and group. join: of two shards."""
     merged: dict[tuple[str, str], P] = {}
@@ -253,6 +248,7 @@ class Live:
         sizes: Counter[str] = Counter()
         for stream, size in snapshot.stream_bytes.items():
             sizes[stream_of(stream)] += size
+        held = unused(_merged(snapshot.held, lambda one: one.group, _joined_held))
         return View(
             before.number + 1,
             survey,
@@ -263,7 +259,7 @@ class Live:
             rights=tuple(self._snapshots.rights),
             left_out=self._snapshots.stream_filter.too_many,
             too_long=too_long + self._snapshots.stream_filter.too_long,
-            held={(held.stream, held.group): held for held in unused(merge_held(snapshot.held))},
+            held={(one.stream, one.group): one for one in held},
             margins=merge_margins(snapshot.margins),
             history=before.history,
         )

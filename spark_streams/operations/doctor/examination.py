@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +12,14 @@ from spark_streams.connector.keys import SLOTS
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection, ReplyError
 from spark_streams.operations.doctor.rights import USES, Missing, ask_rights, rights_findings
-from spark_streams.operations.doctor.server_facts import Level, ServerFacts, ServerFinding, fetch_facts, sorted_by_level
+from spark_streams.operations.doctor.server_facts import (
+    Findings,
+    Level,
+    ServerFacts,
+    ServerFinding,
+    fetch_facts,
+    sorted_by_level,
+)
 from spark_streams.operations.doctor.server_findings import (
     check_clock,
     check_kind,
@@ -26,30 +32,21 @@ from spark_streams.operations.doctor.stream_findings import ask_streams, check_s
 
 
 def examine_server(
-    server: Connection,
-    uses: Sequence[str] = USES,
-    streams: Sequence[str] = (),
-    now: Callable[[], float] = time.time,
+    server: Connection, uses: Sequence[str] = USES, streams: Sequence[str] = ()
 ) -> tuple[ServerFacts, list[ServerFinding]]:
     """Return the facts of the server, and the findings, the worst first. uses, streams: for which rights are checked;
     the streams are examined, too. Raises ServerUnreachableError."""
-    facts = fetch_facts(server, now)
+    facts = fetch_facts(server)
     lacks = ask_rights(server, uses, streams)
     of_streams = ask_streams(server, streams)
     return facts, sorted_by_level([*judge_server(facts), *of_streams, *rights_findings(facts.user, lacks, streams)])
 
 
-def judge_server(facts: ServerFacts) -> list[ServerFinding]:
-    """Return the findings that follow from the facts. Pure."""
-    return [
-        *check_kind(facts),
-        *check_persistence(facts),
-        *check_memory(facts),
-        *check_replication(facts),
-        *check_clock(facts),
-        *check_limits(facts),
-        *check_stream_sizes(facts),
-    ]
+def judge_server(facts: ServerFacts) -> Findings:
+    """Yield the findings that follow from the facts. Pure."""
+    for check in (check_kind, check_persistence, check_memory, check_replication, check_clock, check_limits):
+        yield from check(facts)
+    yield from check_stream_sizes(facts)
 
 
 _AT_ONCE = 16  # nodes that are connected to at the same time: a node that does not answer takes seconds
@@ -108,9 +105,7 @@ def name_of(node: Node) -> str:
 
 
 def examine_cluster(
-    address: Address,
-    uses: Sequence[str] = USES,
-    streams: Sequence[str] = (),
+    address: Address, uses: Sequence[str] = USES, streams: Sequence[str] = ()
 ) -> tuple[ClusterFacts, list[ServerFinding]]:
     """Return the nodes and the findings, the worst first. Raises ServerUnreachableError if no node answers, LoginError,
     UnsupportedError if the server is not a cluster."""
@@ -151,37 +146,32 @@ def _members(address: Address, slot_map: SlotMap | None) -> list[Member]:
     ]
 
 
-def judge_cluster(facts: ClusterFacts) -> list[ServerFinding]:
-    """Return what follows from the answers of the nodes. Pure."""
-    cluster_findings = [] if facts.map is None else [*_slots(facts), *_epochs(facts, facts.map), *_replicas(facts)]
-    return [*cluster_findings, *_versions(facts), *merge((member.name, _of_one(member)) for member in facts.members)]
+def judge_cluster(facts: ClusterFacts) -> Findings:
+    """Yield what follows from the answers of the nodes. Pure."""
+    if facts.map is not None:
+        yield _slots(facts)
+        yield from _epochs(facts, facts.map)
+        yield from _replicas(facts)
+    yield from _versions(facts)
+    yield from merge((member.name, _of_one(member)) for member in facts.members)
 
 
-def merge(node_findings: Iterable[tuple[str, Sequence[ServerFinding]]]) -> list[ServerFinding]:
+def merge(node_findings: Iterable[tuple[str, Iterable[ServerFinding]]]) -> Findings:
     """Join the findings of several nodes, (node, findings) each, that have the same effect and remedy."""
     alike: dict[ServerFinding, list[tuple[str, str]]] = {}
     for node, findings in node_findings:
         for finding in findings:
             alike.setdefault(replace(finding, observation=""), []).append((node, finding.observation))
-    return [
-        replace(
-            finding,
-            observation=_joined(observation for _, observation in observations),
-            nodes=tuple(dict.fromkeys(node for node, _ in observations)),
-        )
-        for finding, observations in alike.items()
-    ]
+    for finding, observations in alike.items():
+        texts = list(dict.fromkeys(text for _, text in observations))
+        observation = "; ".join(texts[:_SHOWN]) + (f" … ({len(texts)} in all)" if len(texts) > _SHOWN else "")
+        yield replace(finding, observation=observation, nodes=tuple(dict.fromkeys(node for node, _ in observations)))
 
 
-def _joined(observations: Iterable[str]) -> str:
-    different = list(dict.fromkeys(observations))
-    return "; ".join(different[:_SHOWN]) + (f" … ({len(different)} in all)" if len(different) > _SHOWN else "")
-
-
-def _slots(facts: ClusterFacts) -> list[ServerFinding]:
+def _slots(facts: ClusterFacts) -> ServerFinding:
     bare = SLOTS - (facts.covered or 0)
     if not bare:
-        return [ServerFinding(Level.OK, "slots", f"all {SLOTS:,} slots have a node")]
+        return ServerFinding(Level.OK, "slots", f"all {SLOTS:,} slots have a node")
     effect = (
         "all nodes refuse commands (CLUSTERDOWN), unless cluster-require-full-coverage is no: queries wait for a "
         "minute, then fail"
@@ -190,10 +180,10 @@ def _slots(facts: ClusterFacts) -> list[ServerFinding]:
         "start the nodes that served these slots; only if they are lost permanently: redis-cli --cluster fix "
         f"{_answering(facts)}"
     )
-    return [ServerFinding(Level.DANGER, "slots", f"{bare:,} of {SLOTS:,} slots have no node", effect, remedy)]
+    return ServerFinding(Level.DANGER, "slots", f"{bare:,} of {SLOTS:,} slots have no node", effect, remedy)
 
 
-def _epochs(facts: ClusterFacts, slot_map: SlotMap) -> list[ServerFinding]:
+def _epochs(facts: ClusterFacts, slot_map: SlotMap) -> Findings:
     views = {member: member.view for member in facts.members if member.view is not None}
     newest = max((view.epoch for view in views.values()), default=0)
     odd = [
@@ -201,8 +191,6 @@ def _epochs(facts: ClusterFacts, slot_map: SlotMap) -> list[ServerFinding]:
         for member, view in views.items()
         if (view.epoch, view.owners, view.is_ok) != (newest, slot_map.owners, True)
     ]
-    if not odd or facts.covered != SLOTS:
-        return []
     observation = "these nodes are at an older epoch, see other owners of slots, or report the cluster as down"
     effect = (
         "this is normal for seconds after a failover and while slots move; if it stays, queries wait for a minute, "
@@ -213,10 +201,12 @@ def _epochs(facts: ClusterFacts, slot_map: SlotMap) -> list[ServerFinding]:
         "nodes, including the cluster bus (port + 10,000), then run "
         f"redis-cli --cluster check {_answering(facts)}"
     )
-    return [ServerFinding(Level.WARNING, "epochs", observation, effect, remedy, tuple(member.name for member in odd))]
+    if odd and facts.covered == SLOTS:
+        nodes = tuple(member.name for member in odd)
+        yield ServerFinding(Level.WARNING, "epochs", observation, effect, remedy, nodes)
 
 
-def _replicas(facts: ClusterFacts) -> list[ServerFinding]:
+def _replicas(facts: ClusterFacts) -> Findings:
     """Check that each master has a replica, also by its own INFO: CLUSTER SLOTS lists a new replica late."""
     replicated = {member.master for member in facts.members}
     replicated |= {member.node for member, server in facts.reached.items() if server.number("connected_slaves")}
@@ -225,28 +215,28 @@ def _replicas(facts: ClusterFacts) -> list[ServerFinding]:
     )
     effect = f"if it goes down, no replica takes over, and entries that its disk loses are lost: {_FAILS}"
     remedy = "redis-cli --cluster add-node NEW:PORT ANY:PORT --cluster-slave --cluster-master-id MASTER-ID"
-    return (
-        [ServerFinding(Level.WARNING, "replicas", "a master without a replica", effect, remedy, unreplicated)]
-        if unreplicated
-        else []
-    )
+    if unreplicated:
+        yield ServerFinding(Level.WARNING, "replicas", "a master without a replica", effect, remedy, unreplicated)
 
 
-def _versions(facts: ClusterFacts) -> list[ServerFinding]:
+def _versions(facts: ClusterFacts) -> Findings:
     versions = sorted({f"{server.kind} {server.version}" for server in facts.reached.values() if server.version})
     observation = f"the nodes run different versions: {', '.join(versions)}"
     effect = "an older replica may not be able to follow a newer master, and features may be missing after a failover"
     remedy = "run the same version on all nodes: update the replicas first, then run CLUSTER FAILOVER on them"
-    return [ServerFinding(Level.WARNING, "versions", observation, effect, remedy)] if len(versions) > 1 else []
+    if len(versions) > 1:
+        yield ServerFinding(Level.WARNING, "versions", observation, effect, remedy)
 
 
-def _of_one(member: Member) -> list[ServerFinding]:
+def _of_one(member: Member) -> Findings:
     """Check a node as a single server. A replica is checked too, because it may become the master."""
     if member.facts is None:
-        return [_unreached(member)]
-    checks = [check_kind, check_persistence, check_memory, check_limits, check_clock]
-    checks += [check_replication] if member.master is None else []
-    return [finding for check in checks for finding in check(member.facts)]
+        yield _unreached(member)
+        return
+    for check in (check_kind, check_persistence, check_memory, check_limits, check_clock):
+        yield from check(member.facts)
+    if member.master is None:
+        yield from check_replication(member.facts)
 
 
 def _unreached(member: Member) -> ServerFinding:

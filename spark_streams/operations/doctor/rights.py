@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from spark_streams.connector.admin.streams import missing_right
 from spark_streams.connector.wire.connection import Connection, ReplyError
 from spark_streams.connector.wire.replies import is_not_permitted
-from spark_streams.operations.doctor.server_facts import Level, ServerFinding
+from spark_streams.operations.doctor.server_facts import Findings, Level, ServerFinding
 
 LOOKING, READING, WRITING, REDRIVE = "looking", "reading", "writing", "redrive"
 USES = (LOOKING, READING, WRITING, REDRIVE)
@@ -112,22 +112,18 @@ def ask_rights(
     return missing
 
 
-def rights_findings(user: str, missing: Mapping[str, Missing], streams: Sequence[str]) -> list[ServerFinding]:
-    """Return one finding for all uses that lack nothing, and one for each set of missing rights."""
+def rights_findings(user: str, missing: Mapping[str, Missing], streams: Sequence[str]) -> Findings:
+    """Yield one finding for all uses that lack nothing, and one for each set of missing rights."""
     who = f"user {user}" if user else "the URL's user"
     same: dict[Missing, list[str]] = {}
     for use, lacks in missing.items():
         same.setdefault(lacks, []).append(use)
     complete_uses = same.pop(Missing(()), [])
-    rights_findings = [_lacking(who, user, uses, lacks) for lacks, uses in same.items()]
+    for lacks, uses in same.items():
+        yield _lacking(who, user, uses, lacks)
     if complete_uses:
-        on = (
-            f"on {', '.join(streams)} and rstream:*" if streams else "on rstream:* (--stream NAME also checks a stream)"
-        )
-        rights_findings.append(
-            ServerFinding(Level.OK, "rights", f"{who} has all rights for {_listed(complete_uses)}, {on}")
-        )
-    return rights_findings
+        on = f"{', '.join(streams)} and rstream:*" if streams else "rstream:* (--stream NAME also checks a stream)"
+        yield ServerFinding(Level.OK, "rights", f"{who} has all rights for {_listed(complete_uses)}, on {on}")
 
 
 def _lacking(who: str, user: str, uses: Sequence[str], lacks: Missing) -> ServerFinding:

@@ -6,7 +6,7 @@ A command that the user may not run is noted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -49,6 +49,9 @@ class ServerFinding:
             "remedy": self.remedy,
             "nodes": list(self.nodes),
         }
+
+
+Findings = Iterator[ServerFinding]
 
 
 def worst(findings: Iterable[ServerFinding]) -> Level:
@@ -112,11 +115,6 @@ class ServerFacts:
         """master or replica; None if the server does not report it."""
         role = self.info.get("role") or self.hello.get("role")
         return "replica" if role == "slave" else role
-
-    @property
-    def is_replica(self) -> bool:
-        """Whether it follows a master."""
-        return self.role == "replica"
 
     @property
     def user(self) -> str:

@@ -5,10 +5,18 @@ Persistence decides which entries a restart of the server loses, replication whi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from spark_streams.base.units import binary_size
 from spark_streams.connector.admin.streams import url_of_cluster
 from spark_streams.connector.wire.connect import OUTPUT, reply_limit_in
-from spark_streams.operations.doctor.server_facts import ENGINE, Level, ServerFacts, ServerFinding, whole_or_zero
+from spark_streams.operations.doctor.server_facts import (
+    ENGINE,
+    Level,
+    ServerFacts,
+    ServerFinding,
+    whole_or_zero,
+)
 
 OLDEST = (6, 2)  # the oldest version that scripts/test --servers tests
 COUNTS = (7, 0)  # source.group.server_checks
@@ -19,15 +27,11 @@ _TRIMMING = {
 }
 
 
-def check_kind(facts: ServerFacts) -> list[ServerFinding]:
+def check_kind(facts: ServerFacts) -> Iterator[ServerFinding]:
     """Check the version, the mode, and the refused commands."""
-    return [_version(facts), *_mode(facts), *_refused(facts)]
-
-
-def _version(facts: ServerFacts) -> ServerFinding:
     server = f"{facts.kind} {facts.version}".strip()
     if facts.is_older_than(*COUNTS):
-        return ServerFinding(
+        yield ServerFinding(
             Level.DANGER,
             "version",
             f"{server}: streams do not count added entries, and groups do not count read entries",
@@ -35,36 +39,25 @@ def _version(facts: ServerFacts) -> ServerFinding:
             "spark.read and rstream " + ("work" if not facts.is_older_than(*OLDEST) else "are not tested on it"),
             "use Redis 7 or later, or Valkey",
         )
-    how = _TRIMMING[facts.trims_by_acked]
-    return ServerFinding(Level.OK, "version", f"{server}; groups count read entries; {how}")
-
-
-def _mode(facts: ServerFacts) -> list[ServerFinding]:
+    else:
+        how = _TRIMMING[facts.trims_by_acked]
+        yield ServerFinding(Level.OK, "version", f"{server}; groups count read entries; {how}")
     if facts.mode == "cluster" and "+cluster" not in facts.address:
-        return [
-            ServerFinding(
-                Level.DANGER, "mode", "this is one node of a cluster",
-                "for streams and keys of other nodes it replies MOVED, which stops a query",
-                f"use the URL of the cluster: {url_of_cluster(facts.address)}",
-            )
-        ]  # fmt: skip
-    return []
-
-
-def _refused(facts: ServerFacts) -> list[ServerFinding]:
-    if not facts.refused:
-        return []
-    unknown = {"INFO": "memory, persistence and replicas", "CONFIG": "limits and flush intervals"}
-    unwarned = "; a query does not warn if the server evicts keys" if "INFO" in facts.refused else ""
-    return [
-        ServerFinding(
+        yield ServerFinding(
+            Level.DANGER, "mode", "this is one node of a cluster",
+            "for streams and keys of other nodes it replies MOVED, which stops a query",
+            f"use the URL of the cluster: {url_of_cluster(facts.address)}",
+        )  # fmt: skip
+    if facts.refused:
+        unknown = {"INFO": "memory, persistence and replicas", "CONFIG": "limits and flush intervals"}
+        unwarned = "; a query does not warn if the server evicts keys" if "INFO" in facts.refused else ""
+        yield ServerFinding(
             Level.NOTE,
             "asking",
             f"{facts.user or 'this user'} may not run {' and '.join(facts.refused)}",
             f"{', '.join(unknown[name] for name in facts.refused)} cannot be checked{unwarned}",
             "run rstream doctor again with the URL of an administrator",
         )
-    ]
 
 
 _KEPT = "persistence"
@@ -76,11 +69,18 @@ _AFTER_LOSS = (
 )
 
 
-def check_persistence(facts: ServerFacts) -> list[ServerFinding]:
+def check_persistence(facts: ServerFacts) -> Iterator[ServerFinding]:
     """Check the append-only file, the snapshots, and whether they can be written."""
     if "aof_enabled" not in facts.info:
-        return []
-    return [*_failing(facts), _kept(facts)]
+        return
+    files = {"snapshot": "rdb_last_bgsave_status", "append-only file": "aof_last_write_status"}
+    if failing := [file for file, name in files.items() if facts.info.get(name, "ok") != "ok"]:
+        yield ServerFinding(
+            Level.DANGER, _KEPT, f"the last {' and the last '.join(failing)} could not be written",
+            "if the server refuses writes because of this (MISCONF), queries wait for a minute, then fail",
+            "read the server's log: the usual causes are a full disk, or missing permissions for its folder",
+        )  # fmt: skip
+    yield _kept(facts)
 
 
 def _kept(facts: ServerFacts) -> ServerFinding:
@@ -124,35 +124,27 @@ def _appended(facts: ServerFacts) -> ServerFinding:
     return ServerFinding(Level.OK, _KEPT, f"append-only file, {how}")
 
 
-def _failing(facts: ServerFacts) -> list[ServerFinding]:
-    failing = [
-        file
-        for file, name in (("snapshot", "rdb_last_bgsave_status"), ("append-only file", "aof_last_write_status"))
-        if facts.info.get(name, "ok") != "ok"
-    ]
-    if not failing:
-        return []
-    return [
-        ServerFinding(
-            Level.DANGER, _KEPT, f"the last {' and the last '.join(failing)} could not be written",
-            "if the server refuses writes because of this (MISCONF), queries wait for a minute, then fail",
-            "read the server's log: the usual causes are a full disk, or missing permissions for its folder",
-        )
-    ]  # fmt: skip
-
-
 _MEMORY = "memory"
 FULL_SOON = 0.85  # of maxmemory, or of the machine
 
 
-def check_memory(facts: ServerFacts) -> list[ServerFinding]:
+def check_memory(facts: ServerFacts) -> Iterator[ServerFinding]:
     """Check the memory limit, the memory in use, and the eviction policy."""
     if "used_memory" not in facts.info:
-        return []
+        return
     limit, policy = facts.number("maxmemory"), facts.info.get("maxmemory_policy", "noeviction")
     if limit == 0:
-        return [_unlimited(facts)]
-    return [*_eviction(facts, limit, policy), *_used(facts, limit, policy)]
+        yield _unlimited(facts)
+    elif policy.startswith("allkeys"):
+        yield ServerFinding(
+            Level.DANGER, _MEMORY,
+            f"evicts any key when {binary_size(limit)} are full (maxmemory-policy {policy}){_evicted(facts)}",
+            "exactly-once sinks, mode DEADLETTER and reads without a pending list are refused. Other queries run with "
+            "a warning, and fail when a stream or a group was evicted",
+            "CONFIG SET maxmemory-policy noeviction",
+        )  # fmt: skip
+    else:
+        yield from _used(facts, limit, policy)
 
 
 def _unlimited(facts: ServerFacts) -> ServerFinding:
@@ -172,117 +164,90 @@ def _unlimited(facts: ServerFacts) -> ServerFinding:
     )  # fmt: skip
 
 
-def _eviction(facts: ServerFacts, limit: int, policy: str) -> list[ServerFinding]:
+def _evicted(facts: ServerFacts) -> str:
     dropped = facts.number("evicted_keys")
-    so_far = f"; evicted {dropped:,} keys since its start" if dropped else ""
-    if policy.startswith("allkeys"):
-        return [ServerFinding(
-            Level.DANGER, _MEMORY,
-            f"evicts any key when {binary_size(limit)} are full (maxmemory-policy {policy}){so_far}",
-            "exactly-once sinks, mode DEADLETTER and reads without a pending list are refused. Other queries run with "
-            "a warning, and fail when a stream or a group was evicted",
-            "CONFIG SET maxmemory-policy noeviction",
-        )]  # fmt: skip
-    if policy.startswith("volatile"):
-        return [ServerFinding(
+    return f"; evicted {dropped:,} keys since its start" if dropped else ""
+
+
+def _used(facts: ServerFacts, limit: int, policy: str) -> Iterator[ServerFinding]:
+    """Check a server that evicts no stream."""
+    used, evicts = facts.number("used_memory"), policy.startswith("volatile")
+    in_use = f"{binary_size(used)} of {binary_size(limit)} in use"
+    if evicts:
+        yield ServerFinding(
             Level.NOTE, _MEMORY,
-            f"evicts keys with a time to live when {binary_size(limit)} are full (maxmemory-policy {policy}){so_far}",
+            f"evicts keys with a time to live when {binary_size(limit)} are full (maxmemory-policy {policy})"
+            f"{_evicted(facts)}",
             "streams and the ledgers of queries never expire. Leases do, and so does the ledger of a batch job, which "
             "then fails with a named error",
             "CONFIG SET maxmemory-policy noeviction, if batch jobs write",
-        )]  # fmt: skip
-    return []
-
-
-def _used(facts: ServerFacts, limit: int, policy: str) -> list[ServerFinding]:
-    used = facts.number("used_memory")
-    in_use = f"{binary_size(used)} of {binary_size(limit)} in use"
-    if policy.startswith("allkeys"):
-        return []
+        )  # fmt: skip
     if used >= limit:
-        return [ServerFinding(
+        yield ServerFinding(
             Level.DANGER, _MEMORY, f"{in_use}: the memory is full (maxmemory)",
             "the server refuses new entries, groups and keys (OOM). Queries wait for a minute, and then fail with "
             "RSTREAM_RETRIES_EXHAUSTED",
             "rstream trim --acked lists entries that no group needs any more, and with --yes removes them; or set a "
             "larger maxmemory",
-        )]  # fmt: skip
-    if used > FULL_SOON * limit:
-        return [ServerFinding(
+        )  # fmt: skip
+    elif used > FULL_SOON * limit:
+        yield ServerFinding(
             Level.WARNING, _MEMORY, in_use,
             "when it is full (OOM), queries wait for a minute; they fail if there is no free memory by then",
             "set a larger maxmemory; trim entries that all groups have read (trim=acked, onCommit)",
-        )]  # fmt: skip
-    return [] if policy.startswith("volatile") else [ServerFinding(Level.OK, _MEMORY, f"{in_use}, noeviction")]
+        )  # fmt: skip
+    elif not evicts:
+        yield ServerFinding(Level.OK, _MEMORY, f"{in_use}, noeviction")
 
 
 _REPLICATION = "replication"
 BEHIND = 10  # seconds since the last acknowledgement of a replica
 
 
-def check_replication(facts: ServerFacts) -> list[ServerFinding]:
+def check_replication(facts: ServerFacts) -> Iterator[ServerFinding]:
     """Check whether this is a master, and how many replicas follow it."""
-    if facts.is_replica:
-        return [_replica(facts)]
+    if facts.role == "replica":
+        yield _replica(facts)
+        return
     if "connected_slaves" not in facts.info or facts.kind == ENGINE:
-        return []
+        return
+    required, in_sync = facts.setting("min-replicas-to-write") or 0, facts.number("min_slaves_good_slaves")
+    if in_sync < required:
+        yield ServerFinding(
+            Level.DANGER, _REPLICATION,
+            f"min-replicas-to-write is {required}, and {in_sync} replicas are in sync",
+            "it refuses writes (NOREPLICAS): queries wait for a minute, then fail",
+            "start the missing replicas",
+        )  # fmt: skip
     replicas = _replicas(facts)
-    too_few = _too_few(facts)
+    if late := [
+        f"{replica.get('ip')}:{replica.get('port')} ({replica.get('state')}, {replica.get('lag')} s)"
+        for replica in replicas
+        if replica.get("state") != "online" or whole_or_zero(replica.get("lag", "0")) > BEHIND
+    ]:
+        yield ServerFinding(
+            Level.WARNING, _REPLICATION, f"replicas that are behind: {', '.join(late)}",
+            "entries that a replica lacks are lost if it becomes the master",
+            "read its log; option waitReplicas lets a sink wait for it",
+        )  # fmt: skip
     # Without replicas, the finding about min-replicas-to-write or the check of the cluster already reports it.
-    is_reported = not replicas and (bool(too_few) or facts.mode == "cluster")
-    return [*too_few, *_behind(replicas), *([] if is_reported else [_guard(facts, len(replicas))])]
+    if replicas or (in_sync >= required and facts.mode != "cluster"):
+        yield _guard(facts, len(replicas))
 
 
 def _replica(facts: ServerFacts) -> ServerFinding:
     host, port = facts.info.get("master_host", ""), facts.info.get("master_port", "")
     of_master = f" of {host}:{port}" if host else ""
     lost = " that is not connected to it" if facts.info.get("master_link_status") == "down" else ""
-    if facts.config.get("replica-read-only") == "no":
-        return ServerFinding(
-            Level.DANGER, _REPLICATION, f"a replica{of_master}{lost}, which accepts writes (replica-read-only no)",
-            "queries run, but the next full sync deletes everything that they have written here",
-            f"use the master's address in the URL{of_master.replace(' of', ':')}",
-        )  # fmt: skip
-    return ServerFinding(
-        Level.DANGER, _REPLICATION, f"a replica{of_master}{lost}",
+    writes, effect = (
+        "",
         "it refuses writes (READONLY): queries wait for a minute for it to become the master, then fail",
-        f"use the master's address in the URL{of_master.replace(' of', ':')}",
-    )  # fmt: skip
-
-
-def _too_few(facts: ServerFacts) -> list[ServerFinding]:
-    required = facts.setting("min-replicas-to-write") or 0
-    if required == 0 or facts.number("min_slaves_good_slaves") >= required:
-        return []
-    return [
-        ServerFinding(
-            Level.DANGER, _REPLICATION,
-            f"min-replicas-to-write is {required}, and {facts.number('min_slaves_good_slaves')} replicas are in sync",
-            "it refuses writes (NOREPLICAS): queries wait for a minute, then fail",
-            "start the missing replicas",
-        )
-    ]  # fmt: skip
-
-
-def _behind(replicas: list[dict[str, str]]) -> list[ServerFinding]:
-    late = [
-        replica
-        for replica in replicas
-        if replica.get("state") != "online" or whole_or_zero(replica.get("lag", "0")) > BEHIND
-    ]
-    if not late:
-        return []
-    named = ", ".join(
-        f"{replica.get('ip')}:{replica.get('port')} ({replica.get('state')}, {replica.get('lag')} s)"
-        for replica in late
     )
-    return [
-        ServerFinding(
-            Level.WARNING, _REPLICATION, f"replicas that are behind: {named}",
-            "entries that a replica lacks are lost if it becomes the master",
-            "read its log; option waitReplicas lets a sink wait for it",
-        )
-    ]  # fmt: skip
+    if facts.config.get("replica-read-only") == "no":
+        writes = ", which accepts writes (replica-read-only no)"
+        effect = "queries run, but the next full sync deletes everything that they have written here"
+    remedy = f"use the master's address in the URL{of_master.replace(' of', ':')}"
+    return ServerFinding(Level.DANGER, _REPLICATION, f"a replica{of_master}{lost}{writes}", effect, remedy)
 
 
 def _guard(facts: ServerFacts, count: int) -> ServerFinding:
@@ -316,24 +281,23 @@ _CLOCK = "clock"
 NOTED, WARNED = 1_000, 60_000  # ms
 
 
-def check_clock(facts: ServerFacts) -> list[ServerFinding]:
+def check_clock(facts: ServerFacts) -> Iterator[ServerFinding]:
     """Compare the clocks. Run it on the driver's machine."""
     if facts.clock is None:
-        return []
+        return
     apart = abs(facts.clock.ahead_ms)
     if apart - facts.clock.uncertain_ms < NOTED:
-        return [ServerFinding(Level.OK, _CLOCK, "within a second of this machine's")]
+        yield ServerFinding(Level.OK, _CLOCK, "within a second of this machine's")
+        return
     direction = "ahead of" if facts.clock.ahead_ms > 0 else "behind"
-    return [
-        ServerFinding(
-            Level.WARNING if apart - facts.clock.uncertain_ms >= WARNED else Level.NOTE, _CLOCK,
-            f"{apart / 1000:,.0f} s {direction} this machine's",
-            "entry IDs, _timestamp, retention and lag use the server's clock, current_timestamp() uses the clocks of "
-            "Spark's machines: windows and delays are wrong by this difference. Guarantees of the source and the sink "
-            "do not depend on a clock",
-            "run NTP on both machines",
-        )
-    ]  # fmt: skip
+    yield ServerFinding(
+        Level.WARNING if apart - facts.clock.uncertain_ms >= WARNED else Level.NOTE, _CLOCK,
+        f"{apart / 1000:,.0f} s {direction} this machine's",
+        "entry IDs, _timestamp, retention and lag use the server's clock, current_timestamp() uses the clocks of "
+        "Spark's machines: windows and delays are wrong by this difference. Guarantees of the source and the sink "
+        "do not depend on a clock",
+        "run NTP on both machines",
+    )  # fmt: skip
 
 
 _LIMITS = "limits"
@@ -342,45 +306,33 @@ PAGE, LARGEST_PAGE = 4 << 20, 32 << 20  # bytes of entries that a task requests 
 MANY = 0.85  # of maxclients
 
 
-def check_limits(facts: ServerFacts) -> list[ServerFinding]:
+def check_limits(facts: ServerFacts) -> Iterator[ServerFinding]:
     """Check for limits that are lower than the server's defaults."""
-    findings = [*_sizes(facts), *_output(facts), *_clients(facts)]
-    if findings or not facts.config:
-        return findings
-    return [ServerFinding(Level.OK, _LIMITS, "as the server's defaults, or higher")]
+    findings = list(_low_limits(facts))
+    yield from findings
+    if facts.config and not findings:
+        yield ServerFinding(Level.OK, _LIMITS, "as the server's defaults, or higher")
 
 
-def _sizes(facts: ServerFacts) -> list[ServerFinding]:
+def _low_limits(facts: ServerFacts) -> Iterator[ServerFinding]:
     argument, request = facts.setting("proto-max-bulk-len"), facts.setting("client-query-buffer-limit")
-    findings = []
     if argument is not None and argument < _ARGUMENT:
-        findings.append(
-            ServerFinding(
-                Level.NOTE, _LIMITS, f"accepts values of up to {binary_size(argument)} (proto-max-bulk-len)",
-                "a sink fails with an error that names the row with a larger value",
-                "set a larger proto-max-bulk-len, if rows are larger",
-            )
+        yield ServerFinding(
+            Level.NOTE, _LIMITS, f"accepts values of up to {binary_size(argument)} (proto-max-bulk-len)",
+            "a sink fails with an error that names the row with a larger value",
+            "set a larger proto-max-bulk-len, if rows are larger",
         )  # fmt: skip
     if request is not None and request < _REQUEST:
-        findings.append(
-            ServerFinding(
-                Level.NOTE, _LIMITS, f"accepts requests of up to {binary_size(request)} (client-query-buffer-limit)",
-                "a sink sends smaller chunks, if it may run CONFIG GET; it fails with an error that names a larger row",
-                "set client-query-buffer-limit 1gb, the server's default",
-            )
+        yield ServerFinding(
+            Level.NOTE, _LIMITS, f"accepts requests of up to {binary_size(request)} (client-query-buffer-limit)",
+            "a sink sends smaller chunks, if it may run CONFIG GET; it fails with an error that names a larger row",
+            "set client-query-buffer-limit 1gb, the server's default",
         )  # fmt: skip
-    return findings
-
-
-def _output(facts: ServerFacts) -> list[ServerFinding]:
-    """Check client-output-buffer-limit."""
     smallest = reply_limit_in(facts.config.get(OUTPUT, ""))
-    if smallest == 0 or smallest > 2 * LARGEST_PAGE:
-        return []
-    stops_all_queries = smallest <= 2 * PAGE
-    condition = "with more to read than that" if stops_all_queries else "of large entries"
-    return [
-        ServerFinding(
+    if 0 < smallest <= 2 * LARGEST_PAGE:
+        stops_all_queries = smallest <= 2 * PAGE
+        condition = "with more to read than that" if stops_all_queries else "of large entries"
+        yield ServerFinding(
             Level.DANGER if stops_all_queries else Level.WARNING,
             _LIMITS,
             f"closes connections with {binary_size(smallest)} of unread replies ({OUTPUT} normal)",
@@ -388,27 +340,16 @@ def _output(facts: ServerFacts) -> list[ServerFinding]:
             "its connection repeatedly, and fails after a minute (RSTREAM_RETRIES_EXHAUSTED)",
             'set client-output-buffer-limit "normal 0 0 0", the server\'s default',
         )
-    ]
-
-
-def _clients(facts: ServerFacts) -> list[ServerFinding]:
-    findings = []
-    seconds = facts.setting("timeout")
-    if seconds:
-        findings.append(
-            ServerFinding(
-                Level.NOTE, _LIMITS, f"closes connections that are idle for {seconds} s (timeout)",
-                "queries connect again when they need to", "set timeout 0 to avoid this",
-            )
+    if seconds := facts.setting("timeout"):
+        yield ServerFinding(
+            Level.NOTE, _LIMITS, f"closes connections that are idle for {seconds} s (timeout)",
+            "queries connect again when they need to", "set timeout 0 to avoid this",
         )  # fmt: skip
     max_clients, clients = facts.setting("maxclients") or facts.number("maxclients"), facts.number("connected_clients")
     if max_clients and clients > MANY * max_clients:
-        findings.append(
-            ServerFinding(
-                Level.WARNING, _LIMITS, f"{clients:,} of {max_clients:,} clients (maxclients) are connected",
-                "a task uses one or two connections; if one is refused, it is retried for a minute, then the query "
-                "fails",
-                "set a larger maxclients, or use fewer clients",
-            )
+        yield ServerFinding(
+            Level.WARNING, _LIMITS, f"{clients:,} of {max_clients:,} clients (maxclients) are connected",
+            "a task uses one or two connections; if one is refused, it is retried for a minute, then the query "
+            "fails",
+            "set a larger maxclients, or use fewer clients",
         )  # fmt: skip
-    return findings

@@ -1,12 +1,12 @@
 """Copies of an entry that name it: dead letters, entries that wait for a retry, returned entries, sent-back entries.
 
     dl.stream = orders, dl.id = 5-0      in a dead-letter stream, rstream:retry:… or rstream:returned:…
-    dl.previous = orders:dead/7-0        a dead letter of what the dead letter 7-0 was sent back as
-    dl.redriven = 1 … orders:dead/7-0    an entry that the dead letter 7-0 was sent back as
+    dl.previous = orders:dead/7-0 5-0        a dead letter of what the dead letter 7-0 was sent back as
+    dl.redriven = 1 … orders:dead/7-0 5-0    an entry that the dead letter 7-0 was sent back as; 5-0 was the first entry
 
 Streams are read page by page as `rstream dead` reads them, up to a number of entries. The lines about copies are pure.
-A redrive deletes the dead letter that it sends back, and the new entry names the dead letter, not the first entry. Any
-producer may write such a field, so what only a field says is not exact.
+A redrive deletes the dead letter that it sends back. Any producer may write such a field, so what only a field says is
+not exact.
 """
 
 from __future__ import annotations
@@ -31,7 +31,15 @@ from spark_streams.connector.admin.dead_letters import (
     dead_letters_of,
     delay_after,
 )
-from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, open_envelope, raw, split_mark, text
+from spark_streams.connector.deadletter.envelope import (
+    MARK,
+    RedriveMark,
+    open_envelope,
+    raw,
+    split_mark,
+    split_previous,
+    text,
+)
 from spark_streams.connector.keys import read_retry_stream
 from spark_streams.connector.wire.connection import Reply
 from spark_streams.connector.wire.session import Session
@@ -69,17 +77,29 @@ def of_entry(stream: bytes, entry: StreamId) -> Matches:
 
 def of_dead_letter(stream: bytes, entry: StreamId) -> Matches:
     """Select what a dead letter was sent back as."""
-    previous = stream + b"/" + bytes(entry)
+    letter = f"{text(stream)}/{entry}"
+    return lambda page: _marks_of(page, letter, lambda past: past[0] == letter)
+
+
+def of_first(stream: bytes, entry: StreamId) -> Matches:
+    """Select what dead letters of an entry were sent back as, and the dead letters of that."""
 
     def matches(page: DeadLetterPage) -> Mask:
-        marks = pc.fill_null(page.field(MARK), b"")
-        ends = pc.ends_with(marks, b" " + previous).to_numpy(zero_copy_only=False)
-        rows = np.flatnonzero(ends)
-        parsed = [RedriveMark.parse(marks[row].as_py()) for row in rows.tolist()]
-        ends[rows] = [mark is not None and raw(mark.previous) == previous for mark in parsed]
-        return np.asarray(ends, np.bool_)
+        ends = pc.ends_with(pc.fill_null(page.envelope_column("previous"), b""), b" " + bytes(entry))
+        letters = np.asarray(ends.to_numpy(zero_copy_only=False), np.bool_) & _equals(page, "stream", stream)
+        return letters | _marks_of(page, str(entry), lambda past: past[1] == str(entry))
 
     return matches
+
+
+def _marks_of(page: DeadLetterPage, part: str, is_meant: Callable[[tuple[str, str]], bool]) -> Mask:
+    """Return which rows have a mark of a redrive that is meant, by its dead letter and its first ID. part: of it."""
+    marks = pc.fill_null(page.field(MARK), b"")
+    found = np.asarray(pc.match_substring(marks, raw(f" {part}")).to_numpy(zero_copy_only=False), np.bool_).copy()
+    for row in np.flatnonzero(found).tolist():
+        mark = RedriveMark.parse(marks[row].as_py())
+        found[row] = mark is not None and is_meant(split_previous(mark.previous))
+    return found
 
 
 def find_copies(session: Session, streams: Iterable[bytes], matches: Matches, limit: int) -> Found:
@@ -185,24 +205,21 @@ def origin_lines(facts: EntryFacts) -> list[JourneyLine]:
             JourneyLine("copy", shown, "its envelope", _time(envelope.get("last-failed", "")), _FORGED, facts=values)
         )
     if mark is not None:
-        shown = f"sent back from dead letter {mark.previous}, redrive {mark.redrives}"
+        letter, first = split_previous(mark.previous)
+        shown = f"sent back from dead letter {letter}, redrive {mark.redrives}"
+        shown += f" of entry {first}" if first else ""
         at = facts.id.ms if is_time(facts.id, facts.now) else None
-        values = {"previous": mark.previous, "redrive": mark.redrives}
+        values = {"previous": letter, "first": first, "redrive": mark.redrives}
         lines.append(JourneyLine("sent back from", shown, "its field dl.redriven", at, _FORGED, facts=values))
     return lines
 
 
 def sent_back_lines(facts: EntryFacts, found: Found, is_moving: bool) -> list[JourneyLine]:
     """Return what a dead letter was sent back as. is_moving: a redrive of its stream is writing entries just now."""
-    lines, is_left = [], facts.fields is not None and not is_moving
+    is_left = facts.fields is not None and not is_moving
     doubt = f"the dead letter is still there, and {_FORGED}" if is_left else _FORGED
-    for copy in found.copies:
-        redrive = copy.mark.redrives if copy.mark else 0
-        shown, source = f"sent back as {name_of(copy)}, redrive {redrive}", f"field dl.redriven of {name_of(copy)}"
-        values = {**_place(copy), "redrive": redrive}
-        lines.append(JourneyLine("sent back", shown, source, _time_of(copy, facts), doubt, facts=values))
-    if lines:
-        return lines
+    if found.copies:
+        return [_sent_back_line(facts, copy, doubt) for copy in found.copies]
     if is_left:
         shown = "still a dead letter: a redrive deletes what it has sent back"
         return [JourneyLine("not sent back", shown, "XRANGE")]
@@ -213,17 +230,23 @@ def sent_back_lines(facts: EntryFacts, found: Found, is_moving: bool) -> list[Jo
     return [JourneyLine("sent back", "sent back or deleted", "XRANGE", why_unknown=why)]
 
 
-def no_dead_letter_lines(found: Found) -> list[JourneyLine]:
-    """Return that there is no dead letter of an entry that was delivered, and that nothing tells what it was sent back
-    as."""
+def _sent_back_line(facts: EntryFacts, copy: Copy, doubt: str) -> JourneyLine:
+    redrive = copy.mark.redrives if copy.mark else attempts_in(copy.envelope.get("redrives", ""))
+    shown = f"sent back {'as' if copy.mark else 'before it became dead letter'} {name_of(copy)}, redrive {redrive}"
+    source, values = f"field dl.{'redriven' if copy.mark else 'previous'} of {name_of(copy)}", _place(copy)
+    return JourneyLine("sent back", shown, source, _time_of(copy, facts), doubt, facts={**values, "redrive": redrive})
+
+
+def no_dead_letter_lines(facts: EntryFacts, found: Found, later: Found) -> list[JourneyLine]:
+    """Return that there is no dead letter of an entry that was delivered. later: what names it as the first entry."""
     if found.unread:
         return [JourneyLine("dead", "no dead letter was found", "XRANGE", why_unknown=found.unread)]
-    searched = counted(len(found.searched), "stream", "streams")
-    why = "a redrive deletes the dead letter, and the entry that it writes names the dead letter, not the first entry"
-    return [
-        JourneyLine("no dead letter", f"no dead letter now, in {searched} of dead letters", "XRANGE"),
-        JourneyLine("sent back", "whether it was dead before, and was sent back", "XRANGE", why_unknown=why),
-    ]
+    shown = f"no dead letter now, in {counted(len(found.searched), 'stream', 'streams')} of dead letters"
+    lines = [_sent_back_line(facts, copy, _FORGED) for copy in later.copies]
+    if not lines:
+        why = later.unread or f"nothing in {', '.join(map(name_text, later.searched))} names it as the first entry"
+        lines = [JourneyLine("sent back", "whether it was dead before, and was sent back", "XRANGE", why_unknown=why)]
+    return [JourneyLine("no dead letter", shown, "XRANGE"), *lines]
 
 
 def _place(copy: Copy) -> Mapping[str, object]:

@@ -27,7 +27,6 @@ from spark_streams.base.given_text import from_milliseconds
 from spark_streams.base.ids import is_time
 from spark_streams.base.printable import name_text
 from spark_streams.base.units import counted, duration
-from spark_streams.connector.admin.groups import Mark
 from spark_streams.connector.wire.xinfo import FATAL
 from spark_streams.operations.journey.entry_facts import EntryFacts, GroupFacts, Pending
 
@@ -220,13 +219,12 @@ def _undelivered_line(group: str, facts: GroupFacts) -> JourneyLine:
 
 
 def _of_marks(group: GroupFacts, facts: EntryFacts) -> str:
-    shown = [_mark_text(consumer, mark) for consumer, mark in group.marks if facts.id <= mark.id and mark.number]
-    return "".join(f"; {text}" for text in shown)
-
-
-def _mark_text(consumer: str, mark: Mark) -> str:
-    read = "" if mark.has_pending_list else ", read without a pending list"
-    return f"batch {mark.number} of the stream for {name_text(consumer)} is committed and ends at {mark.id}{read}"
+    return "".join(
+        f"; batch {mark.number} of the stream for {name_text(consumer)} is committed and ends at {mark.id}"
+        f"{'' if mark.has_pending_list else ', read without a pending list'}"
+        for consumer, mark in group.marks
+        if facts.id <= mark.id and mark.number
+    )
 
 
 Said = Callable[[JourneyLine], str]

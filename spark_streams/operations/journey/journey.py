@@ -36,6 +36,7 @@ from spark_streams.operations.journey.copies import (
     no_dead_letter_lines,
     of_dead_letter,
     of_entry,
+    of_first,
     origin_lines,
     sent_back_lines,
 )
@@ -101,6 +102,7 @@ def _journey(
     origins = session.run(lambda server: fetch_origins(server, {copy.stream for copy in dead.copies}))
     doubted = [(copy, copy.envelope.get("group", ""), _doubt(copy, origins)) for copy in copies]
     proofs = {group: f"envelope of {name_of(copy)}" for copy, group, doubt in doubted if not doubt}
+    later = Found()
     archives = [archive_line(archive, text(_raw(stream)), entry) for archive in beside.archives]
     is_archived = any(line.event == "archived" and line.is_exact for line in archives)
     was_added = bool(proofs) or is_archived
@@ -113,14 +115,15 @@ def _journey(
         for copy in retries.copies:
             lines += _returned_lines(session, copy, limit)
         if was_delivered and not dead.copies:
-            lines += no_dead_letter_lines(dead)
+            later = find_copies(session, [_raw(stream), *dead.searched], of_first(_raw(stream), entry), limit)
+            lines += no_dead_letter_lines(facts, dead, later)
     for checkpoint in beside.checkpoints:
         lines += _batch_lines(session, facts, retries.copies, checkpoint, beside.tables, archives)
     lines += archives
     sent_back, found = _sent_back(session, facts, limit)
-    is_present = facts.fields is not None or facts.is_pending or bool(copies or found) or is_archived
+    is_present = facts.fields is not None or facts.is_pending or bool(copies or found or later.copies) or is_archived
     ordered = in_order([*lines, *sent_back])
-    return Journey(_raw(stream), entry, ordered, is_present, is_present or facts.state.exists), found
+    return Journey(_raw(stream), entry, ordered, is_present, is_present or facts.state.exists), [*found, *later.copies]
 
 
 def _copies(session: Session, stream: bytes, entry: StreamId, limit: int) -> tuple[Found, Found]:

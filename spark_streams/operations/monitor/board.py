@@ -11,10 +11,10 @@ from rich.text import Text
 
 from spark_streams.base.given_text import from_milliseconds
 from spark_streams.base.printable import printable
-from spark_streams.base.units import count, duration, rate, sparkline
+from spark_streams.base.units import count, counted, duration, rate, sparkline
 from spark_streams.connector.lag.survey import ConsumerLag, GroupLag
 from spark_streams.connector.wire.xinfo import SHOWN
-from spark_streams.operations.monitor.rates import UNKNOWN, Key, Rates, SurveyHistory
+from spark_streams.operations.monitor.rates import UNKNOWN, Key, Rates, SurveyHistory, total
 
 _LEAST = 6  # columns of the screen
 
@@ -97,12 +97,12 @@ class Board:
         yield Text()
         yield self._groups(groups[:for_groups], rates, width)
         if len(groups) > for_groups:
-            yield _more(len(groups) - for_groups, "group")
+            yield Text(f"… and {counted(len(groups) - for_groups, 'more group')}", style="dim")
         if for_consumers > 0:
             yield Text()
             yield _consumers(consumers[:for_consumers], width)
             if len(consumers) > for_consumers:
-                yield _more(len(consumers) - for_consumers, "consumer")
+                yield Text(f"… and {counted(len(consumers) - for_consumers, 'more consumer')}", style="dim")
 
     def _no_groups(self) -> str:
         if not self._history.last.streams:
@@ -121,10 +121,10 @@ class Board:
         else:
             lag = count(sum(group.lag for group in groups), any(group.at_least for group in groups))
             totals += ["   lag ", (lag, "bold"), "   pending ", (count(sum(group.pending for group in groups)), "bold")]
-            added = {key[0]: speed.added for key, speed in rates.items()}
-            speeds: list[_Part] = ["added ", (_total(added.values()), "bold"), "/s"]
-            speeds += ["   delivered ", (_total(speed.delivered for speed in rates.values()), "bold"), "/s"]
-            speeds += ["   acknowledged ", (_total(speed.acknowledged for speed in rates.values()), "bold"), "/s"]
+            speed = total(rates)
+            speeds: list[_Part] = ["added ", (rate(speed.added), "bold"), "/s"]
+            speeds += ["   delivered ", (rate(speed.delivered), "bold"), "/s"]
+            speeds += ["   acknowledged ", (rate(speed.acknowledged), "bold"), "/s"]
             yield from [_line(*totals, "   ", *speeds)] if width >= _ONE_LINE else [_line(*totals), _line(*speeds)]
         if title.trouble:
             yield Text(f"{title.trouble}; showing the state at {time_of_day}", style="bold red")
@@ -213,10 +213,6 @@ def _shortened(names: Sequence[str], name_widths: Sequence[int]) -> list[Text]:
     return [Text(shorten(name, size)) for name, size in zip(names, name_widths, strict=True)]
 
 
-def _more(number: int, noun: str) -> Text:
-    return Text(f"… and {number:,} more {noun}{'' if number == 1 else 's'}", style="dim")
-
-
 def _table() -> Table:
     return Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
 
@@ -257,8 +253,3 @@ def _colour(group: GroupLag) -> str:
         return ""
     behind = group.lag_ms
     return "red" if behind >= _STUCK_MS else "yellow" if behind >= _SLOW_MS else "green"
-
-
-def _total(values: object) -> str:
-    numbers = [value for value in values if value is not None]  # type: ignore[attr-defined]
-    return rate(sum(numbers)) if numbers else "?"

@@ -26,7 +26,6 @@ from spark_streams.connector.admin.dead_letters import (
     DEAD_LETTER_LIMITS,
     FIRST_STREAMS,
     REASONS,
-    DeadLetterLimits,
     KindCounts,
     PageSize,
     ReasonCounts,
@@ -65,7 +64,7 @@ class StreamFilter:
     def __init__(
         self, names: Sequence[str] = (), max_streams: int = MOST_STREAMS, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._words = names
+        self.words = names
         self._max_streams = max_streams
         self._now = now
         self._streams: Sequence[Name] = ()
@@ -77,11 +76,6 @@ class StreamFilter:
     def left_out(self) -> int:
         """Number of streams that are left out."""
         return self.too_many + self.too_long
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The streams that are named without a pattern, existing or not."""
-        return frozenset(name for name in self._words if not is_pattern(name))
 
     def streams(self, server: Server) -> Sequence[Name]:
         """Return the streams, searched a few seconds ago at most. A named stream may not exist. Raises ServerError."""
@@ -95,9 +89,9 @@ class StreamFilter:
         return self._streams
 
     def _refresh(self, server: Server) -> Bounded[str] | Bounded[bytes]:
-        if not self._words:
+        if not self.words:
             return bounded(list_streams(server), most=self._max_streams)
-        words = names_and_patterns(server, self._words)
+        words = names_and_patterns(server, self.words)
         streams = words.names.union(*[matching_streams(server, pattern, ()) for pattern in words.patterns])
         return bounded(streams, lambda _: words.names, self._max_streams)
 
@@ -127,11 +121,10 @@ class CountedDeadLetters:
 
     def __init__(
         self,
-        limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
         seconds: float = SECONDS,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._limits, self._seconds, self._now = limits, seconds, now
+        self._seconds, self._now = seconds, now
         self._progress: dict[str, _StreamProgress] = {}
 
     def refresh(
@@ -152,7 +145,7 @@ class CountedDeadLetters:
         for name in self._progress.keys() - dead_letter_streams.keys():
             del self._progress[name]
         for name, stream in dead_letter_streams.items():
-            progress = self._progress.setdefault(name, _StreamProgress(ReasonCounts(), PageSize(self._limits)))
+            progress = self._progress.setdefault(name, _StreamProgress(ReasonCounts(), PageSize(DEAD_LETTER_LIMITS)))
             progress.counts.update(
                 stream.length, StreamId.parse(stream.first), StreamId.parse(stream.last), stream.added
             )
@@ -386,7 +379,8 @@ class SnapshotCache:
             self._now,
         )
         existing = {stream.stream for stream in self._last.streams}
-        missing = sorted({*map(name_text, self.stream_filter.names)} - existing)
+        named = {name_text(word) for word in self.stream_filter.words if not is_pattern(word)}
+        missing = sorted(named - existing)
         for name in missing[:_NAMED]:
             self._report_once(f"stream {name!r} does not exist yet at {server.address}")
         if left_out := self._last.groups_left_out:

@@ -93,10 +93,6 @@ class History:
         """Return the committed rows in the order of the sink: batch, partition, position; or position in the stream."""
         return sorted((row for row in self.rows if row.kept), key=_order)
 
-    def places(self, outcome: Outcome = Outcome.OK) -> list[Place]:
-        """Return stream and ID of the entries with this outcome."""
-        return [entry.place for entry in self.added if entry.outcome is outcome and entry.place is not None]
-
     def batches(self) -> dict[int, set[Place]]:
         """Return the entries that each batch has in the sink."""
         places: dict[int, set[Place]] = {}
@@ -151,11 +147,6 @@ class Report:
     def faults(self) -> dict[str, int]:
         """Return the number of faults by kind, without the kinds that have none."""
         return {kind.name: len(getattr(self, kind.name)) for kind in fields(self) if getattr(self, kind.name)}
-
-    def forgive(self, *kinds: str) -> None:
-        """Clear these kinds, which are no fault in this run."""
-        for kind in kinds:
-            setattr(self, kind, [])
 
     def __bool__(self) -> bool:
         """Whether anything is wrong."""

@@ -88,15 +88,11 @@ class Driver:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the driver and its JVM at once, then all remaining processes of its session."""
+        """SIGKILL the driver, its JVM, and all other processes of its session."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         kill_session(self.process.pid)
-
-    def processes(self) -> list[tuple[int, str]]:
-        """Return pid and command line of every living process of the session."""
-        return processes_of(self.process.pid)
 
     def log(self) -> str:
         """Return the end of the driver's output."""

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import statistics
 import tempfile
 import time
@@ -87,7 +86,10 @@ def _heir(folder: Path, clean: Callable[[Tell], object]) -> Iterator[Callable[[]
     if (heir := os.fork()) == 0:
         try:
             os.close(held)
-            _detach()
+            os.setsid()  # no signal of the terminal reaches it
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for standard in range(3):
+                os.dup2(nowhere, standard)
             words = b"".join(iter(partial(os.read, told, 1), b""))
             if not words.endswith(b"."):
                 if (driver := folder / DRIVER).exists():
@@ -105,16 +107,6 @@ def _heir(folder: Path, clean: Callable[[Tell], object]) -> Iterator[Callable[[]
         os.write(held, b".")
         os.close(held)
         os.waitpid(heir, 0)
-
-
-def _detach() -> None:
-    """Neither signals of the terminal reach this process, nor does it print."""
-    os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for standard in range(3):
-        os.dup2(nowhere, standard)
 
 
 def _clean(address: Address, plan: RunPlan, folder: Path, tell: Tell) -> None:

@@ -277,3 +277,33 @@ def test_if_some_are_refused_the_others_are_sent_back_and_the_exit_code_is_0(ser
     for _ in range(2):
         ran = dead(server, "redrive", DEAD)
         assert (ran.exit_code, "--allow other" in ran.output) == (0, True), ran.output
+
+
+def test_a_dry_run_names_the_groups_that_read_the_entries_again(server: Server) -> None:
+    """All groups of each stream that receives one; with --to, those of that stream."""
+    fill(server, 3)
+    fill(server, 1, stream="other")
+    with server.client() as client:
+        client.xgroup_create("s", "audit", id="$")
+        client.xgroup_create("retry", "\x1b[31m", id="0", mkstream=True)
+        client.xadd("new", {"n": 1})
+    said = dead(server, "redrive", DEAD).output
+    assert "entries of s will be read by its groups: audit, g\n" in said
+    assert "entries of other will be read by its groups: g\n" in said
+    assert json.loads(dead(server, "redrive", DEAD, "--json").output)["groups"] == {"other": ["g"], "s": ["audit", "g"]}
+    said = dead(server, "redrive", DEAD, "--to", "retry").output
+    assert "entries of retry will be read by its groups: \\x1b[31m\n" in said
+    assert "entries of new will be read by its groups: none\n" in dead(server, "redrive", DEAD, "--to", "new").output
+    assert "entries of none will be read by its groups: none\n" in dead(server, "redrive", DEAD, "--to", "none").output
+    assert "will be read" not in dead(server, "redrive", DEAD, "--yes").output
+
+
+def test_a_redrive_whose_transform_skips_all_ends_with_3(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "skips_all.py").write_text("def skip(letter):\n    return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    fill(server, 3)
+    for more in ([], ["--yes"], ["--json"]):
+        ran = dead(server, "redrive", DEAD, "--transform", "skips_all:skip", *more)
+        assert ran.exit_code == 3, ran.output

@@ -50,7 +50,8 @@ def test_dead_letters_become_their_original_entries_with_a_mark_and_are_deleted(
         entries = words(client, "s")
     assert [fields[:4] for _, fields in entries] == [[b"n", b"%d" % n, b"raw", b"\xff\r\n"] for n in range(130)]
     assert [fields[4:] for _, fields in entries] == [
-        [MARK, bytes(RedriveMark(1, "2026-01-01T00:00:00.000000Z", f"dead/{one}"))] for one in ids
+        [MARK, bytes(RedriveMark(1, "2026-01-01T00:00:00.000000Z", f"dead/{one} {n + 1}-0"))]
+        for n, one in enumerate(ids)
     ]
     assert redrive(server).moved == 0
 
@@ -72,7 +73,7 @@ def test_an_entry_that_dies_again_tells_its_past_and_is_parked_when_it_was_sent_
         assert envelope["first-failed"] == "2026-01-01T00:00:00.000000Z"
         assert envelope["last-failed"] == "now"
         if times:
-            assert envelope["previous"] == f"dead/{names[-2]}"
+            assert envelope["previous"] == f"dead/{names[-2]} 1-0", "the first ID, however often it was redriven"
     with server.client() as client:
         letter = words(client, DEAD)[0][1]
         report = redrive(server, allow=("s",))
@@ -202,7 +203,7 @@ def test_a_transform_repairs_dead_letters_or_leaves_them(
     with server.client() as client:
         first = words(client, "s")[0][1]
     assert first[:-2] == [b"n", b"1001", b"raw", b"\xff\r\n", b"was", ids[1].encode(), b"bytes", b"\x00"]
-    assert RedriveMark.parse(marks(server)[0]) == RedriveMark(1, "2026-01-01T00:00:00.000000Z", f"dead/{ids[1]}")
+    assert RedriveMark.parse(marks(server)[0]) == RedriveMark(1, "2026-01-01T00:00:00.000000Z", f"dead/{ids[1]} 2-0")
 
 
 def test_an_impossible_redrive_is_an_error_and_moves_nothing(server: Server) -> None:

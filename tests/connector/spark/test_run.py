@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -229,6 +230,22 @@ def test_an_error_has_its_class_and_spark_s_words_only_on_request(
     with pytest.raises(DecodeError) as caught:
         spark_streams.run(writer(mode="FAILFAST"))
     assert caught.value.__cause__ is not None
+
+
+def test_the_error_is_noted_for_the_dead_letter_of_its_entry(
+    server: Server, writer: Callable[..., DataStreamWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else watches the query. Without maxDeliveries no entry is given up, and nothing is noted."""
+    monkeypatch.setattr(spark_log_filter, "_LATE_LOGS", 0.0)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with server.client(decode_responses=True) as client:
+        for more in ({}, {"maxDeliveries": "3", "deadLetterStream": "letters"}):
+            with pytest.raises(DecodeError):
+                spark_streams.run(writer(mode="FAILFAST", **more))
+            notes = [json.loads(client.get(key) or "") for key in client.keys("rstream:failure:*")]
+            assert len(notes) == bool(more)
+        assert "DecodeError" in notes[0]["error"]
+        assert "RSTREAM_DECODE" in notes[0]["message"]
 
 
 def test_what_spark_logs_late_of_a_stop_is_not_shown(

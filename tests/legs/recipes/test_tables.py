@@ -505,6 +505,19 @@ def test_replaced_files_are_deleted_after_their_time(compacted: Callable[..., De
     assert len(Deltalake(tmp_path).rows("t")) == 20
 
 
+def test_two_compactions_at_once_double_the_rows(tmp_path: Path) -> None:
+    """Why `compact_every` is refused with `shared`. If this fails, deltalake has mended it: allow both again."""
+    from deltalake import DeltaTable, write_deltalake
+
+    for _ in range(2):
+        write_deltalake(tmp_path, batch_page(0), mode="append")
+    rows = DeltaTable(tmp_path).to_pyarrow_table().num_rows
+    tables = [DeltaTable(tmp_path), DeltaTable(tmp_path)]
+    for table in tables:
+        table.optimize.compact()
+    assert DeltaTable(tmp_path).to_pyarrow_table().num_rows == 2 * rows
+
+
 def test_a_compaction_that_another_writer_prevents_ends_no_query(
     compacted: Callable[..., DeltalakeTable],
     caplog: pytest.LogCaptureFixture,

@@ -46,7 +46,7 @@ def about(what: str, cluster: ClusterFacts) -> list[ServerFinding]:
 
 
 def test_a_good_cluster_is_ok_in_everything_and_says_it_once() -> None:
-    found = judge_cluster(cluster())
+    found = [*judge_cluster(cluster())]
     assert worst(found) is Level.OK, found
     assert [one.about for one in found] == [
         "slots", "version", "persistence", "memory", "limits", "clock", "replication",
@@ -66,14 +66,14 @@ def test_memory_is_checked_on_every_node_and_reported_once_with_their_names() ->
 
 def test_a_replica_is_checked_as_a_node_that_may_become_a_master() -> None:
     bad = {"save": "", "replica-read-only": "no"}
-    found = judge_cluster(cluster(node(("b", 2), ("a", 1), config=bad, aof_enabled=0)))
+    found = [*judge_cluster(cluster(node(("b", 2), ("a", 1), config=bad, aof_enabled=0)))]
     assert [(one.about, one.nodes) for one in found if one.level is Level.DANGER] == [("persistence", ("b:2",))]
 
 
 def test_findings_with_another_effect_level_or_remedy_stay_apart() -> None:
     one = ServerFinding(Level.NOTE, "x", "5 s", "e", "r")
     others = [replace(one, effect="f"), replace(one, level=Level.WARNING), replace(one, remedy="s")]
-    assert merge([("a", [one, *others]), ("b", [one])]) == [
+    assert [*merge([("a", [one, *others]), ("b", [one])])] == [
         replace(one, nodes=("a", "b")), *(replace(other, nodes=("a",)) for other in others)
     ]  # fmt: skip
 

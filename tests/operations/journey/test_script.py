@@ -99,8 +99,10 @@ def test_the_lives_of_ten_entries(server: Server, client: redis.Redis, tmp_path:
         assert (lines[0]["stream"], lines[0]["id"], lines[0]["redrive"]) == ("orders", copy, 1)
         assert (lines[3]["previous"], lines[3]["redrive"]) == (f"orders:dead/{letter}", 1)
     assert dict(client.xrange("orders", again, again))[again]["n"] == "7"
-    for entry in (CORRECTED, SENT_BACK):  # nothing leads from the entry to what its dead letter was sent back as
-        assert script(told(ids[entry])) == [ADDED, *DONE]
+    for entry, copy in ((CORRECTED, again), (SENT_BACK, unchanged)):  # the new entry names the first one
+        lines = told(ids[entry])
+        assert script(lines) == [ADDED, ("sent back", "", False), *DONE[:-1], *copied]
+        assert (lines[1]["stream"], lines[1]["id"]) == ("orders", copy)
 
     lines = told(ids[IN_DELTA], "--checkpoint", str(checkpoint), "--table", str(delta))
     assert script(lines) == [BATCH, ("rows", "", True), ADDED, *DONE, ("row", "", True)]

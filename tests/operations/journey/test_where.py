@@ -247,11 +247,25 @@ def test_a_dead_letter_is_followed_to_the_entry_that_it_was_sent_back_as(
     assert [line["previous"] for line in second["lines"] if line["event"] == "sent back from"] == [
         f"orders:dead/{letter}"
     ]
-    # From the first entry nothing leads to the new one: it names the dead letter, and that is gone.
-    origin = {line["event"]: line for line in lines(server, "orders", orders[4])}
-    assert origin["no dead letter"]["exact"]
-    assert "names the dead letter" in origin["sent back"]["because"]
+    # The new one names the first entry, too.
+    [origin, third] = told(server, "orders", orders[4])
+    by_event = {line["event"]: line for line in origin["lines"]}
+    assert by_event["no dead letter"]["exact"]
+    assert (by_event["sent back"]["id"], by_event["sent back"]["exact"]) == (back, False)
+    assert third == second
+    # So does the dead letter of it, and what that is sent back as.
+    client.xreadgroup("etl", "spark", {"orders": ">"})
+    fail(server, back, "orders:dead", reason="decode")
     client.xdel("orders", back)
+    [again] = client.xrange("orders:dead")
+    sent = one(server, "sent back", "orders", orders[4])
+    assert (sent["stream"], sent["id"], sent["redrive"]) == ("orders:dead", again[0], 1)
+    redrive(server, stream="orders:dead")
+    [_, last] = told(server, "orders", orders[4])
+    assert last["id"] == client.xrevrange("orders", count=1)[0][0]
+    assert [line["first"] for line in last["lines"] if line["event"] == "sent back from"] == [orders[4]]
+    client.xdel("orders", last["id"])
+    assert "nothing in orders" in one(server, "sent back", "orders", orders[4])["because"]
     assert "was deleted" in one(server, "sent back", "orders:dead", letter)["because"]
 
 

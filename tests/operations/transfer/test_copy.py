@@ -341,6 +341,16 @@ def test_a_second_copy_moves_groups_that_nobody_has_used(
     assert ["g", "16-1", "21-1", "0", "left"] in lines
 
 
+def test_the_record_of_a_copied_group_is_deleted_with_it(client: redis.Redis, rstream_json: RstreamJson) -> None:
+    numbered(client, 3)
+    client.xgroup_create("s", "g", "0")
+    rstream_json("copy", "s", "t", "--groups", "--yes")
+    record = "rstream:copied:{t}:g"
+    assert client.exists(record)
+    [deleted] = rstream_json("groups", "delete", "t", "--group", "g", "--yes")["streams"]
+    assert (deleted["keys"], client.exists(record)) == ([record], 0)
+
+
 @pytest.mark.parametrize("use", ["consumer", "pending", "read and gone", "set back", "set forward", "of its own"])
 def test_a_group_that_was_used_is_left_and_named(client: redis.Redis, rstream_json: RstreamJson, use: str) -> None:
     numbered(client, 20)

@@ -125,10 +125,14 @@ def unacknowledged(start: Offset, mark: Mark | None) -> list[Range]:
 
 
 def ordinal_in_shared_group(start: Offset, look: Look) -> int | None:
-    """How many entries were ever added up to D: by our own count if nobody has read since the checkpoint."""
-    if start.read is not None and look.delivered == start.position:
+    """How many entries were ever added up to D: by our own count if nobody has read since the checkpoint, or as the
+    server knew it before somebody has set D without it."""
+    is_there = look.delivered == start.position
+    if start.read is not None and is_there:
         return start.read
-    return None if look.entries_read is None else look.entries_read + start.missed
+    if look.entries_read is None:
+        return (start.group_read or Mark(start.position, start.number, start.token).read_at_begin) if is_there else None
+    return look.entries_read + start.missed
 
 
 def moved_since(start: Offset, look: Look) -> Offset | None:
@@ -163,13 +167,14 @@ def recounted(start: Offset, look: Look, count: Callable[[StreamId, Look], tuple
 
 
 def at_end(start: Offset, look: Look) -> Offset:
-    """Return the same with numbers that the server knows now: at the end of the stream, the number of entries read is
-    the number of entries added; and what the server has corrected in its own counter."""
+    """Return the same with numbers that the server knows now: at the end of the stream, the number of entries read,
+    which is the number of entries added if nobody knows it; and what the server has corrected in its own counter."""
     if not look.has_group or start.read is not None:
         return start
     is_alone = not look.others and not look.released
     if is_alone and start.position == look.delivered >= look.top:
-        return replace(start, read=look.added)
+        read = ordinal_in_shared_group(start, look)
+        return replace(start, read=look.added if read is None else min(read, look.added))
     if look.entries_read is None:
         return start
     more = min(lost_above(look, look.delivered, look.entries_read + start.missed) or 0, 0)

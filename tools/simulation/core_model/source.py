@@ -456,12 +456,13 @@ class Source:
             self._acknowledge_now(start, look.mark)
         done = start.account()
         if outcome == "ENTRIES_LOST":
-            if not is_alone and lost_above(look, look.delivered, ordinal_in_shared_group(start, look)) is None:
+            read = None if is_alone else ordinal_in_shared_group(start, look)
+            if not is_alone and lost_above(look, look.delivered, read) is None:
                 self._told = look.deleted
                 return start
             if start.read is not None and (is_alone or look.delivered == start.position):
                 return replace(start, read=min(start.read + count, look.added))
-            return replace(start, missed=start.missed + count)
+            return replace(start, missed=start.missed + count, group_read=(read or 0) + count)
         if outcome in ("STREAM_MISSING", "STREAM_REPLACED"):
             done = replace(done, position=MIN_ID, read=0, added=look.added, missed=0)
             self._put_group("CREATE", done, not look.exists)
@@ -469,7 +470,8 @@ class Source:
             self._put_group("CREATE", done)
         elif outcome == "SERVER_RESTORED":
             position = min(start.position if is_alone else look.delivered, look.last)
-            done = replace(done, position=position, read=None, added=look.added, missed=0)
+            read = self._read_before(position, look)[0] if is_alone else None
+            done = replace(done, position=position, read=read, added=look.added, missed=0)
             self._put_group("SETID" if is_alone or look.delivered > look.last else "", done)
         elif is_alone:  # SET_TO_CHECKPOINT, GROUP_BELOW, GROUP_ABOVE, CHECKPOINT_OLDER: count losses above it anew
             is_logged = bool(checkpoint.number) and checkpoint.position == start.position

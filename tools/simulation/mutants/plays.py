@@ -42,6 +42,7 @@ _ADDED = ("", "+faults", "+renew", "+renew+faults")  # to plans of seeds, in tur
 SINKS = ("recorder", "once")
 SEEDS_OF_CORE = 2  # of each scenario
 _ENDLESS = 20.0  # seconds of processor time for one play
+_RIM = ("operations/", "connector/admin/", "connector/retention.py")  # files whose mutants lives of commands look for
 # A test is run with modules that this process has imported before.
 _QUIETLY = ("-x", "-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 _SCENARIOS = {str(found): found for one in SCENARIOS for found in (one, replace(one, in_step=True))}
@@ -143,7 +144,7 @@ def finder_of(mutant: Mutant, seeds: Sequence[int]) -> Note | None:
     """Look for a play that finds a mutant, in this process: first what has found it last. seeds: of plans that come
     last."""
     known = [mutant.found.play] if mutant.found is not None else []
-    is_of_rim = mutant.file.startswith("operations/") or (known and known[0].startswith(("life/", "tests/")))
+    is_of_rim = mutant.file.startswith(_RIM) or (known and known[0].startswith(("life/", "tests/")))
     more = [f"life/{seed}" for seed in seeds] if is_of_rim else _all_plays(seeds)
     return _finder_among(mutant, known) or _finder_among(mutant, more)
 

@@ -38,8 +38,9 @@ from spark_streams.connector.source.counting import count_read
 from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kind, Start
 from spark_streams.connector.source.group.snapshot import GroupChange, GroupState, PendingAbove, StreamSnapshot
 from spark_streams.connector.source.offset import Offset, StreamOffset
+from spark_streams.connector.source.settled import Standing
 from spark_streams.connector.wire.connection import Server
-from spark_streams.connector.wire.xinfo import StreamState
+from spark_streams.connector.wire.xinfo import StreamState, stream_states
 
 NOTHING_ABOVE = PendingAbove()
 
@@ -71,18 +72,6 @@ def use_of(at: StreamOffset, snapshot: StreamSnapshot) -> GroupUse:
     """Return whether the query is alone in the group, now and at the last offset."""
     others = snapshot.group is not None and bool(snapshot.group.others)
     return GroupUse.SHARED if others or at.read is None else GroupUse.ALONE
-
-
-def is_older(at: StreamOffset, mark: Mark | None) -> bool:
-    """Whether the commit mark knows a batch that the checkpoint does not have."""
-    if mark is None or mark.is_seek:
-        return False
-    return mark.number > at.number or (mark.number == at.number > 0 and mark.token != at.token)
-
-
-def is_behind(mark: Mark | None, at: StreamOffset) -> bool:
-    """Whether the commit mark does not know the stream's last batch yet, or no longer."""
-    return at.number > 0 and (mark is None or mark.number < at.number)
 
 
 def moved_since_checkpoint(at: StreamOffset, snapshot: StreamSnapshot, is_logged: bool = True) -> StreamOffset | None:
@@ -142,13 +131,14 @@ class _Comparison:
         if not head.exists:
             return Kind.STREAM_MISSING, unread
         added = head.added or 0
-        if is_ahead(at, head):
+        is_older = Standing(at, self.snapshot.mark).is_older
+        if is_ahead(at, head) and (added >= at.added if group is None else not is_older):
             return None if group is not None else (Kind.GROUP_MISSING, 0)
         is_other = head.last < at.position or added < at.added
         if group is None:
             lost = lost_above(head, at.position, at.read) or 0
             return (Kind.STREAM_REPLACED, unread) if is_other or lost < 0 else (Kind.GROUP_MISSING, 0)
-        if is_older(at, self.snapshot.mark):
+        if is_older:
             skipped = 1 if use_of(at, self.snapshot) is GroupUse.SHARED else 0  # alone: it reads them again
             return Kind.CHECKPOINT_OLDER, skipped
         if is_other:
@@ -187,12 +177,16 @@ class _Comparison:
 
 
 def read_in_shared_group(at: StreamOffset, snapshot: StreamSnapshot) -> int | None:
-    """Return how many entries were ever added up to the group: if nobody has read since, by our own count."""
+    """Return how many entries were ever added up to the group: if nobody has read since, by our own count, or as the
+    server knew it before XGROUP SETID came without ENTRIESREAD."""
     group = snapshot.group
     assert group is not None
-    if at.read is not None and group.last_delivered == at.position:
+    is_at_position = group.last_delivered == at.position
+    if at.read is not None and is_at_position:
         return at.read
-    return None if group.entries_read is None else group.entries_read + at.missed
+    if group.entries_read is None:
+        return (at.group_read or at.mark.read_at_begin) if is_at_position else None
+    return group.entries_read + at.missed
 
 
 def has_forgotten(at: StreamOffset, snapshot: StreamSnapshot) -> bool:
@@ -266,11 +260,12 @@ def _without_lost(lost: int, at: StreamOffset, snapshot: StreamSnapshot, is_alon
     assert group is not None
     added = head.added or 0
     is_at_position = group.last_delivered == at.position
-    if not is_alone and lost_above(head, group.last_delivered, read_in_shared_group(at, snapshot)) is None:
+    read = None if is_alone else read_in_shared_group(at, snapshot)
+    if not is_alone and lost_above(head, group.last_delivered, read) is None:
         return Repair(at, reported_deletion=head.deleted)
     if at.read is not None and (is_alone or is_at_position):
         return Repair(at._replace(read=min(at.read + lost, added)))
-    return Repair(at._replace(missed=at.missed + lost))
+    return Repair(at._replace(missed=at.missed + lost, group_read=(read or 0) + lost))
 
 
 def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> bool | None:
@@ -283,14 +278,16 @@ def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> boo
 
 
 def at_end(at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
-    """Return the same with numbers that the server knows now: at the end of the stream, and its own counter."""
+    """Return the same with numbers that the server knows now: at the end of the stream, and its own counter. At the end
+    of a group without others, what has left the stream above it was read if nobody knows how many entries were."""
     head, group = snapshot.head, snapshot.group
     if group is None or head.added is None or is_ahead(at, head):
         return at
     is_alone = not group.others and not group.released
     is_at_end = at.position == group.last_delivered and (at.position >= head.top or head.length == 0)
     if at.read is None and is_alone and is_at_end:
-        return at._replace(read=head.added)
+        read = read_in_shared_group(at, snapshot)
+        return at._replace(read=head.added if read is None else min(read, head.added))
     if group.entries_read is not None and at.read is None:
         more = min(lost_above(head, group.last_delivered, group.entries_read + at.missed) or 0, 0)
         return at._replace(missed=at.missed + more) if more else at
@@ -369,7 +366,14 @@ def with_entries_below(server: Server, stream: str, at: StreamOffset, snapshot: 
         return at
     if is_ahead(at, head):
         return at._replace(read=head.added, added=head.added)
-    if head.first is None or head.first > at.position or not head.length or head.deleted > at.position:
-        return at  # what is missing was above, or may have been
+    if _may_lack_above(at, head):
+        return at
     read = count_read(server, stream, head, at.position)
-    return at if read is None else at._replace(read=read, added=head.added)
+    if read is None or _may_lack_above(at, stream_states(server, [stream])[stream]):  # removed while we counted
+        return at
+    return at._replace(read=read, added=head.added)
+
+
+def _may_lack_above(at: StreamOffset, head: StreamState) -> bool:
+    """Whether what has left the stream was above the query's begin, or may have been."""
+    return head.first is None or head.first > at.position or not head.length or head.deleted > at.position

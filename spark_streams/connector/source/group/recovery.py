@@ -82,6 +82,15 @@ class Finding:
     is_left: bool = False  # the missing stream is one of a pattern, and the query stops reading it
 
 
+def entries_lost(
+    stream: str, lost: int, above: StreamId, detail: str, position: StreamId | None = None, is_harmless: bool = False
+) -> Finding:
+    """Return the finding for entries that were to be read, and are gone. detail: which ones."""
+    return Finding(
+        Kind.ENTRIES_LOST, stream, above=above, position=position, lost=lost, detail=detail, is_harmless=is_harmless
+    )
+
+
 class MessageContext(NamedTuple):
     """Words of a message. address: of the server; forgets: whether it loses its streams when its process ends."""
 

@@ -38,7 +38,7 @@ from spark_streams.connector.keys import is_returned, origin_of
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.counting import count_missing
-from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters
+from spark_streams.connector.source.group.recovery import DataLoss, RunCounters, entries_lost
 from spark_streams.connector.source.group.snapshot import GroupState, OtherConsumer, read_group_now
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient, Membership, lease_key
@@ -61,11 +61,12 @@ class Holder:
     consumer: str | None  # None: the entries were released
     idle: int  # milliseconds since the last delivery of an entry, at least
     counts: bool = True  # a claim counts as a delivery
+    end: StreamId = MAX_ID  # last entry to claim
 
     def xpending(self, member: Membership, stream: str, start: StreamId, count: int) -> tuple[Argument, ...]:
         """Return the XPENDING that lists its next entries."""
         name = () if self.consumer is None else (self.consumer,)
-        return ("XPENDING", stream, member.group, "IDLE", self.idle, bytes(start), "+", count, *name)
+        return ("XPENDING", stream, member.group, "IDLE", self.idle, bytes(start), bytes(self.end), count, *name)
 
 
 @dataclass(frozen=True)
@@ -83,15 +84,19 @@ class Claims:
         return self.stream_set.member
 
     def holders(self, server: Server, groups: Mapping[str, GroupState]) -> dict[str, list[Holder]]:
-        """Return the holders of entries to claim, per stream, released entries first. Raises ServerError."""
+        """Return the holders of entries to claim, per stream, released entries first. What is above the position of a
+        group that was set back it delivers again, and a claim would make dead letters of it. Raises ServerError."""
+        ends = {stream: group.last_delivered for stream, group in groups.items()}
         released = [stream for stream, group in groups.items() if group.released]
-        holders = {stream: [Holder(None, RELEASED_IDLE)] for stream in self._with_released(server, released)}
+        holders = {
+            stream: [Holder(None, RELEASED_IDLE, end=ends[stream])] for stream in self._with_released(server, released)
+        }
         idle = self.options.claim_idle
         if idle is not None:
             for stream, name in self._dead_consumers(server, groups):
                 key = committed_key(stream, self._member.group, name)
                 is_query = server.execute("GET", key) is not None
-                holders.setdefault(stream, []).append(Holder(name, idle, counts=not is_query))
+                holders.setdefault(stream, []).append(Holder(name, idle, not is_query, ends[stream]))
         return holders
 
     def _with_released(self, server: Server, streams: Sequence[str]) -> list[str]:
@@ -128,9 +133,8 @@ class Claims:
                 deleted = self._count_deleted(server, stream, requested_ids)
                 if deleted:
                     first = StreamId.parse(texts_of(requested_ids[0])[0].as_py())
-                    finding = Finding(Kind.ENTRIES_LOST, stream, above=first.previous(), lost=deleted)
                     detail = f"that other consumers of group {self._member.group!r} had left pending or released"
-                    self.losses.report(replace(finding, detail=detail))
+                    self.losses.report(entries_lost(stream, deleted, first.previous(), detail))
             if gained > 0:
                 self.counters.entries(CLAIMED)[stream] += gained
                 claimed.append(stream)
@@ -295,9 +299,9 @@ class DeadLetterWriter:
         self.counters.entries(DEAD)[origin_of(dead.stream)] += posted
         if deleted:
             above = min(dead.ids).previous()
-            finding = Finding(Kind.ENTRIES_LOST, dead.stream, above=above, lost=deleted, is_harmless=True)
             # They cannot become dead letters any more, and are acknowledged.
-            self.losses.report(replace(finding, detail="before they became dead letters"))
+            detail = "before they became dead letters"
+            self.losses.report(entries_lost(dead.stream, deleted, above, detail, is_harmless=True))
 
 
 def dead_letter(

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.printable import printable
-from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind
+from spark_streams.connector.source.group.recovery import DataLoss, entries_lost
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset, Range
@@ -172,11 +172,12 @@ class PoisonBatch:
 
     # -- a batch is chosen ---------------------------------------------------------------------------------------
 
-    def begin(self, server: Server, begin: Offset) -> CachedPoisonState:
+    def begin(self, server: Server, begin: Offset, read: Collection[str]) -> CachedPoisonState:
         """Return the run's copy of the record, without what this run must not use of it, which is then pending like
         other entries: all of an earlier checkpoint; pieces above the checkpoint, of a batch that this copy of it does
         not have; pieces of streams that it no longer has. Without maxDeliveries no piece is read as a batch, but the
-        sink may still have rows of it."""
+        sink may still have rows of it. What is missing of the streams that are read is reported now: later nobody
+        knows how many entries were set aside. Raises ServerError, DataLossError."""
         if not begin.streams:
             return CachedPoisonState(PoisonState())
         record = PoisonRecord(server, CachedPoisonState(), begin)
@@ -189,7 +190,11 @@ class PoisonBatch:
         state = last.without_streams(last.streams - begin.at.keys())
         for name, piece in [*state.pieces.items(), *state.away.items()]:
             state = state.without(name) if _is_above(piece, begin) else state
-        state = state.released() if self.max_deaths is None else state
+        if self.max_deaths is None and state.streams:
+            held = self._committed(state, begin, read)
+            for name in held.pieces:
+                self._held(server, held, name)
+            state = held.released(read)
         if state != last:
             record.save(state)
         return record.cache
@@ -216,8 +221,7 @@ class PoisonBatch:
         if self.max_deaths is None or not begin.streams or not cache.may_hold:
             return {}, [], cache
         record = PoisonRecord(server, cache, begin)
-        state = record.state.after_commit(begin.token, record.state.piece_of(begin.old), begin.held > 0)
-        state = state.with_streams(streams)
+        state = self._committed(record.state, begin, streams)
         for condemned in list(state.condemned()):
             state = self._give_up(server, record, condemned, state)
         while (large := state.piece_to_cut()) is not None:
@@ -230,6 +234,11 @@ class PoisonBatch:
         while not tasks and (name := state.next_piece()) is not None:
             state, chosen, tasks = self._held(server, state, name)
         return self._chosen(record, state, chosen, tasks)
+
+    @staticmethod
+    def _committed(state: PoisonState, begin: Offset, read: Collection[str]) -> PoisonState:
+        """Return the state now that the batch that ends there is committed, with pieces of streams that are read."""
+        return state.after_commit(begin.token, state.piece_of(begin.old), begin.held > 0).with_streams(read)
 
     def fallback_piece(self, server: Server, begin: Offset, cache: CachedPoisonState) -> ChosenPiece:
         """Return the piece that is the next batch if there is nothing else to read, or nothing."""
@@ -298,8 +307,7 @@ class PoisonBatch:
         """Report entries above an ID that were set aside and are missing, per stream. Raises DataLossError."""
         for stream, count in lost.items():
             if count > 0:
-                finding = Finding(Kind.ENTRIES_LOST, stream, above=above, lost=count)
-                self.losses.report(replace(finding, detail="of a batch that killed the query"))
+                self.losses.report(entries_lost(stream, count, above, "of a batch that killed the query"))
 
 
 def _is_above(piece: Piece, offset: Offset) -> bool:

@@ -143,12 +143,15 @@ class PoisonState:
         )
         return replace(self, pieces=pieces, away=away)
 
-    def released(self) -> PoisonState:
+    def released(self, read: Collection[str]) -> PoisonState:
         """Return the state if nothing is read as a piece (without maxDeliveries): all pieces are away. Other batches
-        may read entries of them, so how many they have is not known any more."""
+        may read entries of them in these streams, so how many they have is not known any more."""
         away = dict[str, Piece]()
         for name, piece in self.with_streams(()).away.items():
-            parts = {stream: [replace(part, count=0) for part in of] for stream, of in piece.ranges().items()}
+            parts = {
+                stream: [replace(part, count=0) if stream in read else part for part in of]
+                for stream, of in piece.ranges().items()
+            }
             if parts:
                 away[name] = piece.of(parts)
         return replace(self, pieces={}, away=away)
@@ -157,11 +160,12 @@ class PoisonState:
 
     def for_batch(self, token: str) -> PoisonState:
         """Return the state for the batch with this token. If it is another batch, no run has planned it, and the one
-        before is committed."""
+        before is committed. If pieces of it are held, an older copy of the checkpoint runs it again."""
         if token == self.token:
             return self
         state = self if self.pieces or not self.token else self.after_commit(self.token, None, True)
-        return replace(state, token=token, runs=0, run="", narrowed=False)
+        is_cut = any(name.partition("~")[2].partition(".")[0] == token for name in [*self.pieces, *self.away])
+        return replace(state, token=token, runs=0, run="", narrowed=is_cut)
 
     def allowed_deaths(self, limit: int, is_unchanged: bool) -> int:
         """Return how many runs the batch may kill before it is set aside. limit: for an unchanged batch, if no single

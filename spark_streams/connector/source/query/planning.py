@@ -15,8 +15,8 @@ from spark_streams.base.ids import MIN_ID
 from spark_streams.connector.errors import DataLossError, GroupMissingError
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.source.group.compare import NOTHING_ABOVE, at_position, compare, is_older
-from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind
+from spark_streams.connector.source.group.compare import NOTHING_ABOVE, at_position, compare
+from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, entries_lost
 from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_snapshots, fetch_state, missing
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient
@@ -26,6 +26,7 @@ from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.pending.poison_record import CachedPoisonState
 from spark_streams.connector.source.pending_list import pending_ranges
 from spark_streams.connector.source.query.triggering import RunSteps
+from spark_streams.connector.source.settled import Standing
 from spark_streams.connector.source.task.notes import delete_missing, keep_due_notes, open_notes
 from spark_streams.connector.source.trigger.run_state import RunState
 
@@ -69,7 +70,7 @@ class ReplayedBatch:
             snapshot = snapshot._replace(mark=None, group=snapshot.group and at_position(at, snapshot.group))
         if snapshot.mark == at.mark:
             snapshot = snapshot._replace(mark=None)
-        elif begin.token and stream in begin.at and is_older(begin.at[stream], snapshot.mark):
+        elif begin.token and stream in begin.at and Standing(begin.at[stream], snapshot.mark).is_older:
             at = begin.at[stream]
         finding = compare(stream, at, snapshot, NOTHING_ABOVE)
         if finding is None or finding.kind not in _OTHER_BATCH:
@@ -97,8 +98,8 @@ class ReplayedBatch:
         missing = entries.count - sum(pending.count for pending in found)
         finding = None
         if missing > 0:
-            lost = Finding(Kind.ENTRIES_LOST, entries.stream, above=entries.after, position=entries.last, lost=missing)
-            finding = replace(lost, detail=f"of a batch of {entries.count}")
+            detail = f"of a batch of {entries.count}"
+            finding = entries_lost(entries.stream, missing, entries.after, detail, entries.last)
         return pending_parts(found), finding
 
     def _still_pending(self, entries: Range, spare: bool) -> list[Range]:

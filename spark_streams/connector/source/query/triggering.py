@@ -29,7 +29,6 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import DataLossError, GroupMissingError, RStreamError, StreamStateError
 from spark_streams.connector.source.group.begin import Opened, Opening
 from spark_streams.connector.source.group.recovery import DataLoss
-from spark_streams.connector.source.group.snapshot import fetch_marks
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import Limits
@@ -202,8 +201,7 @@ class Triggering:
     def commit(self, client: GroupClient, run: RunState, end: Offset) -> tuple[None, RunState]:
         """Acknowledge the batch that ends here, without another trigger."""
         run = self._after_jobs(run)
-        marks = None if run.acknowledged is not None else fetch_marks(client, end.streams)
-        acknowledged, _ = self.acknowledging.at_once(client, LoggedBatch(end, run, marks))
+        acknowledged, _ = self.acknowledging.at_once(client, LoggedBatch.of_run(client, end, run))
         # The next trigger finds what was reserved ahead in the pending list.
         return None, acknowledged if run.prefetched is None else run.unknown()
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK, NAMES, ReturnedEntry, is_origin
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.keys import is_returned
-from spark_streams.connector.source.group.recovery import Finding, Kind, MessageContext, error_of
+from spark_streams.connector.source.group.recovery import MessageContext, entries_lost, error_of
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
@@ -109,8 +109,8 @@ def _unwrap_returned(page: FetchedPage) -> tuple[EntryPage, str | pa.Array, Atte
 
 
 def _data_loss(server: Session, member: Membership, entries: Range, missing: int) -> StreamStateError:
-    finding = Finding(Kind.ENTRIES_LOST, entries.stream, above=entries.after, position=entries.last, lost=missing)
-    finding = replace(finding, detail=f"of a batch of {entries.count}")
+    detail = f"of a batch of {entries.count}"
+    finding = entries_lost(entries.stream, missing, entries.after, detail, entries.last)
     return error_of(finding, MessageContext(member, str(server.address)))
 
 

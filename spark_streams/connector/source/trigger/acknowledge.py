@@ -22,23 +22,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Set
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.counters import BAD, DEAD, RETRIED
 from spark_streams.connector.keys import is_returned
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.retention import RetentionState, Sweeper
-from spark_streams.connector.source.commit_mark import Mark
-from spark_streams.connector.source.group.compare import is_behind
-from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters
+from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters, entries_lost
 from spark_streams.connector.source.group.retries import Retries
+from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_marks
 from spark_streams.connector.source.group_client import GroupClient
-from spark_streams.connector.source.offset import Offset, Range, around
+from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
 from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
+from spark_streams.connector.source.settled import Settled
 from spark_streams.connector.source.task.notes import (
     LetterDestination,
     collect,
@@ -46,7 +46,7 @@ from spark_streams.connector.source.task.notes import (
     fetch_missing,
     noted_streams,
 )
-from spark_streams.connector.source.trigger.roles import Commit, GroupRole
+from spark_streams.connector.source.trigger.roles import GroupRole
 from spark_streams.connector.source.trigger.run_state import Job, RunState
 from spark_streams.connector.wire.connection import Server
 
@@ -128,99 +128,37 @@ def _is_behind(readers: RetentionState, position: StreamId) -> bool:
     return readers.needed < readers.delivered or readers.needed <= position
 
 
-Marks = Mapping[str, Mark | None]  # of all streams of the checkpoint
-
-
 @dataclass(frozen=True)
 class LoggedBatch:
-    """A batch that is in Spark's commit log, and what is known of its acknowledgement. Pure."""
+    """A batch that is in Spark's commit log: the checkpoint ends with it. run: what the run knows."""
 
-    start: Offset  # ends with the batch
-    run: RunState  # what the run knows
-    marks: Marks | None = None  # as the server has them; None: as this run has left them
-    streams: AbstractSet[str] | None = None  # those that have the group; None: all
+    settled: Settled
+    run: RunState
+
+    @classmethod
+    def of_run(
+        cls, client: GroupClient, start: Offset, run: RunState, seen: Mapping[str, StreamSnapshot] | None = None
+    ) -> Self:
+        """seen: streams at this moment. The marks of others are as this run has left them; a run that has acknowledged
+        nothing yet asks for them. Raises ServerError."""
+        seen = {stream: snapshot for stream, snapshot in (seen or {}).items() if stream in start.at}
+        marks = {stream: snapshot.mark for stream, snapshot in seen.items()}
+        if run.acknowledged is None:
+            marks |= fetch_marks(client, [stream for stream in start.at if stream not in seen])
+            settled = Settled(start, marks)
+        else:
+            settled = Settled.left_by_run(run.acknowledged, start).with_marks(marks)
+        return cls(settled.without(stream for stream, snapshot in seen.items() if snapshot.group is None), run)
 
     @property
-    def is_first(self) -> bool:
-        """Whether this run has acknowledged nothing yet."""
-        return self.run.acknowledged is None
+    def start(self) -> Offset:
+        return self.settled.checkpoint
 
+    @property
     def is_acknowledged(self) -> bool:
         """Whether the batch is acknowledged, after an earlier trigger took the tasks' notes."""
-        taken_from = self.start.taken_from
-        return self.run.has_acknowledged(self.start) or (bool(taken_from) and all(map(self._is_known, taken_from)))
-
-    def ranges(self, is_read: bool) -> list[Range]:
-        """Return the pending entries of the batch (if it was read), and of the one before if they are not
-        acknowledged."""
-        start, ranges = self.start, list[Range]()
-        for stream in start.at:
-            if self._is_known(stream) or not self._has_group(stream):
-                continue
-            batch = start.pending(stream) if is_read else ()
-            if self._is_all_committed(stream):
-                # A batch that was not read stays pending: better read again than acknowledged unread.
-                ranges += around(stream, () if is_read else start.pending(stream), start[stream])
-            else:
-                ranges += [*self._before(stream), *batch]
-        return [entries for entries in ranges if not entries.is_empty]
-
-    def marks_to_set(self) -> dict[str, Mark]:
-        """Return the marks that are behind the checkpoint, as they are to be. A mark that shows a move stays: the query
-        follows it after this, and a kill in between must not hide the move."""
-        start, marks = self.start, self.marks
-        return {
-            stream: at.mark
-            for stream, at in start.at.items()
-            if (
-                start.is_of_this_batch(stream) or stream in start.unacknowledged
-                if marks is None
-                else is_behind(marks[stream], at) and not self._shows_move(stream)
-            )
-        }
-
-    def in_place(self) -> Offset:
-        """Return the checkpoint in the streams whose groups may be set to it."""
-        return self.start.without(s for s in self.start.at if not self._has_group(s) or self._shows_move(s))
-
-    def is_earlier(self, stream: str, entry: StreamId) -> bool:
-        """Whether an entry is acknowledged with the batch, and is of an earlier one."""
-        if any(part.covers(entry) for part in self.start.ranges(stream)):
-            return False
-        is_before = any(part.covers(entry) for part in self._before(stream))
-        return is_before or (self._is_restored(stream) and entry <= self.start[stream])
-
-    def _has_group(self, stream: str) -> bool:
-        return self.streams is None or stream in self.streams
-
-    def _before(self, stream: str) -> list[Range]:
-        unacknowledged = self.start.unacknowledged
-        return [unacknowledged[stream]] if stream in unacknowledged and self.is_first else []
-
-    def _is_known(self, stream: str) -> bool:
-        """Whether the mark proves that the stream's last batch is acknowledged, also if the group was moved since."""
-        at, mark = self.start.at[stream], None if self.marks is None else self.marks[stream]
-        return mark is not None and (mark.number, mark.token) == (at.number, at.token)
-
-    def _shows_move(self, stream: str) -> bool:
-        """Whether an operator has moved the group, or a run that has acknowledged this batch."""
-        mark = None if self.marks is None else self.marks[stream]
-        return mark is not None and mark.id != self.start[stream] and (mark.is_seek or self._is_known(stream))
-
-    def _is_all_committed(self, stream: str) -> bool:
-        """Whether all that is pending up to the position was read, and is not acknowledged any more, or not yet."""
-        if self.marks is None:
-            return False
-        at, mark = self.start.at[stream], self.marks[stream]
-        has_replay = mark is not None and mark.has_replay
-        return is_behind(mark, at) and not has_replay and stream not in self.start.left and at.mark.has_pending_list
-
-    def _is_restored(self, stream: str) -> bool:
-        """Whether the server has lost acknowledgements: the mark is older than what may not be acknowledged yet."""
-        start, mark = self.start, None if self.marks is None else self.marks[stream]
-        missing = sum([start.is_of_this_batch(stream), stream in start.unacknowledged])
-        is_older_yet = mark is not None and start.at[stream].number - mark.number > missing
-        return is_older_yet and self._is_all_committed(stream)
+        read = self.start.taken_from
+        return self.run.has_acknowledged(self.start) or (bool(read) and self.settled.knows(read))
 
 
 class Acknowledging:
@@ -248,27 +186,29 @@ class Acknowledging:
     def at_once(self, client: GroupClient, batch: LoggedBatch) -> tuple[RunState, int]:
         """Take the notes of the batch, acknowledge it, and remove entries that leave their streams. Return what the run
         knows then, and how many entries were acknowledged. Raises GroupMissingError, ServerError."""
-        commit = self._noted_commit(client, batch)
+        posted, is_read = self._take_notes(client, batch)
         due, run = self._after(batch)
-        entries = self._role.commit(client, commit)
+        entries = self._role.commit(client, batch.settled, is_read)
         if due:
             self._removing.sweep(client, batch.start, due)
-        return run, commit.posted + entries
+        return run, posted + entries
 
     def in_background(self, client: GroupClient, batch: LoggedBatch) -> tuple[RunState, list[Job]]:
         """Do the same, but return as jobs what can run beside tasks: XACK with the marks, and the removal."""
-        acknowledge = partial(self._role.commit, commit=self._noted_commit(client, batch))
+        _, is_read = self._take_notes(client, batch)
+        acknowledge = partial(self._role.commit, settled=batch.settled, is_read=is_read)
         due, run = self._after(batch)
         removals: list[Job] = [partial(self._removing.sweep, up_to=batch.start, due=due)] if due else []
         return run, [acknowledge, *removals]
 
-    def _noted_commit(self, client: GroupClient, batch: LoggedBatch) -> Commit:
-        """Take the notes, and return what acknowledges the batch. The notes come first: the mark says that they were
-        taken. A run asks for the record of its first batch in any case."""
-        posted = self._take_notes(client, batch)
-        may_have_record = bool(batch.start.record) or batch.is_first
+    def _take_notes(self, client: GroupClient, batch: LoggedBatch) -> tuple[int, bool]:
+        """Take the notes before the batch is acknowledged: the mark says that they were taken. Return how many entries
+        were acknowledged with them, and whether tasks were given the entries of the batch. A run asks for the record of
+        its first batch in any case."""
+        may_have_record = bool(batch.start.record) or batch.settled.is_first
         is_read = not may_have_record or self._poison.has_read(client.server, batch.start)
-        return Commit(posted, batch.ranges(is_read), batch.marks_to_set(), batch.in_place(), batch.run.acknowledged)
+        token = batch.start.token if is_read else ""
+        return 0 if batch.is_acknowledged else self._post_notes(client, batch, token), is_read
 
     def _after(self, batch: LoggedBatch) -> tuple[set[str], RunState]:
         """Return the streams to sweep with this batch, and what the run knows once it is acknowledged."""
@@ -276,7 +216,7 @@ class Acknowledging:
         is_first = run.acknowledged is None or not run.acknowledged.token
         removes = self._removes or run.removes or any(map(is_returned, start.streams))
         due = self._removing.due(start, is_first) if is_first or removes else set()
-        knows_fields = run.knows_fields or (not batch.is_first and bool(start.taken_from))
+        knows_fields = run.knows_fields or (not batch.settled.is_first and bool(start.taken_from))
         return due, replace(run, acknowledged=start, removes=removes or bool(due), knows_fields=knows_fields)
 
     def sweep_when_idle(self, client: GroupClient, start: Offset, run: RunState) -> None:
@@ -284,14 +224,13 @@ class Acknowledging:
         if run.removes:
             self._removing.sweep(client, start, self._removing.due_later())
 
-    def _take_notes(self, client: GroupClient, batch: LoggedBatch) -> int:
-        """Take the notes of the tasks: dead letters, missing entries, bad values. Return how many were acknowledged."""
-        if batch.is_acknowledged():
-            return 0
+    def _post_notes(self, client: GroupClient, batch: LoggedBatch, token: str) -> int:
+        """Take the notes of the tasks: dead letters, missing entries, bad values. Return how many were acknowledged.
+        token: of the batch whose notes count; "" if its entries were set aside: a late task may have read them."""
         start, read = batch.start, batch.start.taken_from
-        may_miss = self._losses.allowed or batch.is_first  # an earlier run may have had other options
-        missing = fetch_missing(client.server, client.member, read, start.token) if may_miss else {}
-        takes_all = self._options.mode == "DEADLETTER" or batch.is_first or start.notes
+        may_miss = self._losses.allowed or batch.settled.is_first  # an earlier run may have had other options
+        missing = fetch_missing(client.server, client.member, read, token) if may_miss else {}
+        takes_all = self._options.mode == "DEADLETTER" or batch.settled.is_first or start.notes
         streams = start.streams if takes_all else read[:1]
         numbers = {stream: start.at[stream].number for stream in read} if start.notes else {}
         noted, lost = noted_streams(client.server, client.member, streams, numbers)
@@ -303,9 +242,9 @@ class Acknowledging:
             client.server,
             client.member,
             noted,
-            start.token,
+            token,
             LetterDestination(self._options.dead_letter_stream, self._retries),
-            batch.is_earlier,
+            batch.settled.is_earlier,
             client.limits,
         )
         self._counters.entries(DEAD).update(notes.dead_letters)
@@ -324,5 +263,4 @@ def _missing_entries(start: Offset, missing: Mapping[str, int]) -> Iterator[Find
     for stream, count in missing.items():
         if count:
             above = min((part.after for part in start.ranges(stream)), default=MIN_ID)
-            lost = Finding(Kind.ENTRIES_LOST, stream, above=above, position=start[stream], lost=count)
-            yield replace(lost, detail="of a batch", is_harmless=True)
+            yield entries_lost(stream, count, above, "of a batch", start[stream], is_harmless=True)

@@ -32,7 +32,7 @@ from spark_streams.connector.keys import probe_group
 from spark_streams.connector.operator_commands import acknowledge_command, delete_consumer_command
 from spark_streams.connector.source.commit_mark import without_pending_list
 from spark_streams.connector.source.counting import count_between
-from spark_streams.connector.source.group.compare import at_position, is_older
+from spark_streams.connector.source.group.compare import at_position
 from spark_streams.connector.source.group.recovery import Start
 from spark_streams.connector.source.group.snapshot import (
     GroupChange,
@@ -46,8 +46,8 @@ from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.partitioning import ALL, Part, entries_per_stream, task_size
 from spark_streams.connector.source.pending_list import acknowledge
+from spark_streams.connector.source.settled import Settled, Standing
 from spark_streams.connector.source.trigger.roles import (
-    Commit,
     GroupRole,
     GroupSteps,
     in_rounds,
@@ -112,17 +112,17 @@ class Bookmarked(GroupRole):
         taken = entries_per_stream(parts)
         return Reserved(parts, {s: _delivered(groups[s], end, taken[s]) for s, end in ends.items()}, {})
 
-    def commit(self, client: GroupClient, commit: Commit) -> int:
+    def commit(self, client: GroupClient, settled: Settled, is_read: bool) -> int:
         """Acknowledge what a run with a pending list has read. Set the groups, with the number of entries read up to
         there if it is known, except those that this run has set there before."""
-        entries = acknowledge(client, commit.ranges)
-        changes = {stream: GroupChange(mark=mark) for stream, mark in commit.marks.items()} | {
+        entries = acknowledge(client, settled.open_ranges(is_read))
+        changes = {stream: GroupChange(mark=mark) for stream, mark in settled.marks_to_set().items()} | {
             # A mark shows that the query is active.
             stream: GroupChange(
                 set_to=Start(at.position, at.read), mark=at.mark if at.number else None, touch=at.number > 0
             )
-            for stream, at in commit.committed.at.items()
-            if commit.acknowledged is None or commit.acknowledged[stream] != at.position
+            for stream, at in settled.in_place().at.items()
+            if settled.is_first or (mark := settled.marks[stream]) is None or mark.id != at.position
         }
         change_groups(client, changes)
         return entries
@@ -174,7 +174,7 @@ def snapshot_at_query(at: StreamOffset | None, snapshot: StreamSnapshot) -> Stre
         return snapshot._replace(group=at_position(at, group))
     if mark.is_seek and mark.id != at.position:
         return snapshot
-    is_passed_over = at.number > 0 and not mark.has_pending_list and is_older(at, mark)
+    is_passed_over = at.number > 0 and not mark.has_pending_list and Standing(at, mark).is_older
     return snapshot._replace(group=at_position(at, group), mark=None if is_passed_over else mark)
 
 

@@ -27,8 +27,6 @@ from spark_streams.connector.source.group.compare import (
     first_account,
     first_account_without_group,
     has_forgotten,
-    is_behind,
-    is_older,
     is_proved_below,
     lost_above,
     moved_since_checkpoint,
@@ -41,14 +39,14 @@ from spark_streams.connector.source.group.snapshot import (
     GroupState,
     StreamSnapshot,
     change_groups,
-    fetch_marks,
     fetch_state,
 )
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.source.partitioning import by_stream
-from spark_streams.connector.source.trigger.acknowledge import Acknowledging, LoggedBatch, Marks
+from spark_streams.connector.source.settled import Standing
+from spark_streams.connector.source.trigger.acknowledge import Acknowledging, LoggedBatch
 from spark_streams.connector.source.trigger.bookmark import destroy_scratch_groups
 from spark_streams.connector.source.trigger.roles import GroupRole
 from spark_streams.connector.source.trigger.run_state import QueryState, RunState, positions_of
@@ -153,9 +151,8 @@ class _Comparing:
         consumer, with the mark of its begin, and has destroyed a scratch group."""
         self._begin_new_streams()
         destroy_scratch_groups(self.client, [s for s, snapshot in self.seen.items() if snapshot.has_scratch])
-        if self.run.acknowledged is not None and any(map(self._is_forgotten, self.seen.keys() & self.start.at)):
+        if self._has_forgotten():
             self.run = self.run.unknown()
-        marks = self._marks()
         findings: Mapping[str, Finding] = {}
         for _ in range(_ROUNDS):
             moves = self._moves()
@@ -167,7 +164,7 @@ class _Comparing:
             # A run that knows what it has read acknowledges while tasks run, unless the ranges are forgotten before.
             is_open = not self.run.has_acknowledged(self.start)
             if is_open and (moves or forgets_ranges or not self.run.is_known):
-                logged = LoggedBatch(self.start, self.run, marks, self._streams_to_acknowledge())
+                logged = LoggedBatch.of_run(self.client, self.start, self.run, self.seen)
                 self.run, entries = self.observer.acknowledging.at_once(self.client, logged)
                 if entries:
                     self.seen = self._snapshots(self.streams)
@@ -223,20 +220,10 @@ class _Comparing:
         later = self._snapshots(streams)
         self.seen = {**{stream: known for stream, known in self.seen.items() if stream not in later}, **later}
 
-    def _marks(self) -> Marks:
-        """Return the commit marks of all streams of the checkpoint. Those of streams that the query does not read are
-        as this run has left them, once it has acknowledged a batch."""
-        unread = [stream for stream in self.start.at if stream not in self.seen]
-        others: Marks = {stream: self.start.at[stream].mark for stream in unread}
-        if self.run.acknowledged is None:
-            others = fetch_marks(self.client, unread)
-        return {**others, **{stream: snapshot.mark for stream, snapshot in self.seen.items()}}
-
-    def _is_forgotten(self, stream: str) -> bool:
-        """Whether the server no longer knows the last batch that the run has acknowledged: it was restored."""
-        at, mark = self.start.at[stream], self.seen[stream].mark
-        is_open = self.start.is_of_this_batch(stream) and not self.run.has_acknowledged(self.start)
-        return is_behind(mark, at._replace(number=at.number - is_open))
+    def _has_forgotten(self) -> bool:
+        """Whether the server no longer knows what this run has acknowledged: it was restored."""
+        known = {} if self.run.acknowledged is None else self.run.acknowledged.at
+        return any(Standing(known[stream], self.seen[stream].mark).is_open for stream in known.keys() & self.seen)
 
     def _begin_new_streams(self) -> None:
         """Take snapshots of all streams. Give those that no batch of this checkpoint has read the values with which the
@@ -255,7 +242,8 @@ class _Comparing:
             begun[stream], mark = first_account(self.client.server, stream, self.start, snapshot)
             if mark != snapshot.mark:
                 joined[stream] = mark
-        self.start = self.start.corrected(begun, begun)
+        pending = [stream for stream in begun if (group := self.seen[stream].group) is not None and group.ours]
+        self.start = self.start.corrected(begun, pending)
         run = self.run
         deletions = {stream: self.seen[stream].head.deleted for stream in begun}  # deleted before the query began
         acknowledged = run.acknowledged and replace(run.acknowledged, at={**begun, **run.acknowledged.at})
@@ -343,7 +331,11 @@ class _Comparing:
         for stream, finding in findings.items():
             if not finding.is_left:
                 at = before.at.get(stream, StreamOffset(MIN_ID))
-                repairs[stream] = repaired(finding, at, self.seen[stream], self.checkpoint.at.get(stream, at))
+                seen = self.seen[stream]
+                repair = repaired(finding, at, seen, self.checkpoint.at.get(stream, at))
+                if finding.kind is Kind.SERVER_RESTORED and finding.group_use is GroupUse.ALONE:
+                    repair = replace(repair, at=_counted(self.client.server, stream, repair.at, seen))
+                repairs[stream] = repair
         there = carry_out(self.client, repairs, {stream: self.seen[stream].mark for stream in repairs})
         repairs = {stream: repair for stream, repair in repairs.items() if stream not in there}
         deletions = {s: repair.reported_deletion for s, repair in repairs.items() if repair.reported_deletion > MIN_ID}
@@ -359,16 +351,6 @@ class _Comparing:
             is_corrected = True
         self.start, reported = start, {**self.run.reported_deletions, **deletions}
         self.run = replace(self.run, start=start, is_corrected=is_corrected, reported_deletions=reported)
-
-    def _streams_to_acknowledge(self) -> set[str]:
-        """Return the streams of which the last batch may be acknowledged, also unread ones: they have the group, and
-        their mark knows no later batch, as an older copy of the checkpoint would leave it."""
-        return {
-            stream
-            for stream, at in self.start.at.items()
-            if (snapshot := self.seen.get(stream)) is None
-            or (snapshot.group is not None and not is_older(at, snapshot.mark))
-        }
 
     def _still_changes(self, findings: Mapping[str, Finding]) -> StreamStateError:
         place, names = self.observer.losses.place, self.observer.stream_set.names
@@ -387,8 +369,8 @@ def _reportable(findings: Mapping[str, Finding]) -> list[Finding]:
 
 
 def _counted(server: Server, stream: str, at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
-    """Return where a query goes on after a move, with the entries below counted if it is alone and the group is
-    elsewhere again: without the number, the group would pass for a shared one."""
+    """Return where a query goes on after a move or on a restored server, with the entries below counted if it is alone:
+    without the number, the group would pass for a shared one."""
     if at.read is not None or snapshot.group is None or snapshot.group.others:
         return at
     return at._replace(read=count_read(server, stream, snapshot.head, at.position))

@@ -24,7 +24,6 @@ from typing import ClassVar, TypeVar
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import GroupMissingError
-from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.snapshot import (
     GroupState,
     PendingAbove,
@@ -39,23 +38,13 @@ from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.partitioning import ALL, PENDING, Part, by_stream
 from spark_streams.connector.source.pending.claim import released_above
 from spark_streams.connector.source.pending_list import acknowledge, pending_ranges
+from spark_streams.connector.source.settled import Settled
 from spark_streams.connector.source.trigger.run_state import Backlog, Reserved, RunState
 from spark_streams.connector.wire.connection import SKIP, Connection, Reply, Server, pack
 from spark_streams.connector.wire.replies import is_no_group, is_no_such_key, milliseconds
 
 _SENT_AT_ONCE = 100  # steps
 _TIME = pack("TIME")
-
-
-@dataclass(frozen=True)
-class Commit:
-    """What acknowledges a batch that is in Spark's commit log, after the notes of its tasks were taken."""
-
-    posted: int  # entries that are acknowledged, because they became dead letters or wait for a retry
-    ranges: Sequence[Range]  # pending entries to acknowledge
-    marks: Mapping[str, Mark]  # to set after that
-    committed: Offset  # the checkpoint, in the streams whose groups may be set to it
-    acknowledged: Offset | None  # the last offset for which this was done; None: unknown
 
 
 class GroupRole:
@@ -103,11 +92,13 @@ class GroupRole:
         step = min(client.limits.reserve_step, backlog.admission.size([entries.count for entries in wanted]))
         return reserve(client, wanted, backlog.groups, step)
 
-    def commit(self, client: GroupClient, commit: Commit) -> int:
-        """Acknowledge the ranges, and set the commit marks after the last XACK. Return how many entries were
-        acknowledged. Raises GroupMissingError, DataLossError, ServerError."""
-        marks = [(stream, pack("SET", client.mark_key(stream), str(mark))) for stream, mark in commit.marks.items()]
-        return acknowledge(client, commit.ranges, marks)
+    def commit(self, client: GroupClient, settled: Settled, is_read: bool) -> int:
+        """Acknowledge the batch that ends at the checkpoint (if its tasks were given its entries), and set the commit
+        marks after the last XACK. Return how many entries were acknowledged. Raises GroupMissingError, DataLossError,
+        ServerError."""
+        marks = settled.marks_to_set()
+        sets = [(stream, pack("SET", client.mark_key(stream), str(mark))) for stream, mark in marks.items()]
+        return acknowledge(client, settled.open_ranges(is_read), sets)
 
     def token_of(self, batch: str) -> str:
         """Return the token that the streams of this batch have."""

@@ -109,7 +109,7 @@ class Trigger:
         one without entries: otherwise a strict query would stop again."""
         state = self.observer.state_at(client, opened, run)
         if not state.run.is_known:
-            poison = self.contents.poison.begin(client.server, state.start)
+            poison = self.contents.poison.begin(client.server, state.start, state.groups)
             state = replace(state, run=replace(state.run, poison=poison))
         state = self._acknowledged_if_needed(client, state)
         request = BatchRequest(
@@ -127,7 +127,8 @@ class Trigger:
         end = end_of_batch(state, contents, request.token, self.options, self.contents.role)
         jobs: list[Job] = []
         if not state.is_acknowledged:
-            acknowledged, jobs = self.acknowledging.in_background(client, LoggedBatch(state.start, contents.run))
+            batch = LoggedBatch.of_run(client, state.start, contents.run)
+            acknowledged, jobs = self.acknowledging.in_background(client, batch)
             contents = replace(contents, run=acknowledged)
         run = self._run_after(state, contents, True)
         next_request = replace(request, turn=request.turn + 1)
@@ -140,7 +141,7 @@ class Trigger:
         may_wait = not (start.old or start.record or state.old or self._may_claim(state))
         if may_wait or state.is_acknowledged:
             return state
-        run, entries = self.acknowledging.at_once(client, LoggedBatch(start, state.run))
+        run, entries = self.acknowledging.at_once(client, LoggedBatch.of_run(client, start, state.run))
         state = replace(state, run=run, is_acknowledged=True)
         return self.observer.with_new_snapshots(client, state, list(state.groups)) if entries else state
 
@@ -165,7 +166,7 @@ class Trigger:
         if state.is_acknowledged:
             self.acknowledging.sweep_when_idle(client, state.start, run)
         else:
-            run, _ = self.acknowledging.at_once(client, LoggedBatch(state.start, run))
+            run, _ = self.acknowledging.at_once(client, LoggedBatch.of_run(client, state.start, run))
         contents = replace(contents, run=run)
         if token is None:
             return TriggerResult(None, self._run_after(state, contents, False))
@@ -205,7 +206,8 @@ def end_of_batch(
         if stream in contents.new or stream in contents.old:
             at[stream] = _after_batch(at[stream], contents, stream, group, role.token_of(token))
         elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
-            at[stream] = at[stream]._replace(read=None, group_read=(group.entries_read or 0) + at[stream].missed)
+            group_read = 0 if group.entries_read is None else group.entries_read + at[stream].missed
+            at[stream] = at[stream]._replace(read=None, group_read=group_read)
     is_acknowledged = state.is_acknowledged or not start.token
     taken = {stream: sum(part.count for part in parts) for stream, parts in contents.old.items()}
     left = {

@@ -163,7 +163,8 @@ def lag(
     oldest    how long the oldest pending entry has been pending
     margin    time until trimming removes an unacknowledged entry (--over); ? if not known
 
-    A line below the table has the sums of a group that has several of these streams (--json: total).
+    Lines below the table have the sums of a group that has several of these streams (--json: total), and entries that
+    were trimmed before a group read them (trimmed).
 
     A last line names the group that holds most entries back, of those that rstream groups prune --hold --idle 1d lists.
     --json has all (held).

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -296,14 +297,11 @@ def exporter(
       rstream exporter orders 'payments-*' --host 0.0.0.0 --port 9405
       rstream exporter --once | grep lag_seconds
     """  # fmt: skip
-    from spark_streams.base.printable import printable
     from spark_streams.connector.watch.metrics_page import MetricsPage
     from spark_streams.operations.monitor.exported_metrics import ExportedMetrics
     from spark_streams.operations.monitor.snapshots import SECONDS, SnapshotCache, StreamFilter
 
-    def tell(line: str) -> None:
-        click.echo(printable(line), err=True)
-
+    tell = partial(say, err=True)
     address = address_of(url)
     limit = time_limit / 1000
     snapshots = SnapshotCache(

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from spark_streams.base.numbers import parse_number
 from spark_streams.base.printable import printable
-from spark_streams.base.units import binary_size, duration
+from spark_streams.base.units import binary_size, counted, duration
 from spark_streams.operations.commands.exit_codes import CHECK_FAILED, found
 from spark_streams.operations.commands.shared import address_of, console, json_option, print_json, url_option
+from spark_streams.operations.doctor.server_facts import Level, ServerFacts, ServerFinding, sorted_by_level, worst
 
 if TYPE_CHECKING:
-    from spark_streams.connector.wire.address import Address
     from spark_streams.operations.doctor.examination import ClusterFacts, Member
-    from spark_streams.operations.doctor.server_facts import ServerFacts, ServerFinding
 
 
 _STYLES = {"danger": "bold red", "warning": "yellow", "note": "cyan", "ok": "green"}
@@ -40,7 +40,7 @@ def show_cluster(facts: ClusterFacts, findings: Sequence[ServerFinding]) -> None
         covered, total = facts.covered or 0, len(facts.map.owners)
         replicas = sum(member.master is not None for member in facts.members)
         masters = len(facts.members) - replicas
-        facts_line = [_counted(masters, "master"), _counted(replicas, "replica")]
+        facts_line = [counted(masters, "master"), counted(replicas, "replica")]
         facts_line.append(f"{'all' if covered == total else f'{covered:,} of'} {total:,} slots")
     head = f"{' and '.join(versions) or 'A cluster'} at {facts.address}"
     _screen(head, ["cluster", *facts_line, *_of_all(servers)], findings, _groups(facts))
@@ -62,10 +62,6 @@ def _groups(facts: ClusterFacts) -> dict[frozenset[str], str]:
     return names
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun if count == 1 else f'{noun}s'}"
-
-
 def _of_all(servers: Sequence[ServerFacts]) -> list[str]:
     """Return the users, the sum of the memory, and the shortest uptime."""
     users = sorted({server.user for server in servers if server.user})
@@ -83,8 +79,6 @@ def _screen(
     from rich.table import Table
     from rich.text import Text
 
-    from spark_streams.operations.doctor.server_facts import Level
-
     screen = console()
     screen.width = min(screen.width, _MOST)
     screen.print(Text(printable(head), style="bold"))
@@ -98,7 +92,7 @@ def _screen(
             if words:
                 text.append(f"\n{title}: ", style="bold").append(printable(words))
         table.add_row(Text(finding.level, style=_STYLES[finding.level]), finding.about, text)
-        if finding.level != Level.OK:
+        if finding.level != "ok":
             table.add_row()
     screen.print()
     screen.print(table)
@@ -108,13 +102,11 @@ def _screen(
 
 def _where(finding: ServerFinding, groups: dict[frozenset[str], str]) -> str:
     """Return the nodes of a finding; nothing if it is OK for all nodes."""
-    from spark_streams.operations.doctor.server_facts import Level
-
     if not finding.nodes:
         return ""
     group_name = groups.get(frozenset(finding.nodes))
     if group_name is not None:
-        return "" if finding.level == Level.OK else group_name
+        return "" if finding.level == "ok" else group_name
     all_nodes = max(groups, key=len)
     other_nodes = sorted(all_nodes - set(finding.nodes))
     if all_nodes.issuperset(finding.nodes) and len(other_nodes) < min(_NODES, len(finding.nodes)):
@@ -124,12 +116,8 @@ def _where(finding: ServerFinding, groups: dict[frozenset[str], str]) -> str:
 
 
 def _verdict(findings: Sequence[ServerFinding]) -> str:
-    from spark_streams.operations.doctor.server_facts import Level
-
-    counts = {level: sum(finding.level is level for finding in findings) for level in (Level.DANGER, Level.WARNING)}
-    if not any(counts.values()):
-        return "nothing worse than a note"
-    return ", ".join(f"{count} {level if count == 1 else f'{level}s'}" for level, count in counts.items() if count)
+    counts = {level: sum(finding.level == level for finding in findings) for level in ("danger", "warning")}
+    return ", ".join(counted(count, level) for level, count in counts.items() if count) or "nothing worse than a note"
 
 
 @click.command(short_help="Check a server's settings and a user's rights.")
@@ -168,55 +156,33 @@ def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...]
       rstream doctor --json | jq '.findings[] | select(.level == "danger")'
       rstream doctor || send-alert
     """
-    from spark_streams.operations.doctor.rights import USES
-
-    address = address_of(server_url or url)
-    examine_server = _at_cluster if address.is_cluster else _at_one
-    examine_server(address, uses or USES, names, as_json)
-
-
-def _judge(findings: Sequence[ServerFinding]) -> None:
-    from spark_streams.operations.doctor.server_facts import Level, worst
-
-    if worst(findings) in (Level.WARNING, Level.DANGER):
-        found(CHECK_FAILED)
-
-
-def _at_one(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> None:
     from spark_streams.connector.wire.connect import connect
-    from spark_streams.operations.doctor.examination import examine_server
-    from spark_streams.operations.doctor.server_facts import sorted_by_level
+    from spark_streams.operations.doctor.examination import examine_cluster, examine_server
+    from spark_streams.operations.doctor.rights import USES
     from spark_streams.operations.doctor.stream_findings import check_groups
 
-    with connect(address) as server:
-        [node] = server.nodes()
-        facts, findings = examine_server(node, uses, names)
-        findings = sorted_by_level([*findings, *check_groups(server, names, facts.number("used_memory"))])
-    _judge(findings)
-    if as_json:
-        _print_json({"server": _about(facts)}, findings)
+    address = address_of(server_url or url)
+    about: dict[str, object]
+    if address.is_cluster:
+        cluster, findings = examine_cluster(address, uses or USES, names)
+        used, about, print_all = (
+            cluster.used_memory,
+            {"cluster": _about_cluster(cluster)},
+            partial(show_cluster, cluster),
+        )
     else:
-        show(facts, findings)
-
-
-def _at_cluster(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> None:
-    from spark_streams.operations.doctor.examination import examine_cluster
-    from spark_streams.operations.doctor.server_facts import sorted_by_level
-    from spark_streams.operations.doctor.stream_findings import check_groups_of_cluster
-
-    facts, findings = examine_cluster(address, uses, names)
-    findings = sorted_by_level([*findings, *check_groups_of_cluster(address, names, facts.used_memory)])
-    _judge(findings)
+        with connect(address) as server:
+            [node] = server.nodes()
+            facts, findings = examine_server(node, uses or USES, names)
+        used, about = facts.number("used_memory"), {"server": _about(facts)}
+        print_all = partial(show, facts)
+    findings = sorted_by_level([*findings, *check_groups(address, names, used)])
+    if worst(findings) in (Level.WARNING, Level.DANGER):
+        found(CHECK_FAILED)
     if as_json:
-        _print_json({"cluster": _about_cluster(facts)}, findings)
+        print_json({**about, "worst": worst(findings), "findings": [finding.for_json() for finding in findings]})
     else:
-        show_cluster(facts, findings)
-
-
-def _print_json(about: dict[str, object], findings: Sequence[ServerFinding]) -> None:
-    from spark_streams.operations.doctor.server_facts import worst
-
-    print_json({**about, "worst": worst(findings), "findings": [finding.for_json() for finding in findings]})
+        print_all(findings)
 
 
 def _about(facts: ServerFacts) -> dict[str, object]:

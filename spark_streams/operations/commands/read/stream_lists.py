@@ -24,7 +24,7 @@ from spark_streams.operations.commands.shared import (
 from spark_streams.operations.commands.stream_names import exact_option, named_streams, resolve_streams
 
 if TYPE_CHECKING:
-    from spark_streams.connector.lag.survey import GroupView, StreamView
+    from spark_streams.connector.lag.survey import GroupView
 
 
 _OF_ADDS = ("idempotent", "duplicates")  # columns
@@ -64,17 +64,13 @@ def streams(url: str, as_json: bool) -> None:
                 v.stream,
                 v.length,
                 v.added,
-                *(_adds(v) if counts_adds else ()),
+                *((v.idempotent.added, v.idempotent.duplicates) if v.idempotent else (0, 0) if counts_adds else ()),
                 v.last,
                 ", ".join(map(_name, v.groups)) or "-",
             )
             for v in views
         ],
     )
-
-
-def _adds(view: StreamView) -> tuple[int, int]:
-    return (view.idempotent.added, view.idempotent.duplicates) if view.idempotent else (0, 0)
 
 
 def _name(group: GroupView) -> str:
@@ -131,53 +127,38 @@ def pending(
         _entries(names[0], group, consumer, entries, idle, url, as_json)
 
 
-def _consumers(names: tuple[str, ...], group: str | None, consumer: str | None, url: str, as_json: bool) -> None:
+def _consumers(words: tuple[str, ...], group: str | None, consumer: str | None, url: str, as_json: bool) -> None:
     from spark_streams.base.units import duration
     from spark_streams.connector.lag.survey import survey
     from spark_streams.connector.wire.xinfo import SHOWN
 
     with connect(url) as server:
-        snapshot = survey(server, named_streams(server, names, with_retry_streams=True), counted=1)
+        snapshot = survey(server, named_streams(server, words, with_retry_streams=True), counted=1)
         address = str(server.address)
     groups = [group_lag for group_lag in snapshot.groups if group is None or group_lag.group == group]
     if group is not None and not groups:
         raise StreamStateError(f"no group {group!r} at {address} reads from these streams; rstream groups lists them")
-    # A holder None: released entries, which have no consumer.
     rows = [
-        (group_lag, holder)
-        for group_lag in groups
-        for holder in [*group_lag.consumers, *([None] if group_lag.released else [])]
+        (one.stream, one.group, None, one.released, None, None)
+        if holder is None
+        else (one.stream, one.group, holder.consumer, holder.pending, holder.oldest_idle_ms, holder.idle_ms)
+        for one in groups
+        for holder in [*one.consumers, *([None] if one.released else [])]  # None: released entries have no consumer
         if consumer is None or (holder is not None and holder.consumer == consumer)
     ]
     if as_json:
-        print_json(
-            [
-                {
-                    "stream": group_lag.stream,
-                    "group": group_lag.group,
-                    "consumer": None if holder is None else holder.consumer,
-                    "pending": group_lag.released if holder is None else holder.pending,
-                    "oldest_idle_ms": None if holder is None else holder.oldest_idle_ms,
-                    "idle_ms": None if holder is None else holder.idle_ms,
-                }
-                for group_lag, holder in rows
-            ]
-        )
+        names = ("stream", "group", "consumer", "pending", "oldest_idle_ms", "idle_ms")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
     print_table(
         ("stream", "group", "consumer", "pending ", "oldest ", "last seen "),
         [
-            (group_lag.stream, group_lag.group, SHOWN, group_lag.released, "-", "-")
-            if holder is None
-            else (
-                group_lag.stream,
-                group_lag.group,
-                holder.consumer,
-                holder.pending,
-                "-" if holder.oldest_idle_ms is None else duration(holder.oldest_idle_ms),
-                duration(holder.idle_ms) + " ago",
+            (
+                *(stream, group_name, SHOWN if who is None else who, number),
+                "-" if oldest is None else duration(oldest),
+                "-" if idle is None else f"{duration(idle)} ago",
             )
-            for group_lag, holder in rows
+            for stream, group_name, who, number, oldest, idle in rows
         ],
     )
 

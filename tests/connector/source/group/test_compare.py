@@ -132,6 +132,9 @@ def test_a_query_that_begins_above_all_entries_loses_none_below() -> None:
     begins = StreamOffset(entry(30), 0, "unknown", None, 20)
     for head in (stream(), stream(last=25, added=25), stream(first=22, last=25, added=25)):
         assert compare("s", begins, StreamSnapshot(head, group(30, 0), begins.mark), NOTHING_ABOVE) is None
+        older = compare("s", begins, StreamSnapshot(head, group(30, 0), OLDER), NOTHING_ABOVE)
+        assert older is not None
+        assert older.kind is Kind.CHECKPOINT_OLDER
 
 
 @pytest.mark.parametrize(
@@ -180,7 +183,7 @@ def test_shared_the_group_decides() -> None:
     older = found(StreamSnapshot(stream(), group(12, others=BOB), OLDER), shared)
     assert older == (StreamOffset(entry(12), 5, "later", None, 20), "")
     lost = found(StreamSnapshot(stream(first=15), group(12, others=BOB), MARK), shared)
-    assert lost == (shared._replace(missed=2), "")
+    assert lost == (shared._replace(missed=2, group_read=14), "")
 
 
 def test_an_operator_has_set_the_group() -> None:
@@ -217,3 +220,33 @@ def test_at_the_end_of_the_stream_the_number_of_entries_read_is_known() -> None:
     assert at_end(unknown, StreamSnapshot(stream(), group(20))).read == 20
     assert at_end(unknown, StreamSnapshot(stream(), group(20, others=BOB))).read is None
     assert at_end(AT._replace(read=None), StreamSnapshot(stream(), group(10))).read is None
+
+
+def test_what_left_the_stream_before_others_left_the_group_is_lost() -> None:
+    """The server still counts what the group has read."""
+    known = at_end(AT._replace(read=None), StreamSnapshot(stream(length=0), group(10)))
+    assert known.read == 10
+    finding = compare("s", known, StreamSnapshot(stream(length=0), group(10), MARK), NOTHING_ABOVE)
+    assert finding is not None
+    assert finding.lost == 10
+
+
+@pytest.mark.parametrize("at", [AT._replace(read=None, group_read=10), StreamOffset(entry(10), 0, "10", None, 20)])
+def test_a_shared_group_that_was_set_without_entriesread_counts_by_the_checkpoint(at: StreamOffset) -> None:
+    uncounted = group(10, others=BOB)._replace(entries_read=None)
+    snapshot = StreamSnapshot(stream(first=15), uncounted, at.mark)
+    finding = compare("s", at, snapshot, NOTHING_ABOVE)
+    assert finding is not None
+    assert (finding.kind, finding.lost) == (Kind.ENTRIES_LOST, 4)
+    after = repaired(finding, at, snapshot, at).at
+    assert compare("s", after, snapshot, NOTHING_ABOVE) is None
+    elsewhere = StreamSnapshot(stream(first=15), uncounted._replace(last_delivered=entry(12)), at.mark)
+    assert compare("s", at, elsewhere, NOTHING_ABOVE) is None
+
+
+def test_a_stream_with_fewer_entries_than_where_the_query_began_is_another_one() -> None:
+    begin = StreamOffset(entry(20), 0, "20", 20, 20)
+    for added, kind in ((2, Kind.STREAM_REPLACED), (20, Kind.GROUP_MISSING)):
+        finding = compare("s", begin, StreamSnapshot(stream(last=2, added=added, length=2), None), NOTHING_ABOVE)
+        assert finding is not None
+        assert finding.kind is kind

@@ -16,6 +16,7 @@ from spark_streams.connector.source.quota import BatchQuota
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, read, reader, stop_all
+from tools.sending import before_sending
 from tools.servers.server import Server
 
 LENIENT = {"failOnDataLoss": "false"}
@@ -399,3 +400,20 @@ def test_what_is_deleted_above_the_begin_before_the_first_batch_is_lost(server: 
     client.xdel("s", *ids[5:])
     with pytest.raises(DataLossError, match="3 entries"):
         drain(reader(server, streams="s,t"), start=end)
+
+
+def test_what_is_deleted_while_the_entries_below_the_begin_are_counted_is_lost(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 3)
+    one = reader(server, streams="s,t", startingOffsets="latest", limits=NEVER_AHEAD)
+    start = begin(one)
+    add(client, 1, "t", first=10)
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [10]
+    ids = add(client, 8, first=3)
+    with before_sending(b"XRANGE", act=lambda *_: client.xdel("s", ids[4])):
+        after = one.latestOffset(end, ALL)
+    assert read(one, end, after) == [3, 4, 5, 6, 8, 9, 10]
+    with pytest.raises(DataLossError, match="1 entry"):
+        one.latestOffset(after, ALL)

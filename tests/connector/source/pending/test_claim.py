@@ -173,6 +173,17 @@ def test_an_entry_that_was_delivered_too_often_becomes_one_dead_letter(
     assert pending_count(client) == 0
 
 
+def test_what_a_group_delivers_again_is_not_claimed(server: Server, client: redis.Redis, group: str) -> None:
+    """The group was set back below what a dead consumer has: a claim would make dead letters of what is read."""
+    ids = add(client, 10)
+    left_by_bob(client, 6)
+    client.xgroup_setid("s", "g", id=ids[2], entries_read=3)
+    options = {"claimIdle": IDLE, "maxDeliveries": "1", "deadLetterStream": "dead"}
+    assert sorted(n for batch in drain(reader(server, **options)) for n in batch) == list(range(3, 10))
+    assert [fields["n"] for _, fields in client.xrange("dead")] == ["0", "1", "2"]
+    assert consumers(client) == {"bob": 0, "spark": 0}
+
+
 def test_queries_that_die_one_after_the_other_make_no_dead_letter_of_what_they_pass_on(
     server: Server, client: redis.Redis
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.connector.counters import LOST
 from spark_streams.connector.errors import DataLossError, ServerUnreachableError, StreamStateError
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.pending import poison_record
@@ -25,7 +26,7 @@ from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
 from tests.connector.source.supervised import LETTERS, Supervised, consumers, dead_letters
-from tools.driving import ALL, NEVER_AHEAD, SCHEMA, add, begin, drain, pending_count, read, reader, rows
+from tools.driving import ALL, NEVER_AHEAD, SCHEMA, add, begin, drain, pending_count, read, reader, rows, stop_all
 from tools.servers.server import Server
 
 pytestmark = pytest.mark.in_turn
@@ -252,6 +253,48 @@ def test_entries_of_a_stream_that_leaves_the_list_and_comes_back_are_not_acknowl
     found = drain(reader(server, **both), start=end)
     assert sorted(n for batch in found for n in batch) == list(range(100))
     assert pending_count(client, "a") == 0
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_entries_set_aside_that_are_missing_without_max_deliveries_are_named(
+    server: Server, client: redis.Redis, left_out: bool
+) -> None:
+    """The query's consumer was deleted meanwhile, with what was pending. left_out: a run without the stream first."""
+    options = {**LETTERS, "maxDeliveries": "1", "streams": "a,b"}
+    add(client, 12, "a")
+    one = reader(server, **options)
+    at = one.initialOffset()
+    end = one.latestOffset(at, ALL)
+    one.partitions(at, end)  # and dies
+    assert read(reader(server, **options), at, end) == []  # cut: no batch has its entries
+    if left_out:
+        assert reader(server, streams="b").latestOffset(end, ALL) == end
+    stop_all()
+    client.xgroup_delconsumer("a", "g", "spark")
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="stream 'a': 1 entry of a batch that killed"):
+            reader(server, streams="a,b").latestOffset(end, ALL)
+        stop_all()
+    lenient = reader(server, streams="a,b", failOnDataLoss="false")
+    assert lenient.latestOffset(end, ALL) == end
+    assert lenient.batches.counters.entries(LOST) == {"a": 12}
+
+
+def test_what_a_late_task_notes_of_a_batch_that_was_cut_is_void(server: Server, client: redis.Redis) -> None:
+    """Else its entries become dead letters, and are missing from the pieces."""
+    options = {**LETTERS, "maxDeliveries": "1", "mode": "DEADLETTER", "limits": NEVER_AHEAD}
+    add(client, 3)
+    client.xadd("s", {"n": "no number"})
+    one = reader(server, **options)
+    at = one.initialOffset()
+    end = one.latestOffset(at, ALL)
+    late = one.partitions(at, end)  # and the driver dies
+    assert read(reader(server, **options), at, end) == []  # cut: no batch has its entries
+    for partition in late:
+        assert list(one.read(partition))
+    assert sorted(n for batch in drain(reader(server, **options), start=end) for n in batch) == [0, 1, 2]
+    assert [fields["n"] for _, fields in client.xrange("dead")] == ["no number"]
+    assert pending_count(client) == 0
 
 
 def test_a_small_batch_is_cut_into_single_entries(

@@ -77,3 +77,12 @@ def test_a_piece_is_known_by_its_ranges_and_old_entries_go_around_it() -> None:
     assert state.piece_of({}) is None
     assert state.set_aside_in("s") == [first, second]
     assert state.set_aside_in("u") == []
+
+
+def test_a_batch_is_cut_as_long_as_pieces_of_it_are_held() -> None:
+    """An older copy of the checkpoint runs it again after other batches."""
+    piece = Piece().of({"s": [Range.parse("s", "0-0 5-0 1 0")]})
+    for held in (PoisonState(pieces={"1-1~a-b.0001.0000": piece}), PoisonState(away={"1-1~a-b.0001": piece})):
+        assert held.for_batch("a-c").for_batch("a-b").narrowed
+        assert not held.for_batch("a-c").narrowed
+    assert not PoisonState(token="a-c").for_batch("a-b").narrowed

@@ -214,6 +214,20 @@ def check(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str, text:
         run(spark, monkeypatch, name, text, check=True, **more)
 
 
+@pytest.mark.parametrize("job", CONFIGS)
+def test_check_leaves_nothing_on_the_server_and_no_file(
+    spark: SparkSession, server: Server, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a stream that does not exist."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.json").write_text('{"n": 1}\n')
+    before = sorted(tmp_path.rglob("*"))
+    check(spark, monkeypatch, job, config(job, server, tmp_path))
+    with server.client() as client:
+        assert client.keys("*") == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str, text: str, message: str) -> None:
     """`--check` and the start refuse the job by the same words."""
     for checked in (True, False):
