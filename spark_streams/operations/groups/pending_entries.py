@@ -18,7 +18,7 @@ from spark_streams.connector.admin.groups import (
 from spark_streams.connector.errors import StreamStateError, UnsupportedError
 from spark_streams.connector.wire.connection import Argument, Reply, Server
 from spark_streams.connector.wire.replies import is_unknown_command, pairs
-from spark_streams.connector.wire.xinfo import RELEASED_IDLE, SHOWN
+from spark_streams.connector.wire.xinfo import RELEASED_IDLE, SHOWN, group_named
 from spark_streams.operations.groups.change_plan import UNBOUNDED, Only, Plan, Transaction, UpToLast, made
 
 READ_WITHOUT_TRACE = (  # why the group of a query without a pending list is kept
@@ -156,8 +156,9 @@ def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
         )
 
 
-def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[list[bytes]]:
-    """Return the entries of a page that its consumer still holds; in a dry run all of them.
+def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[tuple[list[bytes], int]]:
+    """Return the entries of a page that its consumer still holds (in a dry run all of them), and how many others this
+    has removed from the pending list.
 
     A running query may have claimed some since they were listed, and XACK and XNACK take an entry from whoever holds
     it. Who claims an entry begins its idle time anew, so XCLAIM for its own consumer passes over those entries. It
@@ -165,15 +166,20 @@ def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[list
     not in the stream: Redis 7 and later only remove it from the pending list.
     """
     if page.consumer is None:
-        return page.ids  # no query of the group may be running: Transaction
+        return page.ids, 0  # no query of the group may be running: Transaction
     if (yield made) is None:
-        return page.ids
+        return page.ids, 0
     deleted = {*_deleted(server, snapshot, page.ids)}
     there = [entry for entry in page.ids if entry not in deleted]
     head: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, page.consumer, max(page.idle, 1))
-    commands = [(*head, *there, "JUSTID")] if there else []
+    groups = ("XINFO", "GROUPS", snapshot.stream)
+    commands = [groups, (*head, *there, "JUSTID"), groups] if there else []
     replies = yield Transaction(snapshot.stream, snapshot.group, queries_among([page.owner]), commands)
-    return [*deleted, *(entry for reply in replies for entry in reply)]
+    if not there:
+        return [*deleted], 0
+    before, after = (group_named(snapshot.group, reply) for reply in replies[::2])
+    removed = before.pending - after.pending if before and after else 0
+    return [*deleted, *replies[1]], removed
 
 
 # -- acknowledge -------------------------------------------------------------------------------------------------------
@@ -212,16 +218,10 @@ def acknowledge(
     acknowledged = AcknowledgedEntries(snapshot.stream, snapshot.group)
     for page in pages(server, snapshot, choice.within(only, snapshot)):
         queries = snapshot.queries if page.consumer is None else queries_among([page.owner])
-        held = yield from still_held(server, snapshot, page)
-        commands: list[Sequence[Argument]] = [
-            ("XPENDING", snapshot.stream, snapshot.group, entry, entry, 1) for entry in {*page.ids} - {*held}
-        ]
-        missing = len(commands)
-        commands += [("XACK", snapshot.stream, snapshot.group, *held)] if held else []
+        held, removed = yield from still_held(server, snapshot, page)
+        commands: list[Sequence[Argument]] = [("XACK", snapshot.stream, snapshot.group, *held)] if held else []
         replies = yield Transaction(snapshot.stream, snapshot.group, queries, commands, page.consumer is None)
-        # The others are held by somebody else, or nobody: they were not in the stream any more.
-        taken = 0 if replies is None else sum(bool(reply) for reply in replies[:missing])
-        acknowledged.add(page.owner, len(page.ids) - taken)
+        acknowledged.add(page.owner, len(page.ids) if replies is None else removed + sum(replies))
         acknowledged.last = page.later(acknowledged.last)
     return acknowledged
 
@@ -378,7 +378,7 @@ def release(
     released = Released(snapshot.stream, snapshot.group, consumer, mode)
     head: tuple[Argument, ...] = ("XNACK", snapshot.stream, snapshot.group, mode.upper(), "IDS")
     for page in pages(server, snapshot, choice.within(only, snapshot)):
-        held = yield from still_held(server, snapshot, page)
+        held, _ = yield from still_held(server, snapshot, page)
         command = [(*head, len(held), *held)] if held else []
         replies = yield Transaction(snapshot.stream, snapshot.group, queries_among(choice.consumers), command)
         released.entries += len(page.ids) if replies is None else sum(replies)

@@ -14,6 +14,7 @@ from spark_streams.connector.deadletter.envelope import (
     dead_letter_fields,
     is_dead_letter,
     open_envelope,
+    split_previous,
 )
 
 TOLD = {"stream": "s", "id": "1-0", "group": "g", "reason": "decode", "first-failed": "t1", "last-failed": "t1"}
@@ -112,3 +113,18 @@ def test_any_fields_are_restored(pairs: list[tuple[bytes, bytes]], where: bytes)
     fields, envelope = open_envelope(dead_letter_fields([*words, MARK, bytes(mark)], TOLD))
     assert list(fields) == words
     assert envelope["previous"] == mark.previous
+
+
+@pytest.mark.parametrize(
+    ("previous", "parts"),
+    [
+        ("dead/7-0 5-0", ("dead/7-0", "5-0")),
+        ("dead/7-0", ("dead/7-0", "")),  # of an earlier version
+        ("a/1-1 2-2/7-0", ("a/1-1 2-2/7-0", "")),  # a stream's name may hold anything
+        ("a/1-1 2-2/7-0 5-18446744073709551615", ("a/1-1 2-2/7-0", "5-18446744073709551615")),
+        ("5-0", ("5-0", "")),
+        ("", ("", "")),
+    ],
+)
+def test_what_an_entry_was_before_has_its_first_id_at_the_end(previous: str, parts: tuple[str, str]) -> None:
+    assert split_previous(previous) == parts

@@ -84,6 +84,17 @@ def test_an_entry_that_dies_again_tells_its_past_and_is_parked_when_it_was_sent_
     assert redrive(server, stream="dead:parked", max_redrives=9, allow=("s",)).moved == 1
 
 
+def test_the_first_id_is_left_out_if_it_is_not_known(server: Server) -> None:
+    """A dead letter of another writer, one that names no ID, and one that an earlier version has redriven."""
+    ids = [*fill(server, 1, id="5-0"), *fill(server, 1, id="no ID"), *fill(server, 1, id="\udcff 5-0")]
+    with server.client() as client:
+        redriven = dead_letter_fields([b"n", b"1", MARK, b"1 t dead/7-0"], {"stream": "s", "id": "8-0", "group": "g"})
+        ids.append(client.execute_command("XADD", DEAD, "*", *redriven).decode())  # type: ignore[no-untyped-call]
+    assert redrive(server).moved == 4
+    found = [mark.previous for one in marks(server) if (mark := RedriveMark.parse(one)) is not None]
+    assert found == [f"dead/{ids[0]} 5-0", *[f"dead/{one}" for one in ids[1:]]]
+
+
 @pytest.mark.parametrize(
     ("criteria", "meant"),
     [

@@ -91,6 +91,23 @@ def test_a_dry_run_of_ack_does_not_ask_what_was_deleted(
     rstream_json("groups", "ack", "orders", "--group", "g", "--consumer", "ann", "--even-active")
 
 
+def test_ack_counts_what_it_has_taken_from_the_pending_list_itself(
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten, ann acknowledges one meanwhile, and another one is deleted."""
+    honest = pending_entries._deleted
+
+    def amid(*arguments: Any) -> list[bytes]:
+        found = honest(*arguments)
+        client.xack("orders", "g", orders[0])
+        client.xdel("orders", orders[1])
+        return found
+
+    monkeypatch.setattr(pending_entries, "_deleted", amid)
+    [one] = rstream_json("groups", "ack", "orders", *G, "--consumer", "ann", "--yes")["streams"]
+    assert (one["entries"], held(client, "ann")) == (9, [])
+
+
 def test_ack_must_be_told_which(orders: list[str], rstream: Rstream) -> None:
     assert rstream("groups", "ack", "orders", *G).exit_code == 2
     assert rstream("groups", "ack", "orders", *G, "--all", "--consumer", "bob").exit_code == 2
