@@ -71,7 +71,7 @@ def verify(
 
     Exit codes: 0 the guarantees held; 1 they did not; 4 nothing is proved; 130 stopped. All
     keys have the run's random name and are deleted at the end, also after Ctrl-C or SIGKILL. Of other keys only
-    rstream:runs changes, as with each sink. Each second the run adds some 250 entries.
+    rstream:runs changes. Each second the run adds some 250 entries.
 
     \b
     Examples:
