@@ -71,7 +71,7 @@ def verify(
 
     Exit codes: 0 the guarantees held; 1 they did not; 4 nothing is proved; 130 stopped. All
     keys have the run's random name and are deleted at the end, also after Ctrl-C or SIGKILL. Of other keys only
-    rstream:runs changes, as with each sink. Each second the run adds some 250 entries.
+    rstream:runs changes. Each second the run adds some 250 entries.
 
     \b
     Examples:
@@ -104,7 +104,7 @@ def verify(
         chosen = secrets.randbelow(1_000_000) if seed is None else seed
         options = {option: login[name] for name, option in _OPTIONS.items() if name in login}
         name = f"rstream-verify-{secrets.token_hex(8)}"
-        plan = RunPlan(name, chosen, 60 * minutes, options, spark_submit, allow_failover, keep)
+        plan = RunPlan(name, chosen, 60 * minutes, options, spark_submit, allow_failover, keep, engine)
         tell(f"{plan.prefix} on {address}, seed {chosen}")
         try:
             result = verify_run.verify(plan, address, login, tell, partial(_handle_signals, _leave))

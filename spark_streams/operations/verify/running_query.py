@@ -34,6 +34,7 @@ class RunPlan:
     spark_submit: str = ""  # command that starts a driver; empty: Spark of this Python
     fails_over: bool = False  # ask for failovers
     keeps: bool = False  # leave the keys
+    has_engine: bool = False  # the server is an engine of this run
 
     @property
     def streams(self) -> list[str]:

@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -63,13 +63,15 @@ def verify(
     """
     folder = Path(tempfile.mkdtemp(prefix="rstream-verify-"))
     clean = partial(_clean, address, plan, folder)
-    with _heir(folder, clean) as inherit, contextlib.ExitStack() as closing:
+    engine = [Path(urlsplit(address.url).path).parent] if plan.has_engine else []  # it ends with this process
+    with _heir([folder, *engine], clean) as inherit, contextlib.ExitStack() as closing:
         with connect(address) as server:
             if server_side.own_keys(server, plan.prefix):
                 raise InvalidOptionError(f"keys with the prefix {plan.prefix} exist; run the command again")
             about = server_side.about(server)
-        inherit()
-        closing.callback(clean, tell)
+        if not plan.has_engine:
+            inherit()
+            closing.callback(clean, tell)
         if (relay := None if plan.spark_submit else _relay_to(address, folder)) is not None:
             closing.enter_context(relay)
         run = _VerifyRun(plan, address, login, folder, relay, tell)
@@ -79,9 +81,9 @@ def verify(
 
 
 @contextlib.contextmanager
-def _heir(folder: Path, clean: Callable[[Tell], object]) -> Iterator[Callable[[], object]]:
+def _heir(folders: Sequence[Path], clean: Callable[[Tell], object]) -> Iterator[Callable[[], object]]:
     """Start a process that waits for the end of this one. If this one is killed amid the block, it ends the driver,
-    cleans, if the yielded function was called, and removes the folder."""
+    cleans, if the yielded function was called, and removes the folders. The first one is removed in any case."""
     told, held = os.pipe()
     if (heir := os.fork()) == 0:
         try:
@@ -92,18 +94,19 @@ def _heir(folder: Path, clean: Callable[[Tell], object]) -> Iterator[Callable[[]
                 os.dup2(nowhere, standard)
             words = b"".join(iter(partial(os.read, told, 1), b""))
             if not words.endswith(b"."):
-                if (driver := folder / DRIVER).exists():
+                if (driver := folders[0] / DRIVER).exists():
                     kill_session(int(driver.read_text()))
                 if words:
                     clean(print)
-                shutil.rmtree(folder)
+                for folder in folders:
+                    shutil.rmtree(folder, ignore_errors=True)
         finally:
             os._exit(0)
     os.close(told)
     try:
         yield partial(os.write, held, b"+")
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(folders[0])
         os.write(held, b".")
         os.close(held)
         os.waitpid(heir, 0)

@@ -87,6 +87,18 @@ def test_a_killed_run_leaves_nothing(engine_server: Server, keeps: bool) -> None
 
 
 @pytest.mark.spark
+def test_a_killed_run_leaves_no_engine() -> None:
+    before = own_folders()
+    with subprocess.Popen([*RSTREAM, "--engine"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        engine = Path(process.stderr.readline().partition("unix://")[2].partition(",")[0]).parent
+        until(lambda: any((one / "driver").exists() for one in own_folders() - before), "no driver was started")
+        assert (engine / "engine.log").exists()
+        process.kill()
+    until(lambda: not engine.exists() and own_folders() <= before, "a folder is left")
+
+
+@pytest.mark.spark
 def test_a_second_signal_ends_the_cleaning_and_another_process_does_it() -> None:
     before = own_folders()
     with serving() as server, server.client() as client:

@@ -163,18 +163,15 @@ def lag(
     oldest    how long the oldest pending entry has been pending
     margin    time until trimming removes an unacknowledged entry (--over); ? if not known
 
-    Lines below the table have the sums of a group that has several of these streams (--json: total), and entries that
-    were trimmed before a group read them (trimmed).
-
-    A last line names the group that holds most entries back, of those that rstream groups prune --hold --idle 1d lists.
-    --json has all (held).
+    Lines below the table have the sums of a group with several of these streams (--json: total), and entries that were
+    trimmed before a group read them (trimmed). The last one names the group that holds most entries back, of those of
+    rstream groups prune --hold --idle 1d (--json: held).
 
     With --max or --max-seconds the command prints one line and sets the exit code: 0 no group is too far behind; 3 a
     group is too far behind, or was not found; 4 --max-seconds could not be checked for a group, because its entry IDs
-    are not times, and no other group is too far behind; 1 the lag could not be read. Nothing on the server changes.
+    are not times, and no other group is too far behind; 1 the lag could not be read.
 
-    Name the streams and the group in a check that runs by itself: without them, a group that was deleted is not missed
-    while there are others.
+    In a check that runs by itself, name the streams and the group: otherwise a deleted group is not missed.
 
     \b
     Examples:
