@@ -77,6 +77,7 @@ DOCUMENTED = {
         (40321039, "faults", "renew"),
     ],
     "passed over by `seek`, or left pending by an earlier checkpoint": [(3100586,)],
+    "or while entries are pending that no batch has": [(9150020, "drawn")],
     "restored once more, to a newer state": [(820141,)],
     "The query begins at the stream's end at that moment, or at the ID": [(961151,), (40120097, "faults")],
 }

@@ -231,6 +231,9 @@ def _set_back(world: World, to: Backup) -> None:
                 entry.repeat_reasons.add("the server was restored to a state before its group")
             elif goes_to_group and (entry.key > id_key(seen.position) or entry.id in ours):
                 entry.repeat_reasons.add("the query goes on where the restored group is")
+            elif entry.id in ours and world.query.offsets and name in world.query.offsets[-1].get("left", ()):
+                # Documented: of what is pending, the query does not know what a batch has read.
+                entry.repeat_reasons.add("pending again beside entries that no batch has")
             if entry.id not in ours:
                 world.model.excuse_only_pending([entry])
             elif world.query.has_record:
