@@ -191,13 +191,15 @@ def _with_keys_of(world: World, name: str, is_put_back: Callable[[bytes], bool])
 
 
 def _set_back(world: World, to: Backup) -> None:
-    written = _in_sink(world)
+    written, record = _in_sink(world), _record(world)
+    world.set_back_in = world.query.runs
     world.letters.settle_those_of_earlier_batches()
     world.model.excuse(_found_missing(world, to), "the server has lost the tasks' notes of it")
     world.client.flushall()
     make_again(world.raw, to.keys)
     world.letters.set_back(to.last)
     _lost_by_the_sink(world, written)
+    is_other_record = _record(world) != record
     for entry in world.model.entries.values():
         if entry.n in to.alive:
             if entry.removed_by in _WITH_ITS_STREAM:
@@ -236,10 +238,15 @@ def _set_back(world: World, to: Backup) -> None:
                 entry.repeat_reasons.add("pending again beside entries that no batch has")
             if entry.id not in ours:
                 world.model.excuse_only_pending([entry])
-            elif world.query.has_record:
+            elif world.query.has_record and is_other_record:
                 entry.repeat_reasons.add("pending again, and the record of failed batches is older")
         world.births.changed(name)
     world.model.stream(OUT).suffers("server set back")
+
+
+def _record(world: World) -> dict[bytes, bytes]:
+    """Return the record of failed batches (maxDeliveries)."""
+    return {key: world.raw.get(key) for key in world.raw.scan_iter("rstream:attempts:*", count=1000)}
 
 
 def _found_missing(world: World, to: Backup) -> list[Entry]:

@@ -44,10 +44,10 @@ def check_marks(world: World) -> None:
 
 
 def _looks_the_same(world: World, name: str, at: StreamOffset, mark: Mark | None) -> bool:
-    """Whether a server was restored on which the group and the mark are where the query is. Documented: a run does not
-    ask for the marks of groups that are as it has left them."""
+    """Whether a server was restored in this run on which the group and the mark are where the query is. Documented: a
+    run does not ask for the marks of groups that are as it has left them."""
     is_there = mark is not None and str(mark.id) == str(at.position) == world.see(name).position
-    return is_there and world.query.running and "server set back" in world.model.stream(name).ever
+    return is_there and world.query.running and world.set_back_in == world.query.runs
 
 
 def _difference(at: StreamOffset, mark: Mark | None) -> str:
