@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -41,15 +41,8 @@ def examine_server(
 
 def judge_server(facts: ServerFacts) -> list[ServerFinding]:
     """Return the findings that follow from the facts. Pure."""
-    return [
-        *check_kind(facts),
-        *check_persistence(facts),
-        *check_memory(facts),
-        *check_replication(facts),
-        *check_clock(facts),
-        *check_limits(facts),
-        *check_stream_sizes(facts),
-    ]
+    checks = (check_kind, check_persistence, check_memory, check_replication, check_clock, check_limits)
+    return [*(finding for check in checks for finding in check(facts)), *check_stream_sizes(facts)]
 
 
 _AT_ONCE = 16  # nodes that are connected to at the same time: a node that does not answer takes seconds
@@ -216,7 +209,7 @@ def _epochs(facts: ClusterFacts, slot_map: SlotMap) -> list[ServerFinding]:
     return [ServerFinding(Level.WARNING, "epochs", observation, effect, remedy, tuple(member.name for member in odd))]
 
 
-def _replicas(facts: ClusterFacts) -> list[ServerFinding]:
+def _replicas(facts: ClusterFacts) -> Iterator[ServerFinding]:
     """Check that each master has a replica, also by its own INFO: CLUSTER SLOTS lists a new replica late."""
     replicated = {member.master for member in facts.members}
     replicated |= {member.node for member, server in facts.reached.items() if server.number("connected_slaves")}
@@ -225,11 +218,8 @@ def _replicas(facts: ClusterFacts) -> list[ServerFinding]:
     )
     effect = f"if it goes down, no replica takes over, and entries that its disk loses are lost: {_FAILS}"
     remedy = "redis-cli --cluster add-node NEW:PORT ANY:PORT --cluster-slave --cluster-master-id MASTER-ID"
-    return (
-        [ServerFinding(Level.WARNING, "replicas", "a master without a replica", effect, remedy, unreplicated)]
-        if unreplicated
-        else []
-    )
+    if unreplicated:
+        yield ServerFinding(Level.WARNING, "replicas", "a master without a replica", effect, remedy, unreplicated)
 
 
 def _versions(facts: ClusterFacts) -> list[ServerFinding]:
