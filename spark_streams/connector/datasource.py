@@ -69,18 +69,15 @@ class RStreamDataSource(DataSource):
         schema = local_schema(schema)
         options = BatchSourceOptions.parse(self.options)
         columns = self._columns(schema, options)
-        if not options.push_filters:
-            reader = BatchReader(options, columns)
-            reader.form = form
-            return reader
-        if not HAS_FILTERS:
+        if options.push_filters and not HAS_FILTERS:
             raise UnsupportedError(
                 "option pushFilters needs Spark 4.1 or newer, which passes filters to Python sources: remove it, and "
                 "limit the entries by startingOffsets and endingOffsets, or by startingTimestamp and endingTimestamp"
             )
-        pushing = PushingBatchReader(options, columns, schema)
-        pushing.form = form
-        return pushing
+        pushes = options.push_filters
+        reader = PushingBatchReader(options, columns, schema) if pushes else BatchReader(options, columns)
+        reader.form = form
+        return reader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from spark_streams.connector.source.stream_reader import RefusedReader, StreamReader

@@ -373,7 +373,5 @@ def find_in_text(text: str) -> str | None:
 
     Of a traceback with several exceptions, only the last one was raised: the ones that it replaced are used if it is
     not ours."""
-    for part in reversed(_CHAINED.split(text)):
-        if (match := _IN_TEXT.search(part)) is not None:
-            return match.group(0).strip()
-    return None
+    matches = map(_IN_TEXT.search, reversed(_CHAINED.split(text)))
+    return next((match[0].strip() for match in matches if match is not None), None)

@@ -211,7 +211,7 @@ class AvroReader:
         self._named: dict[str, Json] = {}
         if reader is not None:
             self._reader, self._named = parsed(reader)
-        texts = [] if reader is None else [reader.text, *(one.text for one in reader.all_references())]
+        texts = [] if reader is None else [reader.text, *(one.text for one in reader.references)]
         self._types = ReaderTypes(map(json.loads, texts))
 
     def reading(self, writer: Schema, indexes: tuple[int, ...]) -> Callable[[bytes], Any]:
@@ -243,7 +243,7 @@ def parsed(schema: Schema, reader: ReaderTypes | None = None) -> tuple[Json, dic
     reader: as `for_fastavro` takes it.
     """
     parse, named = library("fastavro").parse_schema, dict[str, Json]()
-    for reference in schema.all_references():
+    for reference in schema.references:
         parse(for_fastavro(json.loads(reference.text), reader), named)
     content = parse(for_fastavro(json.loads(schema.text), reader), named)
     for one in (content, *named.values()):

@@ -256,10 +256,8 @@ class JsonValidator:
         self.unresolved = referencing.exceptions.Unresolvable
         self._steps = JsonSteps()
         checker = kind.TYPE_CHECKER.redefine("integer", is_integer).redefine("number", is_number)
-        words = {
-            name: partial(self._check, check)
-            for name, check in (kind.VALIDATORS | _keywords(kind, self._steps)).items()
-        }
+        checks = kind.VALIDATORS | _keywords(kind, self._steps)
+        words = {name: partial(self._check, check) for name, check in checks.items()}
         registry = referencing.Registry().with_resources(uris.items())
         self._validator = drafts.extend(kind, words, type_checker=checker)(_plain(content), registry=registry)
 
@@ -415,7 +413,7 @@ class JsonReader:
 
     def validator(self, schema: Schema) -> JsonValidator:
         """Return the validator of a schema. Raises ValueError or others if it is not valid."""
-        return JsonValidator(_parsed(schema.text), ((one.name, _parsed(one.text)) for one in schema.all_references()))
+        return JsonValidator(_parsed(schema.text), ((one.name, _parsed(one.text)) for one in schema.references))
 
 
 def parse(body: bytes) -> Json:

@@ -82,7 +82,7 @@ class ProtobufReader:
         if writer in self._written:
             return self._written[writer]
         files = []
-        for one in (*writer.all_references(), writer):
+        for one in (*writer.references, writer):
             try:
                 file = self._files.FileDescriptorProto.FromString(b64decode(one.text, validate=True))
             except Exception:  # noqa: BLE001 - not base64, or no descriptor: the text of a .proto file

@@ -22,7 +22,7 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from urllib.error import HTTPError, URLError
@@ -52,13 +52,9 @@ _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 class Schema:
     text: str  # for Protobuf: its descriptor in base64
     kind: str = "AVRO"
-    references: tuple[Schema, ...] = ()
+    references: tuple[Schema, ...] = ()  # all schemas that it needs, each after those that it needs itself
     name: str = ""  # by which another schema refers to it
     schema_id: int = 0
-
-    def all_references(self) -> Iterator[Schema]:
-        """Yield the schemas that this one needs, each after those that it needs itself."""
-        yield from self.references
 
 
 class _AwayError(Exception):

@@ -35,7 +35,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.connector.errors import ReplicationError, TakenError, UnsupportedError
@@ -57,10 +57,10 @@ from spark_streams.connector.sink.ledger import (
 )
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import drops_any_key, evicting_policy, find_worst_policy
-from spark_streams.connector.wire.connection import Connection, Reply, Server
+from spark_streams.connector.wire.connection import Reply, Server
 from spark_streams.connector.wire.lease import Lease
 from spark_streams.connector.wire.named_errors import ASK
-from spark_streams.connector.wire.replies import is_forbidden, milliseconds, transact
+from spark_streams.connector.wire.replies import is_forbidden, milliseconds, portions_of, transact
 from spark_streams.connector.wire.session import Session
 
 Ready = Callable[[Server], object]  # prepares the streams before anything is written; may be run again
@@ -233,7 +233,7 @@ class _BatchCommit:
         if not is_closed:
             require_nothing_lost(server, batch, record)
         forgotten: list[bytes] = []
-        for streams in self._parts(server, [*{**totals, **record.streams}]):
+        for streams in portions_of(server, [*{**totals, **record.streams}], self.together):
             balances = self._read_balances(server, record, kind, streams)
             commands = [command for balance in balances for command in balance.commands()]
             if not self._execute_watched(server, [] if is_closed else commands):
@@ -251,7 +251,7 @@ class _BatchCommit:
         if not flat or record.closed >= self.batch.number:
             return True
         forgotten: list[bytes] = []
-        for streams in self._parts(server, [*record.streams]):
+        for streams in portions_of(server, [*record.streams], self.together):
             balances = self._read_balances(server, record, kind, streams)
             commands = [command for balance in balances for command in balance.void_commands()]
             if not self._execute_watched(server, commands):
@@ -264,12 +264,6 @@ class _BatchCommit:
         batch)."""
         flat, kind_reply = server.execute_all([("HGETALL", self.batch.record), self.batch.kind_command])
         return flat, QueryRecord.read(flat), self.batch.read_kind(kind_reply)
-
-    def _parts(self, server: Server, streams: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-        """Yield the streams of one transaction each: of one slot, at most `together`."""
-        for slot in server.together(streams, lambda stream: stream):
-            for start in range(0, len(slot), self.together):
-                yield slot[start : start + self.together]
 
     def _execute_watched(self, server: Server, commands: Sequence[Command]) -> bool:
         """Execute commands behind WATCH; without any, watch nothing. Return False if a watched key has changed."""
@@ -328,7 +322,7 @@ class _BatchCommit:
         """Delete the heads of these streams, unless a later batch has begun there: another driver may have gone on.
         Return the streams that have no head now."""
         without_head: list[bytes] = []
-        for part in self._parts(server, streams):
+        for part in portions_of(server, streams, self.together):
             keys = [Keys.for_stream(stream, self.batch).head for stream in part]
             _, *replies = server.execute_all([
                 ("WATCH", *keys), *[("HMGET", key, *HEAD_FIELDS) for key in keys]
@@ -396,19 +390,15 @@ def wait_for_replicas(server: Server, replicas: int, streams: Iterable[bytes]) -
     """Wait until this many replicas have all writes of these connections to the streams; in a cluster, the replicas of
     each node that holds one of the streams. Raises ReplicationError, ServerError."""
     for node, _ in server.parts(list(streams), lambda stream: stream):
-        _wait_on_node(node, replicas)
-
-
-def _wait_on_node(server: Connection, replicas: int) -> None:
-    patience = server.address.patience
-    seconds, until = patience.replicas, time.monotonic() + patience.replicas
-    have = 0
-    # The server sends nothing while it waits. Several short WAITs show whether it is unreachable or waiting.
-    while have < replicas and (remaining := until - time.monotonic()) > 0:
-        have = server.execute("WAIT", replicas, max(1, round(1000 * min(remaining, patience.reply / 2))))
-    if have < replicas:
-        raise ReplicationError(
-            f"{have} of {replicas} replicas (waitReplicas) of {server.address} acknowledged the entries within "
-            f"{seconds:.3g} s. The entries are written: a retry with delivery=exactly-once does not write them again, "
-            "a retry with at-least-once does. Start the missing replicas, or set waitReplicas lower"
-        )
+        patience = node.address.patience
+        until, have = time.monotonic() + patience.replicas, 0
+        # The server sends nothing while it waits. Several short WAITs show whether it is unreachable or waiting.
+        while have < replicas and (remaining := until - time.monotonic()) > 0:
+            have = node.execute("WAIT", replicas, max(1, round(1000 * min(remaining, patience.reply / 2))))
+        if have < replicas:
+            raise ReplicationError(
+                f"{have} of {replicas} replicas (waitReplicas) of {node.address} acknowledged the entries within "
+                f"{patience.replicas:.3g} s. The entries are written: a retry with delivery=exactly-once does not "
+                "write them again, a retry with at-least-once does. Start the missing replicas, or set waitReplicas "
+                "lower"
+            )

@@ -221,12 +221,9 @@ def _spark_home() -> Path | None:
 
 def _spark_version(package: Path) -> str:
     """Return the version from Spark's folder. A downloaded Spark has no package metadata."""
-    version_file = package / "version.py"
-    match = (
-        re.search(r"__version__[^=]*=\s*['\"]([^'\"]+)", version_file.read_text(encoding="utf-8"))
-        if version_file.exists()
-        else None
-    )
+    file = package / "version.py"
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    match = re.search(r"__version__[^=]*=\s*['\"]([^'\"]+)", text)
     return match[1] if match else _version_of("pyspark")
 
 

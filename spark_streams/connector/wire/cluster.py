@@ -169,7 +169,9 @@ class Cluster(Server):
         anywhere: list[int] = []
         for place, command in enumerate(commands):
             if command[0] == "UNWATCH":
-                self._unwatch()
+                for connection in set(self._watched.values()):
+                    connection.execute("UNWATCH")
+                self._watched.clear()
                 continue
             split = self._split(command)
             if not split:
@@ -218,9 +220,7 @@ class Cluster(Server):
         for _ in range(_HOPS):
             if not isinstance(reply, ReplyError) or reply.code not in _NOT_SERVED:
                 return reply
-            to = None
-            if reply.code in ("MOVED", "ASK"):
-                to = _where(reply, self.address)
+            to = _where(reply, self.address) if reply.code in ("MOVED", "ASK") else None
             if reply.code == "MOVED" and to is not None:
                 self._topology.moved(slot(keys_of(command)[0]), to)
             if to is None or command[0] == "WATCH" or (reply.code == "MOVED" and not self._follows):
@@ -264,11 +264,6 @@ class Cluster(Server):
                     self._topology.moved(next(iter(slots)), _where(reply, self.address))
                 raise self.error_of(reply, command)
         return replies
-
-    def _unwatch(self) -> None:
-        for connection in set(self._watched.values()):
-            connection.execute("UNWATCH")
-        self._watched.clear()
 
 
 def _where(reply: ReplyError, address: Address) -> Node:

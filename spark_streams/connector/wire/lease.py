@@ -39,7 +39,7 @@ from spark_streams.connector.keys import SESSIONS, session_key
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect, leave, leave_if_replica
 from spark_streams.connector.wire.connection import Server
-from spark_streams.connector.wire.replies import transact
+from spark_streams.connector.wire.replies import portions_of, transact
 
 TTL = 10_000  # milliseconds
 _TOGETHER = 100  # keys of a transaction: the server's time grows with the square of their number
@@ -171,7 +171,7 @@ class Lease(ABC):
 
     def _remove_leases(self, server: Server, keys: Sequence[bytes]) -> None:
         """Remove the leases that this process still holds."""
-        for batch in _batches(server, keys):
+        for batch in portions_of(server, keys, _TOGETHER):
             while True:
                 values = server.execute_all([("WATCH", *batch), *[("GET", key) for key in batch]])[1:]
                 mine = [key for key, value in zip(batch, values, strict=True) if value == self._value]
@@ -288,7 +288,7 @@ class Lease(ABC):
     def _write_again(self, server: Server, streams: Mapping[bytes, str]) -> None:
         """Write these leases again if this process still holds them, or if they were deleted. EXEC fails if another
         process took one over. Raises TakenError if another process holds one."""
-        for batch in _batches(server, list(streams)):
+        for batch in portions_of(server, list(streams), _TOGETHER):
             while True:
                 held = server.execute_all([("WATCH", *batch), *[("GET", key) for key in batch]])[1:]
                 for key, value in zip(batch, held, strict=True):
@@ -301,12 +301,6 @@ class Lease(ABC):
     def _is_set_back(self, server: Server, key: bytes, held: bytes) -> bool:
         """Whether the server has returned to a state from before this process took this lease over."""
         return held == self._replaced.get(key) and not self._may_live(server, key, held)
-
-
-def _batches(server: Server, keys: Sequence[bytes]) -> list[list[bytes]]:
-    """Return the keys in transactions."""
-    slots = server.together(keys, lambda key: key)
-    return [slot[start : start + _TOGETHER] for slot in slots for start in range(0, len(slot), _TOGETHER)]
 
 
 # -- contents of a lease ----------------------------------------------------------------------------------------

@@ -147,6 +147,12 @@ def transact(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Rep
     return None if replies is None else server.checked((command[:4] for command in commands), replies)
 
 
+def portions_of(server: Server, keys: Sequence[bytes], most: int) -> list[list[bytes]]:
+    """Return the keys of one transaction each: of one slot, at most so many."""
+    slots = server.together(keys, lambda key: key)
+    return [slot[start : start + most] for slot in slots for start in range(0, len(slot), most)]
+
+
 def transact_each(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply] | None:
     """As `transact`, but an error within EXEC is a value among the replies, and the other commands are done."""
     return _results(server, commands, server.pipeline(frame_transaction(commands)))

@@ -104,8 +104,10 @@ def check_url(url: str) -> str:
     if not url.startswith(_STARTS):
         raise InvalidOptionError(f"url {redacted(url)!r} is not a server address; {_HOW}")
     scheme = url.split(":", 1)[0]
-    if not _splits(url):
-        raise InvalidOptionError(f"url {redacted(url)!r} cannot be read; {_ESCAPES}")
+    try:
+        urlsplit(url)
+    except ValueError:  # the error's text would repeat a password that was typed in place of the host
+        raise InvalidOptionError(f"url {redacted(url)!r} cannot be read; {_ESCAPES}") from None
     if scheme in _MODEL:
         _check_servers(url, scheme)
     elif scheme == "embedded" and urlsplit(url).netloc:
@@ -193,14 +195,6 @@ def _check_servers(url: str, scheme: str) -> None:
         raise InvalidOptionError(f"url {shown!r} does not name the master: {how}")
     if database and not (database.isascii() and database.isdigit()):
         raise InvalidOptionError(f"url {shown!r}: the database is not a number; {how}")
-
-
-def _splits(url: str) -> bool:
-    try:
-        urlsplit(url)
-    except ValueError:  # the error's text would repeat a password that was typed in place of the host
-        return False
-    return True
 
 
 def _check_parameters(url: str, scheme: str) -> None:

@@ -113,7 +113,8 @@ class Duplex:
                 unsent = unsent[self._socket.send(unsent) :]
             except _BLOCKED:
                 self._wait(self._either)
-                self._store_input()
+                count = self._receive_available(self._buffer)
+                self._inbox += self._buffer[:count]
                 if self.max_kept is not None and len(self._inbox) > self.max_kept:
                     raise TooMuchError from None
             except OSError as error:
@@ -138,10 +139,6 @@ class Duplex:
         while not (count := self._receive_available(buffer)):
             self._wait(self._readable)
         return count
-
-    def _store_input(self) -> None:
-        count = self._receive_available(self._buffer)
-        self._inbox += self._buffer[:count]
 
     def _receive_available(self, buffer: memoryview) -> int:
         """Read available bytes; 0: none yet."""

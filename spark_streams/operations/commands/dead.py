@@ -102,11 +102,8 @@ def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
 
     With RSTREAM_PROGRESS=json it writes lines for a program instead: {"done": 200, "total": 1000, "note": ""}."""
     if os.environ.get("RSTREAM_PROGRESS") == "json":
-        lines = _ProgressLines()
-        try:
+        with contextlib.closing(_ProgressLines()) as lines:
             yield lines.tell
-        finally:
-            lines.end()
         return
     if quiet:
         yield lambda done, total, note="": None
@@ -130,10 +127,10 @@ class _ProgressLines:
         """Write the line, or keep it as the last one."""
         self._last = json_text({"done": done, "total": total, "note": note})
         if time.monotonic() - self._written_at >= _LINE_SECONDS:
-            self.end()
+            self.close()
             self._written_at = time.monotonic()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Write the line that was kept."""
         if self._last:
             say(self._last, err=True)

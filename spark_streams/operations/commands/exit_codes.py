@@ -98,11 +98,10 @@ def begin() -> None:
 
 
 def _watched(stream: io.TextIOWrapper | None, role: str) -> io.TextIOWrapper:
-    if stream is None:  # closed: what is written goes nowhere, and reading fails
-        raw = _StandardStream(os.open(os.devnull, os.O_WRONLY), role)
-        return io.TextIOWrapper(io.BufferedReader(raw) if role == "input" else io.BufferedWriter(raw))
-    raw = _StandardStream(stream.fileno(), role)
+    raw = _StandardStream(os.open(os.devnull, os.O_WRONLY) if stream is None else stream.fileno(), role)
     buffer = io.BufferedReader(raw) if role == "input" else io.BufferedWriter(raw)
+    if stream is None:  # closed: what is written goes nowhere, and reading fails
+        return io.TextIOWrapper(buffer)
     return io.TextIOWrapper(
         buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering, write_through=stream.write_through
     )

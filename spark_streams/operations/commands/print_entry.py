@@ -213,12 +213,7 @@ def _check_decoding(
     if any(login) and not all(login):
         raise click.UsageError("--registry-username and --registry-password-file belong together; set both")
     context = click.get_current_context()
-    typed = [
-        name
-        for name in ("registry", "framed", "message")
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]
-    for name in typed:
+    for name in ("registry", "framed", "message"):
         needs, given = ("--decode FIELD", fields) if name == "registry" else ("--schema FIELD=FILE", schemas)
-        if not given:
+        if not given and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name} does nothing without {needs}; add it, or leave out --{name}")

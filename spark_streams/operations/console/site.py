@@ -78,15 +78,11 @@ def environment() -> Environment:
         link=link,
         fixed=fixed,
         counters=with_heading,
-        counter_heads=_counter_heads,
+        counter_heads=lambda: [f"#{counter.heading}" for counter in with_heading()],
         drawing=drawing,
         sparkline=sparkline,
     )
     return templates
-
-
-def _counter_heads() -> list[str]:
-    return [f"#{counter.heading}" for counter in with_heading()]
 
 
 def _idle(ms: int | None) -> str:

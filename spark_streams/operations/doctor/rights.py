@@ -59,9 +59,6 @@ _COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 }  # fmt: skip
 # In a cluster every use reads the slots, and dead letters are moved to other slots with notes beside their streams.
 _SLOTS = ("CLUSTER SLOTS", "CLUSTER INFO")
-_ACROSS_SLOTS = {
-    READING: _NOTES,
-}
 _OUTSIDE = ("WATCH", "UNWATCH", "EXEC", "CLIENT")
 _WITH_SUBCOMMAND = ("XINFO", "XGROUP", "CLIENT", "CLUSTER")
 
@@ -78,10 +75,8 @@ def commands_of(use: str, streams: Sequence[str], in_cluster: bool = False) -> l
     """What this use runs: on every stream, and on a key of the product's own."""
     on_streams, on_own_keys = _COMMANDS[use]
     if in_cluster:
-        on_streams, on_own_keys = (
-            (*on_streams, *_SLOTS),
-            tuple(dict.fromkeys((*on_own_keys, *_ACROSS_SLOTS.get(use, ())))),
-        )
+        on_streams = (*on_streams, *_SLOTS)
+        on_own_keys = tuple(dict.fromkeys((*on_own_keys, *(_NOTES if use == READING else ()))))
     return [
         *_filled(on_streams, streams or [_ANY]),
         *_filled(on_own_keys, [OWN]),

@@ -163,12 +163,11 @@ def find_undecided(server: Server, holders: Sequence[Held], idle_ms: int, now_ms
     """Return those of the groups that may have a reader, because the server does not show attempts to read. Raises
     StreamStateError, ServerError."""
     snapshots = [fetch_group(server, held.stream, held.group) for held in holders]
-    why = [
-        (snapshot, possible_reader(server, snapshot, idle_ms, now_ms))
+    return [
+        KeptGroup(snapshot.stream, snapshot.group, reason)
         for snapshot in snapshots
-        if not snapshot.shows_attempts
+        if not snapshot.shows_attempts and (reason := possible_reader(server, snapshot, idle_ms, now_ms))
     ]
-    return [KeptGroup(snapshot.stream, snapshot.group, reason) for snapshot, reason in why if reason]
 
 
 def forget_group(

@@ -234,7 +234,7 @@ def test_each_reference_is_asked_for_once(registry: RegistryServer) -> None:
     registry.add(1, {}, "JSON", refer(1))
     found = Registry(registry.url, patience=QUICK).schema(1)
     assert found is not None
-    names = [one.name for one in found.all_references()]
+    names = [one.name for one in found.references]
     assert len(names) == 2 * levels
     assert names.index("a8") < names.index("a1")
     assert registry.requests.total() == 2 * levels + 1

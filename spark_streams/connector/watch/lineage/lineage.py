@@ -131,8 +131,7 @@ class WriteListener:
         return bool(self._hash(other) == self.hashCode())
 
     def hashCode(self) -> int:
-        number: int = self._hash(self._proxy)
-        return number
+        return int(self._hash(self._proxy))
 
 
 # -- the events of queries ---------------------------------------------------------------------------------------------
