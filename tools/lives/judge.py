@@ -31,7 +31,7 @@ def judge(life: Life, name: str, command: Command, dry: Run, done: Run | None, c
         _only_its_kinds(life, name, command, segment)
         if name == "copy":
             _only_its_target(life, segment, target_of(done.answer.words), done.answer.words[1])
-        _living_queries_keep_theirs(life, name, segment, done.answer.text)
+        _living_queries_keep_theirs(life, name, segment, done)
         _note_what_is_touched(life, name, segment)
     if dry.answer.said is not None and "--only" in done.answer.words:
         _within_bounds(life, name, done)
@@ -79,10 +79,10 @@ def _only_its_target(life: Life, segment: Segment, target: str, source: str) -> 
             life.fault(f"copy: entry {text_of(key)} is not that of {source}")
 
 
-def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, text: str) -> None:
+def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, run: Run) -> None:
     """A query that runs keeps its group, its position, its pending entries, its keys, and what it has not read; unless
     the command says that the query came too late to be seen."""
-    done, before = segment.change, segment.before
+    done, before, first, text = segment.change, segment.before, run.segments[0].before, run.answer.text
     for query in life.queries:
         if query.name not in segment.running or ("The change is made" in text and repr(query.name) in text):
             continue
@@ -104,7 +104,9 @@ def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, text: s
             if taken and place not in done.destroyed:
                 life.fault(f"{name}: running query {query.name} has lost its entries {taken} of {place}")
             position = group.position if is_seen or mark is None else min(group.position, (mark.id.ms, mark.id.seq))
-            for key in done.removed.get(stream, ()):
+            for key in done.removed.get(stream, ()) if first.group(*place) is not None else ():
+                if not _needs(life, first, place, key):
+                    continue  # the group was made or set back behind the command's look at it
                 if key > position or key in group.pending:
                     life.fault(f"{name}: entry {text_of(key)} of {stream}, which {place} needs, is removed")
             for beside, (was, now) in done.keys.items():
