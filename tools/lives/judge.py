@@ -425,7 +425,8 @@ def _places_of_entry(life: Life, run: Segment, said: Any, words: tuple[str, ...]
         yield from _unlike("verdict", one["verdict"].startswith("in the stream"), key in stream.entries)
         letters = {
             text_of(at)
-            for at, fields in (state.streams[DEAD].entries.items() if DEAD in state.streams else ())
+            for dead in (DEAD, f"{DEAD}:parked")
+            for at, fields in (state.all_streams[dead].entries.items() if dead in state.all_streams else ())
             if (fields.get("dl.stream"), fields.get("dl.id")) == (name, one["id"])
         }
         told = {line["id"] for line in one["lines"] if line["event"] == "dead" and line["exact"]}
@@ -596,13 +597,19 @@ def _has_claimed(life: Life, run: Run, said: Any) -> Iterable[str]:
                     yield f"{text_of(key)} counts a delivery more"
 
 
+_OWN_CLAIM = 10  # milliseconds for which it keeps entries with their consumer
+
+
 def _of_whom(life: Life, run: Run, said: Any) -> Iterable[str]:
     """What ack and release have taken was that of the named consumer."""
     named = _option(run.answer.words, "--consumer")
     for segment in run.segments if named is not None else ():
         changed = [one for gone in segment.change.gone.values() for one in gone.items()]
         changed += [(key, one) for handed in segment.change.handed.values() for key, (one, _) in handed.items()]
-        yield from (f"{text_of(key)} was taken from {one.consumer}" for key, one in changed if one.consumer != named)
+        for key, one in changed:
+            # A claim without an idle time may come between the command's own claim and its change.
+            if one.consumer != named and segment.after.now - one.delivered > _OWN_CLAIM:
+                yield f"{text_of(key)} was taken from {one.consumer}"
 
 
 def _has_acknowledged(life: Life, run: Run, said: Any) -> Iterable[str]:
@@ -616,7 +623,8 @@ def _has_deleted(life: Life, run: Run, said: Any) -> Iterable[str]:
     for one in said["streams"]:
         if "--consumer" in run.answer.words:
             continue
-        if after.group(*_of(one)) is not None:
+        is_destroyed = any(_of(one) in segment.change.destroyed for segment in run.segments)
+        if after.group(*_of(one)) is not None and not is_destroyed:  # else a query has created it again
             yield f"{_of(one)} is still there"
         left = [k for k in after.keys if f"{{{one['stream']}}}:{one['group']}" in k and not k.startswith(_OF_LEASES)]
         if run.was_alone and [key for key in left if not key.startswith("rstream:retry")]:

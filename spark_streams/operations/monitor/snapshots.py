@@ -124,7 +124,7 @@ class CountedDeadLetters:
         seconds: float = SECONDS,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._seconds, self._now = seconds, now
+        self._limits, self._seconds, self._now = DEAD_LETTER_LIMITS, seconds, now
         self._progress: dict[str, _StreamProgress] = {}
 
     def refresh(
@@ -145,7 +145,7 @@ class CountedDeadLetters:
         for name in self._progress.keys() - dead_letter_streams.keys():
             del self._progress[name]
         for name, stream in dead_letter_streams.items():
-            progress = self._progress.setdefault(name, _StreamProgress(ReasonCounts(), PageSize(DEAD_LETTER_LIMITS)))
+            progress = self._progress.setdefault(name, _StreamProgress(ReasonCounts(), PageSize(self._limits)))
             progress.counts.update(
                 stream.length, StreamId.parse(stream.first), StreamId.parse(stream.last), stream.added
             )
