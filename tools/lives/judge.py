@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from spark_streams.connector.keys import PROBE
@@ -59,6 +60,10 @@ def _reads_only(life: Life, name: str, run: Run) -> None:
 
 def _only_its_kinds(life: Life, name: str, command: Command, segment: Segment) -> None:
     done = segment.change
+    if name == "release" and all(
+        key not in segment.after.streams[stream].entries for (stream, _), gone in done.gone.items() for key in gone
+    ):
+        command = replace(command, may=command.may | {"gone"})  # XCLAIM of what is not in the stream
     if more := done.kinds - command.may:
         life.fault(f"{name}: it has changed {sorted(more)}: {done}")
 
@@ -111,7 +116,8 @@ def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, run: Ru
                     life.fault(f"{name}: entry {text_of(key)} of {stream}, which {place} needs, is removed")
             for beside, (was, now) in done.keys.items():
                 # A deleted entry's own keys may go; what names the query is its own.
-                if was is not None and now is None and beside.endswith(f":{query.group}:{query.name}"):
+                is_own = f"{{{stream}}}" in beside and beside.endswith(f":{query.group}:{query.name}")
+                if was is not None and now is None and is_own:
                     life.fault(f"{name}: key {beside} of running query {query.name} is deleted")
 
 
@@ -350,7 +356,9 @@ def _trimmed(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Ite
         entries = state.streams[one["stream"]].entries
         groups = state.streams[one["stream"]].groups
         needed = [key for key in entries if any(_needs(life, state, (one["stream"], group), key) for group in groups)]
-        lowest = min(needed, default=None) if life.version == "7.0" else None  # it has no XTRIM ACKED
+        lowest = None
+        if life.version == "7.0":  # it has no XTRIM ACKED, and what is pending need not be in the stream
+            lowest = min([*needed, *(key for group in _names(groups) for key in groups[group].pending)], default=None)
         free = [key for key in entries if key not in needed and (lowest is None or key < lowest)]
         if one["acknowledged"] is not None:
             yield from _unlike(f"acknowledged of {one['stream']}", one["acknowledged"], len(free))

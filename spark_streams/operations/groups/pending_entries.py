@@ -27,6 +27,7 @@ READ_WITHOUT_TRACE = (  # why the group of a query without a pending list is kep
 )
 _LISTED = 10_000  # entries of a pending list in one reply
 _PAGE = 1_000  # entries that one transaction changes, some milliseconds of the server's time
+_SETTLED = 100  # milliseconds since the delivery
 
 
 @dataclass(frozen=True)
@@ -128,12 +129,13 @@ def _pages_of_ids(
 
 
 def _settled(server: Server, commands: Sequence[Sequence[Argument]]) -> Sequence[Reply]:
-    """Return the entries that XPENDING lists. In the millisecond of their delivery, nothing shows whether another
-    consumer claims one."""
+    """Return the entries that XPENDING lists. Those that were delivered just now are listed again: if the idle time is
+    as short as the time until the change, it does not show whether another consumer claims one meanwhile."""
     rows = [entry for reply in server.execute_all(commands) for entry in reply]
-    if not any(entry[2] == 0 for entry in rows):
+    least = min((entry[2] for entry in rows), default=_SETTLED)
+    if least >= _SETTLED:
         return rows
-    time.sleep(0.001)
+    time.sleep((_SETTLED - least) / 1000)
     return [entry for reply in server.execute_all(commands) for entry in reply]
 
 
