@@ -623,7 +623,10 @@ def _of_whom(life: Life, run: Run, said: Any) -> Iterable[str]:
 def _has_acknowledged(life: Life, run: Run, said: Any) -> Iterable[str]:
     yield from _of_whom(life, run, said)
     for one in said["streams"]:  # release hands entries to nobody
-        yield from _unlike("entries", one["entries"], _sum(run, "handed" if "mode" in one else "gone", _of(one)))
+        changed = _sum(run, "handed" if "mode" in one else "gone", _of(one))
+        if "mode" in one and not run.was_alone:  # those that another release has come to first are nobody's already
+            changed = max(changed, one["entries"])
+        yield from _unlike("entries", one["entries"], changed)
 
 
 def _has_deleted(life: Life, run: Run, said: Any) -> Iterable[str]:
