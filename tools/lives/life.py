@@ -243,7 +243,7 @@ class Life:
     def read(self, place: tuple[str, str] | None = None) -> None:
         """A client reads by XREADGROUP."""
         place, client = place or self._group(), self.chance.choice(CLIENTS)
-        if place is None or place[1].startswith("n"):
+        if place is None or place[1].startswith("n") or self.state().group(*place) is None:
             return
         self.tell(f"{client} reads {place}")
         self.shared.add(place)

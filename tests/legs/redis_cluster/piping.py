@@ -7,13 +7,13 @@ import contextlib
 import operator
 import threading
 import time
-from collections import Counter
 from typing import Any, Protocol
 
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.session import Session
 from spark_streams.connector.wire.xinfo import stream_states
+from spark_streams.operations.verify.history import Added, History, Outcome, Row, check_history
 from tests.connector.sink.writing import HASTY, batch_of, close, frame, options, write
 from tools.driving import ALL, reader, rows
 from tools.machine_time import machine_seconds
@@ -75,21 +75,26 @@ class Piping:
     def nothing_is_lost_or_doubled(self) -> int:
         """What is in the streams that are read is in those that are written, once, and nothing is pending. How many
         entries there are."""
-        total = 0
+        history = History(acks_seen=False)
         with connect(Address.parse(self._cluster.url)) as server:
             for n, stream in enumerate(STREAMS):
-                there = Counter(fields[1] for _, fields in server.execute("XRANGE", stream, "-", "+"))
+                there = [int(fields[1]) for _, fields in server.execute("XRANGE", stream, "-", "+")]
                 rows = [fields for _, fields in server.execute("XRANGE", f"out-{n}", "-", "+")]
-                written = Counter(dict(zip(row[::2], row[1::2], strict=True))[b"n"] for row in rows)
+                written = [int(dict(zip(row[::2], row[1::2], strict=True))[b"n"]) for row in rows]
                 if self._removes:  # as many as there ever were, and none is left
-                    added = stream_states(server, [stream])[stream].added
-                    assert (written.total(), there.total()) == (added, 0)
-                    there = written
+                    assert (len(written), there) == (stream_states(server, [stream])[stream].added, [])
+                    there = sorted({*written})
                 assert there
-                assert written == there, (stream, len(there - written), len(written - there))
-                assert server.execute("XPENDING", stream, "g")[0] == 0
-                total += written.total()
-        return total
+                history.added += [Added(stream, (stream, n), Outcome.OK, f"{n}-0") for n in there]
+                history.rows += [
+                    Row((stream, f"{n}-0"), (stream, n), batch=0, partition=0, attempt=0, position=position)
+                    for position, n in enumerate(written)
+                ]
+                history.pending += [(stream, "?")] * server.execute("XPENDING", stream, "g")[0]
+        history.unordered = {row.place for row in history.rows}
+        report = check_history(history)
+        assert not report, report
+        return len(history.rows)
 
     def _guarded(self, run: Any) -> None:
         try:
