@@ -616,17 +616,17 @@ def _of_whom(life: Life, run: Run, said: Any) -> Iterable[str]:
         changed += [(key, one) for handed in segment.change.handed.values() for key, (one, _) in handed.items()]
         for key, one in changed:
             # A claim without an idle time may come between the command's own claim and its change.
-            if one.consumer != named and segment.after.now - one.delivered > _OWN_CLAIM:
+            was_released = not one.consumer and not run.was_alone
+            if one.consumer != named and not was_released and segment.after.now - one.delivered > _OWN_CLAIM:
                 yield f"{text_of(key)} was taken from {one.consumer}"
 
 
 def _has_acknowledged(life: Life, run: Run, said: Any) -> Iterable[str]:
     yield from _of_whom(life, run, said)
     for one in said["streams"]:  # release hands entries to nobody
-        changed = _sum(run, "handed" if "mode" in one else "gone", _of(one))
-        if "mode" in one and not run.was_alone:  # those that another release has come to first are nobody's already
-            changed = max(changed, one["entries"])
-        yield from _unlike("entries", one["entries"], changed)
+        if "mode" in one and not run.was_alone:
+            continue  # XCLAIM takes also what another release has just made nobody's, and this one releases it again
+        yield from _unlike("entries", one["entries"], _sum(run, "handed" if "mode" in one else "gone", _of(one)))
 
 
 def _has_deleted(life: Life, run: Run, said: Any) -> Iterable[str]:
