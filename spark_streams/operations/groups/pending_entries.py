@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.connector.admin.groups import (
@@ -158,30 +159,43 @@ def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
         )
 
 
-def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[tuple[list[bytes], int]]:
-    """Return the entries of a page that its consumer still holds (in a dry run all of them), and how many others this
-    has removed from the pending list.
+class Held(NamedTuple):
+    """Entries of a page that its consumer holds."""
+
+    ids: Sequence[bytes]
+    removed: int = 0  # how many others have left the pending list by this look
+    give_back: Sequence[Sequence[Argument]] = ()  # the command that releases again what was nobody's
+
+
+def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[Held]:
+    """Return the entries of a page that its consumer still holds; in a dry run all of them.
 
     A running query may have claimed some since they were listed, and XACK and XNACK take an entry from whoever holds
     it. Who claims an entry begins its idle time anew, so XCLAIM for its own consumer passes over those entries. It
     begins the time of the others anew: nobody claims them before they are changed. Nobody can claim an entry that is
-    not in the stream: Redis 7 and later only remove it from the pending list.
+    not in the stream: Redis 7 and later only remove it from the pending list. What was released since has been idle for
+    ever, and XCLAIM takes it: it is released again, with its count.
     """
-    if page.consumer is None:
-        return page.ids, 0  # no query of the group may be running: Transaction
-    if (yield made) is None:
-        return page.ids, 0
+    if page.consumer is None or (yield made) is None:  # of nobody: no query of the group may be running (Transaction)
+        return Held(page.ids)
     deleted = {*_deleted(server, snapshot, page.ids)}
     there = [entry for entry in page.ids if entry not in deleted]
-    head: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, page.consumer, max(page.idle, 1))
+    name: tuple[Argument, ...] = (snapshot.stream, snapshot.group)
+    mine = ("XPENDING", *name, page.ids[0], page.ids[-1], _LISTED, page.consumer)
+    head: tuple[Argument, ...] = ("XCLAIM", *name, page.consumer, max(page.idle, 1))
     groups = ("XINFO", "GROUPS", snapshot.stream)
-    commands = [groups, (*head, *there, "JUSTID"), groups] if there else []
+    commands = [groups, mine, (*head, *there, "JUSTID"), groups] if there else []
     replies = yield Transaction(snapshot.stream, snapshot.group, queries_among([page.owner]), commands)
     if not there:
-        return [*deleted], 0
-    before, after = (group_named(snapshot.group, reply) for reply in replies[::2])
-    removed = before.pending - after.pending if before and after else 0
-    return [*deleted, *replies[1]], removed
+        return Held([*deleted])
+    before, after = (group_named(snapshot.group, reply) for reply in replies[::3])
+    held = {entry[0] for entry in replies[1]}
+    released = [entry for entry in replies[2] if entry not in held]
+    return Held(
+        [*deleted, *(entry for entry in replies[2] if entry in held)],
+        before.pending - after.pending if before and after else 0,
+        [("XNACK", *name, "FAIL", "IDS", len(released), *released)] if released else [],
+    )
 
 
 # -- acknowledge -------------------------------------------------------------------------------------------------------
@@ -220,10 +234,12 @@ def acknowledge(
     acknowledged = AcknowledgedEntries(snapshot.stream, snapshot.group)
     for page in pages(server, snapshot, choice.within(only, snapshot)):
         queries = snapshot.queries if page.consumer is None else queries_among([page.owner])
-        held, removed = yield from still_held(server, snapshot, page)
-        commands: list[Sequence[Argument]] = [("XACK", snapshot.stream, snapshot.group, *held)] if held else []
+        held = yield from still_held(server, snapshot, page)
+        acks: list[Sequence[Argument]] = [("XACK", snapshot.stream, snapshot.group, *held.ids)] if held.ids else []
+        commands = [*acks, *held.give_back]
         replies = yield Transaction(snapshot.stream, snapshot.group, queries, commands, page.consumer is None)
-        acknowledged.add(page.owner, len(page.ids) if replies is None else removed + sum(replies))
+        entries = len(page.ids) if replies is None else held.removed + sum(replies[: len(acks)])
+        acknowledged.add(page.owner, entries)
         acknowledged.last = page.later(acknowledged.last)
     return acknowledged
 
@@ -380,10 +396,11 @@ def release(
     released = Released(snapshot.stream, snapshot.group, consumer, mode)
     head: tuple[Argument, ...] = ("XNACK", snapshot.stream, snapshot.group, mode.upper(), "IDS")
     for page in pages(server, snapshot, choice.within(only, snapshot)):
-        held, _ = yield from still_held(server, snapshot, page)
-        command = [(*head, len(held), *held)] if held else []
-        replies = yield Transaction(snapshot.stream, snapshot.group, queries_among(choice.consumers), command)
-        released.entries += len(page.ids) if replies is None else sum(replies)
+        held = yield from still_held(server, snapshot, page)
+        own: list[Sequence[Argument]] = [(*head, len(held.ids), *held.ids)] if held.ids else []
+        commands = [*own, *held.give_back]
+        replies = yield Transaction(snapshot.stream, snapshot.group, queries_among(choice.consumers), commands)
+        released.entries += len(page.ids) if replies is None else sum(replies[: len(own)])
         released.last = page.later(released.last)
     return released
 

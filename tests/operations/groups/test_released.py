@@ -11,6 +11,7 @@ from tests.operations.groups.conftest import Rstream, RstreamJson
 from tests.operations.groups.test_pending_entries import G, held, twice
 from tests.operations.groups.test_queries import LENIENT, make_query
 from tools.driving import add, another_reader, begin, drain, reader
+from tools.sending import before_sending
 from tools.servers.server import Server, skip_without_xnack
 
 
@@ -156,6 +157,21 @@ def test_claim_of_released_entries_goes_without_from_and_idle(orders: list[str],
     assert rstream(*words, "--from", "bob").exit_code == 2
     assert rstream(*words, "--idle", "1m").exit_code == 2
     assert rstream("groups", "ack", "orders", *G, "--released", "--consumer", "bob").exit_code == 2
+
+
+@pytest.mark.parametrize(("words", "entries"), [(("ack",), 9), (("release", "--mode", "silent"), 9)])
+def test_what_a_consumer_releases_since_it_was_listed_stays_released(
+    client: redis.Redis, orders: list[str], rstream_json: RstreamJson, words: tuple[str, ...], entries: int
+) -> None:
+    """With its count."""
+    skip_without_xnack(client)
+    time.sleep(0.12)
+    let_go = ("XNACK", "orders", "g", "FATAL", "IDS", 1, orders[3])
+    with before_sending(b"XCLAIM", act=lambda *_: client.execute_command(*let_go), times=1):
+        done = rstream_json("groups", words[0], "orders", *G, "--consumer", "ann", *words[1:], "--yes")
+    assert done["streams"][0]["entries"] == entries
+    assert released(client)[orders[3]] == 2**63 - 1
+    assert held(client, "ann") == []
 
 
 def test_ack_of_released_entries(client: redis.Redis, orders: list[str], rstream_json: RstreamJson) -> None:
