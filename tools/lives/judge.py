@@ -33,7 +33,7 @@ def judge(life: Life, name: str, command: Command, dry: Run, done: Run | None, c
         if name == "copy":
             _only_its_target(life, segment, target_of(done.answer.words), done.answer.words[1])
         _living_queries_keep_theirs(life, name, segment, done)
-        _note_what_is_touched(life, name, segment)
+        _note_what_is_touched(life, name, segment, done)
     if dry.answer.said is not None and "--only" in done.answer.words:
         _within_bounds(life, name, done)
     if done.answer.said is None or done.answer.was_killed:
@@ -45,6 +45,9 @@ def judge(life: Life, name: str, command: Command, dry: Run, done: Run | None, c
         _as_it_was_said(life, name, dry, done)
     for text in DONE[name](life, done, done.answer.said) if name in DONE else ():
         life.fault(f"{name}: {text}; {done.answer.said}")
+
+
+_OWN_CLAIM = 10  # milliseconds for which a command's own claim keeps entries with their consumer
 
 
 # -- all commands ------------------------------------------------------------------------------------------------------
@@ -60,6 +63,9 @@ def _reads_only(life: Life, name: str, run: Run) -> None:
 
 def _only_its_kinds(life: Life, name: str, command: Command, segment: Segment) -> None:
     done = segment.change
+    handed = [pair for of_group in done.handed.values() for pair in of_group.values()]
+    if name == "ack" and all("" in (was.consumer, now.consumer) for was, now in handed):
+        command = replace(command, may=command.may | {"handed"})  # what was released since is released again
     if name == "release" and all(
         key not in segment.after.streams[stream].entries for (stream, _), gone in done.gone.items() for key in gone
     ):
@@ -104,8 +110,10 @@ def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, run: Ru
                 life.fault(f"{name}: group {place} of running query {query.name} is deleted")
             if place in done.moved:
                 life.fault(f"{name}: group {place} of running query {query.name} is moved to {done.moved[place][1]}")
-            taken = [key for key, one in done.gone.get(place, {}).items() if one.consumer == query.name]
-            taken += [key for key, (one, _) in done.handed.get(place, {}).items() if one.consumer == query.name]
+            lost = {**done.gone.get(place, {}), **{key: one for key, (one, _) in done.handed.get(place, {}).items()}}
+            # A group that was set back may deliver an entry between the command's own claim and its change.
+            long_ago = segment.after.now - _OWN_CLAIM
+            taken = [key for key, one in lost.items() if one.consumer == query.name and one.delivered < long_ago]
             if taken and place not in done.destroyed:
                 life.fault(f"{name}: running query {query.name} has lost its entries {taken} of {place}")
             position = group.position if is_seen or mark is None else min(group.position, (mark.id.ms, mark.id.seq))
@@ -127,8 +135,10 @@ def _holds_lease(state: State, place: tuple[str, str], query: str, running: Mapp
     return lease is not None and json.loads(lease)["pid"] == running[query]
 
 
-def _note_what_is_touched(life: Life, name: str, segment: Segment) -> None:
+def _note_what_is_touched(life: Life, name: str, segment: Segment, run: Run) -> None:
     done = segment.change
+    if not run.was_alone:  # a group that a query made behind the command's look has lost what it says
+        life.thinned |= {*done.removed}
     life.touched |= {*done.moved, *done.destroyed, *done.made, *done.gone, *done.handed, *done.pending, *done.left}
     for key in done.keys:
         life.touched |= {
@@ -603,9 +613,6 @@ def _has_claimed(life: Life, run: Run, said: Any) -> Iterable[str]:
                     yield f"{text_of(key)} was claimed {segment.after.now - was.delivered} ms after its delivery"
                 if now.deliveries != was.deliveries:
                     yield f"{text_of(key)} counts a delivery more"
-
-
-_OWN_CLAIM = 10  # milliseconds for which it keeps entries with their consumer
 
 
 def _of_whom(life: Life, run: Run, said: Any) -> Iterable[str]:
