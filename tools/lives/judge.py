@@ -102,7 +102,7 @@ def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, run: Ru
             group = before.group(*place)
             if group is None or not _holds_lease(before, place, query.name, segment.running):
                 continue
-            if query.has_pending_list and query.name not in group.consumers:
+            if query.name not in group.consumers:
                 continue  # it has just begun, and reads the changed group; one that has read it already is not seen
             mark = mark_of(before, place, query.name)
             is_seen = mark is None or mark.has_pending_list

@@ -180,7 +180,7 @@ def test_a_unix_socket_is_open_to_its_owner_alone(filled: Server, tmp_path: Path
             assert (status, cookie.startswith(f"{COOKIE}_0=")) == (200, True)
             assert "has not opened the link" not in ask(path, cookie=cookie.partition(";")[0])[1]
             taken = CliRunner().invoke(main, ["console", "--socket", str(path), "--url", filled.url])
-            assert (taken.exit_code, "Address already in use" in taken.output) == (1, True)
+            assert (taken.exit_code, "Address already in use" in taken.output) == (2, True)
         assert not path.exists()
         with socket.socket(socket.AF_UNIX) as left:  # a console that was killed leaves its file
             left.bind(str(path))
