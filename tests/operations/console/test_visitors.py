@@ -187,7 +187,7 @@ def test_a_unix_socket_is_open_to_its_owner_alone(filled: Server, tmp_path: Path
     path.unlink()
     path.write_text("a file of somebody")
     taken = CliRunner().invoke(main, ["console", "--socket", str(path), "--url", filled.url])
-    assert (taken.exit_code, path.read_text()) == (1, "a file of somebody")
+    assert (taken.exit_code, path.read_text()) == (2, "a file of somebody")
     path.unlink()
     with running_console(filled.url, *PROXY, "--socket", str(path)):
         assert ask(path)[0] == 401
