@@ -118,8 +118,11 @@ def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, run: Ru
                 life.fault(f"{name}: running query {query.name} has lost its entries {taken} of {place}")
             position = group.position if is_seen or mark is None else min(group.position, (mark.id.ms, mark.id.seq))
             for key in done.removed.get(stream, ()) if first.group(*place) is not None else ():
-                if not _needs(life, first, place, key):
-                    continue  # the group was made or set back behind the command's look at it
+                if (
+                    not _needs(life, first, place, key)
+                    or f"rstream:forgotten:{{{stream}}}:{query.group}" in before.keys
+                ):
+                    continue  # made or set back behind the command's look at it; or the query stops, and says so
                 if key > position or key in group.pending:
                     life.fault(f"{name}: entry {text_of(key)} of {stream}, which {place} needs, is removed")
             for beside, (was, now) in done.keys.items():
