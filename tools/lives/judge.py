@@ -66,6 +66,8 @@ def _only_its_kinds(life: Life, name: str, command: Command, segment: Segment) -
     handed = [pair for of_group in done.handed.values() for pair in of_group.values()]
     if name == "ack" and all("" in (was.consumer, now.consumer) for was, now in handed):
         command = replace(command, may=command.may | {"handed"})  # what was released since is released again
+    if name == "replay" and all(not was.consumer for was, _ in handed):
+        command = replace(command, may=command.may | {"handed"})  # what is released is taken, too
     if name == "release" and all(
         key not in segment.after.streams[stream].entries for (stream, _), gone in done.gone.items() for key in gone
     ):
@@ -333,8 +335,9 @@ def _replayed(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> It
         group = state.group(*_of(one))
         assert group is not None
         entries = [k for k in state.streams[one["stream"]].entries if key_of(one["after"]) < k <= key_of(one["last"])]
-        yield from _unlike("entries", one["entries"], sum(key not in group.pending for key in entries))
-        yield from _unlike("held", one["held"], sum(key in group.pending for key in entries))
+        held = sum(key in group.pending and bool(group.pending[key].consumer) for key in entries)
+        yield from _unlike("entries", one["entries"], len(entries) - held)
+        yield from _unlike("held", one["held"], held)
         if re.fullmatch(r"\d+-\d+|latest", to := _option(words, "--to") or ""):
             stream = state.streams[one["stream"]]
             end = stream.last if to == "latest" else key_of(to)
@@ -654,7 +657,7 @@ def _has_deleted(life: Life, run: Run, said: Any) -> Iterable[str]:
 
 def _has_replayed(life: Life, run: Run, said: Any) -> Iterable[str]:
     for one in said["streams"]:
-        yield from _unlike("entries", one["entries"], _sum(run, "pending", _of(one)))
+        yield from _unlike("entries", one["entries"], _sum(run, "pending", _of(one)) + _sum(run, "handed", _of(one)))
 
 
 def _has_removed(life: Life, run: Run, said: Any) -> Iterable[str]:

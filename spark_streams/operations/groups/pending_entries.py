@@ -295,7 +295,7 @@ def claim_again(server: Server, snapshot: GroupSnapshot, query: str, choice: Cho
     """Make a range of entries that were delivered and are not pending any more pending for a stopped query (XCLAIM …
     FORCE), so that it reads them a second time. Return their number. Raises StreamStateError, ServerError."""
     entries = 0
-    # No entry is idle for this long: entries that are pending already stay with their consumers.
+    # No entry of a consumer is idle for this long: it stays with its consumer. One of nobody (XNACK) is taken.
     head: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, query, _ENDLESS)
     # Otherwise a query that was killed before it acknowledged its last batch would acknowledge these with it.
     mark = set_mark(snapshot.stream, snapshot.group, query, snapshot.marks[query]._replace(has_replay=True))
@@ -304,7 +304,7 @@ def claim_again(server: Server, snapshot: GroupSnapshot, query: str, choice: Cho
         replies = yield Transaction(snapshot.stream, snapshot.group, [query], commands)
         if replies is None:
             asked = [("XPENDING", snapshot.stream, snapshot.group, entry_id, entry_id, 1) for entry_id in ids]
-            entries += server.execute_all(asked).count([])
+            entries += sum(not reply or not reply[0][1] for reply in server.execute_all(asked))
         else:
             entries += len(replies[0])
     return entries

@@ -15,7 +15,7 @@ from tests.operations.console.browser import form_to, replaced, wait_for_change
 from tests.operations.console.process import running_console
 from tests.operations.groups.conftest import Rstream, RstreamJson
 from tools.driving import ALL, NEVER_AHEAD, add, drain, pending_count, read, reader, stop_all
-from tools.servers.server import Server
+from tools.servers.server import Server, skip_without_xnack
 
 G = ("--group", "g")
 
@@ -117,6 +117,17 @@ def test_a_second_replay_hands_nothing_over_twice(
     assert (one["entries"], one["held"]) == (5, 10)
     assert sorted(query.resume()) == list(range(15, 30))
     assert pending_count(client) == 0
+
+
+def test_released_entries_of_the_range_are_handed_over_as_the_dry_run_says(
+    query: Stopped, rstream_json: RstreamJson, client: redis.Redis
+) -> None:
+    skip_without_xnack(client)
+    rstream_json("replay", "s", *G, "--from", query.ids[20], "--yes")
+    client.execute_command("XNACK", "s", "g", "FAIL", "IDS", 2, query.ids[22], query.ids[23])
+    words = ("replay", "s", *G, "--from", query.ids[20])
+    told = [rstream_json(*words, *more)["streams"][0] for more in ((), ("--yes",))]
+    assert [(one["entries"], one["held"]) for one in told] == [(2, 8), (2, 8)]
 
 
 def test_a_replay_that_was_killed_amid_its_batch_is_read_again_whole(query: Stopped, rstream_json: RstreamJson) -> None:
