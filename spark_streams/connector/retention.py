@@ -120,7 +120,8 @@ def record_forgotten(
     """Record that a group is forgotten. Return None, and change nothing, if a query of it runs or begins to run.
     Raises ServerError."""
     stream, name = group[0], group[1].decode("utf-8", "surrogateescape")
-    running = matching_strings(server, f"{escape(key_beside(stream, 'lease', name).decode())}:*")
+    forgotten, pattern = forgotten_key(stream, name), f"{escape(key_beside(stream, 'lease', name).decode())}:*"
+    running = matching_strings(server, pattern)
     of_consumers = [key_beside(stream, "lease", name, consumer.text) for consumer in consumers]
     keys = list(dict.fromkeys([*running, *of_consumers]))
     leases = server.execute_all([("WATCH", *keys), *[("GET", key) for key in keys]])[1:]
@@ -128,7 +129,14 @@ def record_forgotten(
         server.connection_for(keys[0]).execute("UNWATCH")
         return None
     new = ForgottenGroup(milliseconds(server.connection_for(keys[0]).execute("TIME")), info.last_delivered)
-    return None if transact(server, [("SET", forgotten_key(stream, name), str(new))]) is None else new
+    if transact(server, [("SET", forgotten, str(new))]) is None:
+        return None
+    # A query of another name takes its lease before it asks for this key: one of the two sees the other.
+    begun = [("GET", key) for key in matching_strings(server, pattern) if key not in keys]
+    if any(are_held(server, server.execute_all(begun), Processes())):
+        server.execute("DEL", forgotten)
+        return None
+    return new
 
 
 _DELETED = (is_no_group, is_no_such_key)  # in the meantime
