@@ -159,7 +159,7 @@ def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
         )
 
 
-class Held(NamedTuple):
+class StillHeld(NamedTuple):
     """Entries of a page that its consumer holds."""
 
     ids: Sequence[bytes]
@@ -167,7 +167,7 @@ class Held(NamedTuple):
     give_back: Sequence[Sequence[Argument]] = ()  # the command that releases again what was nobody's
 
 
-def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[Held]:
+def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[StillHeld]:
     """Return the entries of a page that its consumer still holds; in a dry run all of them.
 
     A running query may have claimed some since they were listed, and XACK and XNACK take an entry from whoever holds
@@ -177,7 +177,7 @@ def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[Held
     ever, and XCLAIM takes it: it is released again, with its count.
     """
     if page.consumer is None or (yield made) is None:  # of nobody: no query of the group may be running (Transaction)
-        return Held(page.ids)
+        return StillHeld(page.ids)
     deleted = {*_deleted(server, snapshot, page.ids)}
     there = [entry for entry in page.ids if entry not in deleted]
     name: tuple[Argument, ...] = (snapshot.stream, snapshot.group)
@@ -187,11 +187,11 @@ def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[Held
     commands = [groups, mine, (*head, *there, "JUSTID"), groups] if there else []
     replies = yield Transaction(snapshot.stream, snapshot.group, queries_among([page.owner]), commands)
     if not there:
-        return Held([*deleted])
+        return StillHeld([*deleted])
     before, after = (group_named(snapshot.group, reply) for reply in replies[::3])
     held = {entry[0] for entry in replies[1]}
     released = [entry for entry in replies[2] if entry not in held]
-    return Held(
+    return StillHeld(
         [*deleted, *(entry for entry in replies[2] if entry in held)],
         before.pending - after.pending if before and after else 0,
         [("XNACK", *name, "FAIL", "IDS", len(released), *released)] if released else [],
