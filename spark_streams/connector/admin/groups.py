@@ -30,7 +30,6 @@ from spark_streams.connector.retention import (
     GroupName,
     Readers,
     ReadingGroup,
-    Sweeper,
     fetch_consumers,
     fetch_readers,
     holding,
