@@ -39,7 +39,6 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| passed over \| .*checkpoint set back.*maxDeliveries": (
         "an older copy of the checkpoint does not know which entries were set aside"
     ),
-    r"^mark behind \| missing\b.*evicted committed": "a commit mark was deleted, and no batch has followed",
     r"^reordered .*(checkpoint set back|server set back)": "batches are planned again after a set-back",
 }
 

@@ -313,8 +313,8 @@ class Operator:
             )
         else:
             world.client.xgroup_setid(name, GROUP, id=position, entries_read=world.added_to(name, position))
-            if (value := world.client.get(key := committed_key(name, GROUP, CONSUMER))) is not None:
-                world.client.set(key, str(Mark.of_seek(StreamId.parse(position), Mark.parse(value.encode()))))
+            value = world.raw.get(key := committed_key(name, GROUP, CONSUMER))
+            world.client.set(key, str(Mark.of_seek(StreamId.parse(position), Mark.parse(value))))
         world.model.pass_over(world.model.entries_of(name, world.see(name).ours()), id_key(position))
         for entry in world.model.entries_of(name):
             entry.settled |= entry.named and world.model.is_due(entry) and entry.key <= id_key(position)

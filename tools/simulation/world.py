@@ -106,7 +106,7 @@ class World:
         self.connections: list[tuple[Connection, Actor | None]] = []
         self.process = 0  # number of the driver's process, as in its lease
         self.rival: int | None = None  # the same of another process that runs the query, too
-        self.set_back_in = -1  # the run in which the server was set back last
+        self.set_back_in = -1  # the run in which the server was set back last, or lost a commit mark
         self.has_successor = False  # that process has taken the lease
         self.keeps_leases = True  # since it began, the server has forgotten no lease
         self.threads: list[Actor] = []  # of the driver
