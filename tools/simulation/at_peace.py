@@ -50,6 +50,8 @@ def check_marks(world: World, checkpoint: Offset) -> None:
     for name, at in checkpoint.at.items():
         mark = Mark.parse(world.raw.get(committed_key(name, GROUP, CONSUMER)))
         if _looks_the_same(world, name, at, mark):
+            if mark is None:
+                world.model.stream(name).causes.add("evicted committed")
             continue
         if (how := _difference(at, mark)) and world.see(name).position is not None:
             details = f"{name}: the checkpoint is at {at}, the mark is {mark or 'missing'}"

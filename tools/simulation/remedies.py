@@ -90,6 +90,7 @@ class Operator:
             world.fail(f"a lenient query stops | {shape(error)} | after {'+'.join(causes)} | {query.mode}", text)
         for name in streams:
             self._name(name)
+            world.has_no_proof(name, text)
             if "had left pending or released" in text:
                 self._settle_what_was_claimed(name)
         if any("flushed" in world.model.stream(name).causes for name in streams):

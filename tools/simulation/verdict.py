@@ -68,7 +68,6 @@ def at_peace(world: World) -> None:
         missing_here = [entry for entry in missing if entry.stream == name]
         (_check_counts if query.is_lenient else _check_names)(world, name, missing_here)
     _check_pending(world, streams)
-    check_invariant(world)
     for entry in missing:
         entry.settled = True
     for entry in model.entries.values():
@@ -91,6 +90,7 @@ def at_peace(world: World) -> None:
     if out.seen == out.happened:
         out.causes.clear()
     world.away = False
+    check_invariant(world)
     world.operator.at_peace()
 
 

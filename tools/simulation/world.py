@@ -365,6 +365,12 @@ class World:
             self.model.stream(stream).was_lenient = True  # also if the list lacks it: a batch of it runs again
             self.model.stream(stream).runs.add(self.query.runs)
 
+    def has_no_proof(self, stream: str, message: str) -> None:
+        """Record that entries of a batch are read again, if a message says that nothing proves that they were read."""
+        if "the proof that the batch was read" in message:
+            for entry in self.model.entries_of(stream, self.see(stream).ours()):
+                entry.repeat_reasons.add("the record of failed batches is gone")
+
 
 def _sink_of(server: Server, client: redis.Redis, is_elsewhere: bool) -> tuple[Server, redis.Redis]:
     """Return the server that the exactly-once sink writes to, and a client of it."""

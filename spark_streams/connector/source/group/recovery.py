@@ -355,7 +355,7 @@ def _words(finding: Finding, place: MessageContext) -> dict[str, object]:
         "pending": pending_command(stream, member.group),
         "notes": finding.detail
         or key_beside(stream, "notes", member.group, member.consumer).decode("utf-8", "replace"),
-        "noted": "whether the batch was read" if finding.detail else "the entries that do not fit the schema",
+        "noted": "the proof that the batch was read" if finding.detail else "the entries that do not fit the schema",
         "unnoted": "read them, again if they were read" if finding.detail else "acknowledge them without dead letters",
         "create": create_command(stream, member.group, finding.above),
     }
