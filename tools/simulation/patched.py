@@ -110,3 +110,4 @@ class _Losses(logging.Handler):
             world.sink.keeps_rows()
         if "Lost entries of stream" in str(record.msg) and isinstance(record.args, tuple):
             world.lost(str(record.args[1]), int(str(record.args[3])))
+            world.has_no_proof(str(record.args[1]), record.getMessage())

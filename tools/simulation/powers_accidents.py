@@ -69,6 +69,8 @@ def evict(world: World, step: Step) -> None:
         kind = "evicted " + ":".join(key.split(":")[1:2])
         if kind == "evicted first":
             world.births.forget()
+        elif kind == "evicted committed":
+            world.set_back_in = world.query.runs
         for name in [*world.names(), OUT]:
             world.model.stream(name).suffers(kind)
 
