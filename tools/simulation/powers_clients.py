@@ -292,6 +292,11 @@ def destroy(world: World, step: Step) -> None:
         world.client.xgroup_destroy(name, GROUP)
         world.model.excuse_only_pending(world.model.entries_of(name, seen.pending))
         world.model.stream(name).suffers("group destroyed")
+        if "server set back" in world.model.stream(name).ever and id_key(seen.position) < id_key(
+            world.query.logged(name)
+        ):  # documented: it looks like a new stream
+            for entry in world.model.alive(name):
+                entry.repeat_reasons.add("a restored server has its stream without a group")
         _moved(world, name)
         world.births.changed(name, by_operator=True)
 
