@@ -79,6 +79,13 @@ DOCUMENTED = {
     "passed over by `seek`, or left pending by an earlier checkpoint": [(3100586,)],
     "or while entries are pending that no batch has": [(9150020, "drawn")],
     "restored once more, to a newer state": [(820141,)],
+    "The entries of the last batch, or of lost acknowledgements, are read again": [
+        (61000571, "faults"),
+        (63000562, "faults", "renew"),
+    ],
+    "before the query's group was created (or it is then destroyed)": [(61000158, "faults")],
+    "If they are not pending now, they are not reported": [(62000465, "renew")],
+    "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],
     "The query begins at the stream's end at that moment, or at the ID": [(961151,), (40120097, "faults")],
 }
 
@@ -116,6 +123,8 @@ EXCUSED = {
     # unnoticed.md, Who writes other consumers: they delete the group
     "in the range of a batch, and in none": [(8600639,)],
     # nothing to document: the model
+    "a group that was set back below its stream's first entry": [(62000500, "renew")],
+    "producers use no ID of an entry that was sent back": [(60000328,)],
     "another process with onNewCheckpoint=restart has set the groups": [(8600158,)],
     "a retry is lost with the entry that it retries": [(8600490,)],
     "removed while it was pending for another consumer": [(8600593,)],

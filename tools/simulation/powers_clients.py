@@ -319,6 +319,9 @@ def remake(world: World, step: Step) -> None:
     was_shared = world.model.stream(name).ever & {"others read", "entries taken from us"}
     if was_shared and (amid_a_trigger(world) or is_sought(world, [name])):
         world.model.is_shared(name)
+        taken = world.model.entries_of(name, seen.ours()) if world.query.takes_a_batch else []
+        logged = id_key(world.query.logged(name))
+        world.model.excuse([entry for entry in taken if entry.key > logged], "deleted with its group amid a trigger")
     world.births.changed(name, by_operator=True)
 
 

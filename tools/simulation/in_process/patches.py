@@ -118,7 +118,7 @@ def on_core(core: Core) -> Iterator[None]:
         patch.setattr(keyspace, "_size_of_all", len)
         patch.setattr(info, "resident", lambda: 1)
         patch.setattr(info, "peak", lambda: 1)
-# The plan's replica: the engine has none.
+        # The plan's replica: the engine has none.
         patch.setattr(COMMANDS[b"wait"], "handler", _wait)
         # Time that has no meaning here: buffers of a megabyte for a few bytes, the statistics of commands, and the
         # search for what a user's notebook defines.
