@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -174,6 +176,20 @@ def test_other_plans_have_another_digest() -> None:
     server = ProcessServer()
     digests = [[tally.digest for tally in soak(server, range(seed, seed + 1))] for seed in (3, 3, 4)]
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_what_a_task_reads_from_ends_with_it() -> None:
+    """Its end sends notes: otherwise the moment at which Python collects garbage would decide a plan."""
+    server = ProcessServer()
+    gc.collect()
+    gc.disable()
+    try:
+        with product(server), server.client(decode_responses=True) as client:
+            run(server, client, make(59995061))
+        generators = [one for one in gc.get_objects() if isinstance(one, types.GeneratorType)]
+        assert [one for one in generators if one.gi_frame is not None and one.gi_code.co_name == "read_task"] == []
+    finally:
+        gc.enable()
 
 
 def simulated(hash_seed: str, *words: str) -> str:
