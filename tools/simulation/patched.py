@@ -72,16 +72,17 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
         world = world_of["now"]
         _require_life()
         world.tick(self, data)
-        if b"XACK" in bytes(data):
-            for stream, group, ids in acknowledged_in(bytes(data)):
+        request = bytes(data)
+        if b"XACK" in request:
+            for stream, group, ids in acknowledged_in(request):
                 world.acknowledged(stream, group, ids)
-        claimed = claimed_in(bytes(data)) if world.elsewhere.living and b"XCLAIM" in bytes(data) else []
+        claimed = claimed_in(request) if world.elsewhere.living and b"XCLAIM" in request else []
         for stream, ids in claimed:
             world.elsewhere.claims(stream, ids)
-        if b"XREADGROUP" in bytes(data):  # before the group leaves the position at which it was created
+        if b"XREADGROUP" in request:  # before the group leaves the position at which it was created
             world.births.update()
         if not world.network.loses_request(self):
-            original_send(self, data)
+            original_send(self, request)
             for stream, ids in claimed:
                 world.elsewhere.has_claimed(stream, ids)
             world.network.reply(self)
@@ -94,7 +95,7 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
 def _require_life() -> None:
     """Raise an error if the process of this thread was killed."""
     actor = Actor.current()
-    if actor is not None and actor.is_dead:
+    if world_of["now"].dying or (actor is not None and actor.is_dead):
         raise ServerUnreachableError("this process was killed")
 
 

@@ -112,7 +112,7 @@ class World:
         self.keeps_leases = True  # since it began, the server has forgotten no lease
         self.threads: list[Actor] = []  # of the driver
         self.helpers: list[Actor] = []  # those that have work
-        self.dying = False
+        self.dying = False  # nothing happens, and no process sends anything
         self.looks_on = False  # somebody looks at the server, and nothing happens meanwhile
         self.asks = False  # the plan asks where entries are
         self.network = Network(server, self._pass_time)
@@ -186,7 +186,7 @@ class World:
         if actor is None or actor.counts:
             self.connection = connection
             self.ticks.tick(beside=actor is not None, data=_BETWEEN if connection is None else data)
-        if self.is_driver(actor) and self.pace > 0:
+        if self.helpers and self.pace > 0 and self.is_driver(actor):
             for helper in list(self.helpers):
                 self.let_work(helper, self.pace - 1)
 
@@ -257,7 +257,7 @@ class World:
                 ms, seq = last_ms, last_seq + 1
         except redis.ResponseError:
             pass
-        while (ms, seq) in self._used:
+        while (ms, seq) in self._used or self.model.entry_at(stream, f"{ms}-{seq}") is not None:  # also sent back
             seq += 1
         self._used.add((ms, seq))
         return f"{ms}-{seq}"
