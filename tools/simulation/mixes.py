@@ -309,6 +309,11 @@ def _with_faults(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, steps=tuple(steps))
 
 
+def _with_few_arguments(chance: random.Random, plan: Plan) -> Plan:
+    """A server that takes only short requests."""
+    return replace(plan, setup=replace(plan.setup, arguments=chance.choice([12, 20, 40])))
+
+
 def _unmarked(chance: random.Random, plan: Plan) -> Plan:
     """The same plan. Commit marks are not judged (verdict.py)."""
     return replace(plan, setup=replace(plan.setup, judges_marks=False))
@@ -352,6 +357,7 @@ MIXES: Mapping[str, Mix] = {
     "driver": with_a_second_driver,
     "drawn": _drawn,
     "unmarked": _unmarked,
+    "arguments": _with_few_arguments,
 }
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from spark_streams.connector.wire.parts import MOST_ARGUMENTS
+
 T = TypeVar("T")
 NEVER_AHEAD = 1 << 62
 
@@ -80,7 +82,7 @@ class Setup:
     (mixes.py); limits: sizes of the query's requests (mixes.py), those that are missing are small ones;
     sink_elsewhere: the exactly-once sink writes to a server of its own; judges_marks: commit marks are judged
     (verdict.py); command_us: microseconds that a command takes; drivers: 2: another one reads from the group, too
-    (drivers.py).
+    (drivers.py); arguments: most of a request.
     """
 
     seed: int
@@ -98,6 +100,7 @@ class Setup:
     judges_marks: bool = True
     command_us: int = 50
     drivers: int = 1
+    arguments: int = MOST_ARGUMENTS
 
 
 @dataclass(frozen=True)

@@ -468,7 +468,8 @@ def _checks(write: Write, *keys: bytes) -> list[Command]:
     """Return WATCH, and the commands whose replies `expected` predicts. keys: other keys to WATCH."""
     checks_of_views = [share.view.checks() for share in write.shares]
     watched = [key for keys, _ in checks_of_views for key in keys]
-    return [*in_parts(("WATCH", *watched, *keys)), *[check for _, checks in checks_of_views for check in checks]]
+    watches = [tuple(part) for part in in_parts(("WATCH", *watched, *keys))]
+    return [*watches, *[check for _, checks in checks_of_views for check in checks]]
 
 
 def _rows_of_mark(rest: UnwrittenRows) -> Iterator[tuple[LedgerView, Hashes, Hashes]]:
