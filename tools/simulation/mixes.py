@@ -315,6 +315,11 @@ def _with_few_arguments(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, setup=replace(plan.setup, arguments=chance.choice([12, 20, 40])))
 
 
+def _with_newer_watch(chance: random.Random, plan: Plan) -> Plan:
+    """A server whose WATCH of a stream is broken by commands of its groups."""
+    return replace(plan, setup=replace(plan.setup, newer_watch=True))
+
+
 def _unmarked(chance: random.Random, plan: Plan) -> Plan:
     """The same plan. Commit marks are not judged (verdict.py)."""
     return replace(plan, setup=replace(plan.setup, judges_marks=False))
@@ -367,6 +372,7 @@ MIXES: Mapping[str, Mix] = {
     "drawn": _drawn,
     "unmarked": _unmarked,
     "arguments": _with_few_arguments,
+    "watch": _with_newer_watch,
 }
 
 

@@ -17,6 +17,7 @@ from spark_streams.connector.wire import parts
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
 from tools.sending import acknowledged_in, claimed_in, commands_in
+from tools.servers.managed.newer_watch import newer_watch
 from tools.servers.server import Server
 from tools.simulation.actor import Actor
 from tools.simulation.in_process.patches import on_core
@@ -55,7 +56,8 @@ def in_world(world: World) -> Iterator[None]:
     server = world.server
     clock = server.core.clock.in_charge() if isinstance(server, ProcessServer) else contextlib.nullcontext()
     try:
-        with clock, mock.patch.object(parts, "MOST_ARGUMENTS", world.setup.arguments):
+        rule = newer_watch() if world.setup.newer_watch else contextlib.nullcontext()
+        with clock, rule, mock.patch.object(parts, "MOST_ARGUMENTS", world.setup.arguments):
             yield
     finally:
         del world_of["now"]

@@ -83,7 +83,7 @@ class Setup:
     sink_options: more of the exactly-once sink: `transaction` (as within foreachBatch), streamColumn, idColumn,
     waitReplicas; sink_elsewhere: it writes to a server of its own; judges_marks: commit marks are judged
     (verdict.py); command_us: microseconds that a command takes; drivers: 2: another one reads from the group, too
-    (drivers.py); arguments: most of a request.
+    (drivers.py); arguments: most of a request; newer_watch: groups break a WATCH (servers.managed).
     """
 
     seed: int
@@ -103,6 +103,7 @@ class Setup:
     command_us: int = 50
     drivers: int = 1
     arguments: int = MOST_ARGUMENTS
+    newer_watch: bool = False
 
 
 @dataclass(frozen=True)
