@@ -205,6 +205,7 @@ class Life:
     def fail_over(self) -> None:
         """A replica of Redis 7.0 becomes the master: it does not know how many entries a group has read (R90)."""
         self.tell("the server fails over")
+        self.count("failed over")
         for (stream, name), group in [(place, self.state().group(*place)) for place in all_places(self.state())]:
             self.client.xgroup_setid(stream, name, text_of(group.position if group is not None else (0, 0)))
         for query in self.queries:
