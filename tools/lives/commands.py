@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tools.lives.life import CLIENTS, DEAD, Life, text_of
+from tools.lives.life import CLIENTS, DEAD, REPAIRED, Life, text_of
 from tools.lives.state import Group, State, all_places, mark_of
 
 Words = list[str]
@@ -180,7 +180,8 @@ def redrive(life: Life, state: State) -> Words | None:
     if DEAD not in state.streams:
         return None
     more = life.chance.choice(([], ["--set", "n=5"], ["--limit", "2"], ["--max-redrives", "0"]))
-    return ["dead", "redrive", DEAD, *more]
+    to = ["--to", REPAIRED] if life.has_files and life.chance.random() < 0.5 else []
+    return ["dead", "redrive", DEAD, *more, *to]
 
 
 def purge(life: Life, state: State) -> Words | None:
@@ -200,8 +201,12 @@ def where(life: Life, state: State) -> Words | None:
              for key in state.streams[stream].entries]  # fmt: skip
     known = [(stream, text_of(key)) for stream, key in life.known if not stream.startswith("@")]
     letters = [(fields["dl.stream"], fields["dl.id"]) for fields in dead.values() if "dl.id" in fields]
-    drawn = [found for found in (there, known, letters, [(DEAD, text_of(key)) for key in dead]) if found]
-    return ["where", *life.chance.choice(life.chance.choice(drawn))] if drawn else None
+    repaired = state.streams[REPAIRED].entries.values() if REPAIRED in state.streams and life.has_files else ()
+    firsts = {fields["dl.redriven"].rpartition(" ")[2] for fields in repaired if "dl.redriven" in fields}
+    sent = [(stream, text_of(key)) for stream, key in life.known if stream in life.streams and text_of(key) in firsts]
+    drawn = [found for found in (there, known, letters, [(DEAD, text_of(key)) for key in dead], sent) if found]
+    more = ["--sent-to", REPAIRED] if repaired else []
+    return ["where", *life.chance.choice(life.chance.choice(drawn)), *more] if drawn else None
 
 
 def copy(life: Life, state: State) -> Words | None:
@@ -294,4 +299,5 @@ OF_FILES: Mapping[str, tuple[float, Command]] = {
     "add": (3, Command(add, _may("added"), at_once=True)),
     "export": (3, Command(export)),
     "import": (4, Command(import_, _may("added"))),
+    "redrive": (8, COMMANDS["redrive"][1]),
 }

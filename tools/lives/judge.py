@@ -12,7 +12,7 @@ from typing import Any
 from spark_streams.connector.keys import PROBE
 from spark_streams.connector.lag.survey import ACTIVE_MS
 from tools.lives.commands import Command
-from tools.lives.life import DEAD, Life, Run, Segment, text_of
+from tools.lives.life import DEAD, REPAIRED, Life, Run, Segment, text_of
 from tools.lives.state import Group, Key, State, key_of, mark_of
 
 # A lease and its session come and go with a query.
@@ -459,6 +459,13 @@ def _places_of_entry(life: Life, run: Segment, said: Any, words: tuple[str, ...]
         }
         told = {line["id"] for line in one["lines"] if line["event"] == "dead" and line["exact"]}
         yield from _unlike(f"dead letters of {one['id']}", told, letters)
+        if "--sent-to" in words and (sent := [line for line in one["lines"] if line["event"] == "sent back"]):
+            marks = {at: fields.get("dl.redriven", "") for at, fields in state.streams[REPAIRED].entries.items()}
+            named = (f" {one['id']}", f" {name}/{one['id']}", f" {name}/{one['id']} ")
+            true = {text_of(at) for at, mark in marks.items() if mark.endswith(named[:2]) or named[2] in mark}
+            life.count(f"sent to another stream: {len(true)}")
+            said_there = {line["id"] for line in sent if line.get("stream") == REPAIRED}
+            yield from _unlike(f"what {name} {one['id']} was sent back as", said_there, true)
         for line in one["lines"]:
             if why := _untrue(life, state, (name, key), line, letters):
                 yield f"entry {one['id']} of {name} is said to be {line['event']}: {line}; {why}"

@@ -23,6 +23,7 @@ from tools.simulation.actor import Actor, Killed
 from tools.simulation.in_process.server import ProcessServer
 
 DEAD = "dead"
+REPAIRED = "repaired"  # where dead letters are sent besides
 CLIENTS = ("bob", "eve")
 PAUSES = (1, 40, 70, 4_000, 100_000)  # seconds
 _OPTIONS: tuple[tuple[float, dict[str, str]], ...] = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tools.lives.commands import COMMANDS, OF_FILES, Command, Words, at_a_mark
 from tools.lives.judge import at_the_end, judge, note_file, target_of
-from tools.lives.life import Life, Run
+from tools.lives.life import REPAIRED, Life, Run
 from tools.lives.processes import on, product
 from tools.lives.state import change
 from tools.simulation.actor import Killed
@@ -89,6 +89,8 @@ def _shown(life: Life) -> Shown | None:
         name = "claim"
     elif life.no_ack > 0.5 and chance.random() < 0.2:
         name = "prune"
+    elif life.has_files and any(stream == REPAIRED for stream, _ in life.known) and chance.random() < 0.3:
+        name = "where"
     chosen = commands[name][1]
     if chosen.may and chance.random() < 0.45:
         life.rest()
