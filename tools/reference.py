@@ -305,6 +305,7 @@ def metrics_of(tables: Iterable[MetricTable]) -> str:
     for table in tables:
         for family in table.families:
             name, kind = (f"{family.name}_total", "counter") if family.counts else (family.name, "gauge")
+            kind = "histogram" if family.spreads else kind
             rows.append(f"| `{name}` | {kind} | {', '.join(table.labels)} | {family.help} |")
     return _listing(rows)
 
