@@ -21,7 +21,7 @@ class Births:
         self._begun = False
         self.passed: set[int] = set()  # numbers of entries before which a late group may have started
         self._first: set[str] = set()  # streams that existed when the query received its start offset
-        self._at_id: set[str] = set()  # streams that are read from an ID on, which may lie ahead of them
+        self._starts: dict[str, str] = {}  # startingOffsets with which each stream's first group began
         self._created_again: dict[str, tuple[int, int]] = {}  # where the query begins in streams that had vanished
         # Where it begins in streams without a group, since it was asked: a run after a kill begins there, too.
         self._saved: dict[str, tuple[int, int]] = {}
@@ -31,8 +31,9 @@ class Births:
         model, options = self._world.model, self._world.query.options
         late = self._begun and "streamsPattern" in options
         start = options["startingOffsets"]
-        for name in self._at_id if start not in ("earliest", "latest") else ():
-            below = [entry for entry in model.entries_of(name) if entry.key <= _key(start)]
+        at_id = {name: text for name, text in self._starts.items() if text not in ("earliest", "latest")}
+        for name, text in at_id.items():  # which may lie ahead of the stream
+            below = [entry for entry in model.entries_of(name) if entry.key <= _key(text)]
             if any(_BEFORE not in entry.excuses for entry in below):  # documented: the account counts them
                 model.stream(name).suffers("added before the start")
             model.excuse(below, _BEFORE)
@@ -50,7 +51,7 @@ class Births:
                 self._created_again[name] = _key(seen.position)
             if not late or name in self._first:
                 model.excuse(before, _BEFORE)
-                self._at_id.add(name)
+                self._starts.setdefault(name, start)
             elif start != "earliest":
                 self.passed |= {entry.n for entry in before}
         for name, position in self._created_again.items():  # documented: producers' clock was set back

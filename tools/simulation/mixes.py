@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from spark_streams.connector.source.limits import Limits
 from tools.servers.server import Server
+from tools.simulation.fates import FATES
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.options import (
     ARCHIVE,
@@ -338,6 +339,13 @@ SHARES: Mapping[str, float] = {
     "lost": 0.5,
     "refused": 0.3,
     "clock": 0.2,
+    "patterns": 0.1,
+    "starts": 0.1,
+    "delays": 0.05,
+    "hands": 0.1,
+    "older": 0.05,
+    "redriven": 0.05,
+    "outputs": 0.1,
 }
 MIXES: Mapping[str, Mix] = {
     "renew": _with_renewals,
@@ -350,6 +358,7 @@ MIXES: Mapping[str, Mix] = {
     "refused": _with_refusals,
     "clock": with_clocks,
     "driver": with_a_second_driver,
+    **FATES,
     "drawn": _drawn,
     "unmarked": _unmarked,
 }

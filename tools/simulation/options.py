@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Collection, Mapping
 
+from spark_streams.base.given_text import duration
 from spark_streams.connector.errors import InvalidOptionError
 from spark_streams.connector.options.source_options import SourceOptions
 
@@ -174,6 +175,12 @@ def with_option(settings: Mapping[str, str], name: str, value: str) -> dict[str,
 def without(settings: Mapping[str, str], *names: str) -> dict[str, str]:
     """Return these options without those of these names."""
     return {name: value for name, value in settings.items() if name not in names}
+
+
+def long_delays(text: str) -> list[float]:
+    """Return the delays of option retryDelay that are longer than a second, in seconds; one of 0 if none is."""
+    seconds = [duration(delay) / 1000 for delay in text.split(",") if delay]
+    return [delay for delay in seconds if delay > 1] or [0.0]
 
 
 def with_needed(name: str, value: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from spark_streams.operations.verify.history import id_key
 from tools.key_copies import Command, copies, make_again
 from tools.simulation.in_process.refusals import CODES, Request
 from tools.simulation.in_process.server import ProcessServer
-from tools.simulation.model import EARLY, Entry
+from tools.simulation.model import EARLY, REMOVED_ITSELF, REMOVED_WITH_COMMIT, Entry
 from tools.simulation.network import SILENCE, break_connection
 from tools.simulation.options import DEAD
 from tools.simulation.powers_clients import is_sought
@@ -71,6 +71,11 @@ def evict(world: World, step: Step) -> None:
             world.births.forget()
         for name in [*world.names(), OUT]:
             world.model.stream(name).suffers(kind)
+
+
+def wait(world: World, step: Step) -> None:
+    """Nothing happens for a second, up to half a day."""
+    world.network.pass_time(pick([1.0, 20.0, 60.0, 300.0, 3_600.0, 7_200.0, 43_200.0], step.how))
 
 
 def clock(world: World, step: Step) -> None:
@@ -137,6 +142,11 @@ def promote(world: World, step: Step) -> None:
         away(world, step)
         _set_back(world, world.replica)
         world.replica = None
+
+
+def leave_alone(world: World, step: Step) -> None:
+    """The server has no replica any more, until an operator repairs that."""
+    world.replicated = False
 
 
 def lag(world: World, step: Step) -> None:
@@ -276,6 +286,7 @@ def rollback(world: World, step: Step) -> None:
     remaining_batches = len(query.offsets) - share(len(query.offsets) - 1, step.amount)
     shared, written = {name for name in world.names() if query.is_account_unknown(name)}, _in_sink(world)
     query.set_back(remaining_batches, remaining_batches - 1 - (step.how < 0.3))
+    _take_own(world, REMOVED_ITSELF)
     for entry in (world.model.entries[n] for n in written - _in_sink(world)):
         if not query.is_older_copy(entry.stream):  # documented: its mark was deleted, or not written yet
             world.model.stream(entry.stream).skipped.add(entry.n)
@@ -291,7 +302,17 @@ def lose_commits(world: World, step: Step) -> None:
     if query.committed >= 0:
         query.die()
         query.committed -= share(query.committed + 1, step.amount)
+        _take_own(world, REMOVED_WITH_COMMIT)
+        if query.is_lenient:
+            world.operator.goes_on_without_commit()
         _suffers(world, "commits lost")
+
+
+def _take_own(world: World, cause: str) -> None:
+    """What the query has removed itself (onCommit), this checkpoint no longer knows to be read."""
+    for name in world.names() if world.query.has_removed else ():
+        present = {*world.see(name).ids}
+        world.model.take([entry for entry in world.model.alive(name) if entry.id not in present], cause)
 
 
 def _in_sink(world: World) -> set[int]:

@@ -13,11 +13,11 @@ from spark_streams.connector.errors import ConsumerTakenError, RStreamError
 from spark_streams.connector.source.group_client import lease_key
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Actor, Killed, TaskFailed
-from tools.simulation.options import with_option
+from tools.simulation.options import PATTERN, with_option, without
 from tools.simulation.powers_clients import NAMES
 from tools.simulation.setup import Step, part, pick
 from tools.simulation.tasks import Twin
-from tools.simulation.world import CONSUMER, GROUP, World
+from tools.simulation.world import CONSUMER, GROUP, OTHER, World
 
 TWIN_TICKS = 20  # the highest number of ticks after which a twin stands still
 
@@ -109,6 +109,40 @@ def deliver_seldom(world: World, step: Step) -> None:
     """Stop the query, and start it with maxDeliveries."""
     if "maxDeliveries" not in world.query.options:
         _start_with(world, with_option(world.query.options, "maxDeliveries", pick(["1", "2"], step.how)))
+
+
+def repattern(world: World, step: Step) -> None:
+    """Stop the query, and start it with a pattern in place of its list, or with a list in place of its pattern."""
+    options = world.query.options
+    if "streams" in options:
+        _start_with(world, with_option(without(options, "streams"), "streamsPattern", PATTERN))
+    else:
+        listed = world.query.reads() if step.how < 0.7 else []
+        listed = listed or [pick(world.names(), step.choice)]
+        others = without(options, "streamsPattern", "streamsExcept")
+        _start_with(world, with_option(others, "streams", ",".join(listed)))
+
+
+def begin_otherwise(world: World, step: Step) -> None:
+    """Stop the query, and start it with another startingOffsets: that is for groups which do not exist yet."""
+    ids = [entry.id for name in world.names() for entry in world.model.entries_of(name)]
+    starts = ["earliest", "latest", *([pick(ids, step.choice)] if ids else [])]
+    world.births.update()
+    world.query.options = {**world.query.options, "startingOffsets": pick(starts, step.how)}
+    _start_with(world, world.query.options)
+
+
+def commit_otherwise(world: World, step: Step) -> None:
+    """Stop the query, and start it with another onCommit, or without."""
+    kept = without(world.query.options, "onCommit")
+    value = pick(["", "trim", "delete"], step.how)
+    _start_with(world, with_option(kept, "onCommit", value) if value else kept)
+
+
+def regroup(world: World, step: Step) -> None:
+    """Stop the query, and start it with another group, or as another consumer: its checkpoint is refused."""
+    if world.query.offsets:
+        _start_with(world, {**world.query.options, pick(["group", "consumer"], step.how): OTHER})
 
 
 def _start_with(world: World, options: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ from spark_streams.connector.errors import (
     GroupExistsError,
     GroupSharedError,
     LedgerError,
+    ReplicationError,
     RStreamError,
     ServerError,
     StreamMissingError,
@@ -18,9 +19,10 @@ from spark_streams.connector.errors import (
 )
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.operations.verify.history import id_key
-from tools.simulation.model import EARLY, OTHER_CHECKPOINT
+from tools.simulation.model import EARLY, OTHER_CHECKPOINT, REMOVED_WITH_COMMIT
+from tools.simulation.options import without
 from tools.simulation.sinks import OUT
-from tools.simulation.world import CONSUMER, GROUP, World, shape
+from tools.simulation.world import CONSUMER, GROUP, OTHER, World, shape
 
 _MAX_REPEATS = 3  # of an error without other events
 _OF_OTHERS = {"others read", "entries taken from us"}
@@ -40,6 +42,10 @@ class Operator:
         text = error.message
         streams = [name for name in world.names() if re.search(rf"(?<![\w:]){name}(?![\w:])", text)]
         causes = sorted({cause for name in streams for cause in world.model.stream(name).causes})
+        if isinstance(error, ReplicationError) and not world.has_replica:
+            world.tell("   operator: repairs the replication")
+            world.replicated = True
+            return
         if isinstance(error, ServerError) and not isinstance(error, StreamStateError):
             if not world.away:
                 world.fail(f"false alarm | {shape(error)} | {query.mode}", text)
@@ -54,6 +60,12 @@ class Operator:
         # That process ends, and the query is started again. Documented: a restored server may have an earlier driver's
         # lease.
         if isinstance(error, ConsumerTakenError) and (had_successor or not world.keeps_leases):
+            return
+        if "set these options back" in text and (query.options.keys() & {"group", "consumer"}):
+            world.tell("   operator: sets group and consumer back")
+            query.options = without(query.options, "group", "consumer")
+            if any(OTHER in world.see(name).consumers or _has_group(world, name) for name in world.names()):
+                world.fail(f"a refused query has joined | {query.mode}", text)
             return
         if isinstance(error, StreamMissingError):
             world.tell("   operator: creates what createStreams=false misses")
@@ -72,7 +84,7 @@ class Operator:
             return
         if isinstance(error, LedgerError):
             causes = sorted(world.model.stream(OUT).causes)
-            causes += ["its sink is on another server"] if self._may_differ_for_a_sink_elsewhere() else []
+            causes += ["its sink is not told"] if self._is_not_told() else []
         elif not streams:
             world.fail(f"names no stream | {shape(error)}", text)
         forgiven = sorted({cause for name in streams for cause in world.model.stream(name).forgiven})
@@ -136,10 +148,13 @@ class Operator:
         had_pending_list = query.had_pending_list and "or a run without noAck left them" in text
         return had_pending_list and query.epoch > 0
 
-    def _may_differ_for_a_sink_elsewhere(self) -> bool:
+    def _is_not_told(self) -> bool:
         """Whether a batch was cut, or has lost entries before it was complete, of which a sink on another server does
-        not know (documented: guarantees.md, two servers)."""
+        not know (documented: guarantees.md, two servers). The source does not ask whether a named write is complete
+        before it cuts the batch (documented: guarantees.md, Source)."""
         model, query = self._world.model, self._world.query
+        if "transaction" in self._world.setup.sink_options and query.was_limited:
+            return True
         has_lost = any(entry.removed_by and entry.looked_for for entry in model.entries.values())
         return self._world.setup.sink_elsewhere and (query.was_limited or has_lost)
 
@@ -208,7 +223,7 @@ class Operator:
             remedies.append(lambda: world.sink_client.hset(done[1], done[2].strip('"'), done[3]))
         if "use the newer checkpoint" in text and world.query.newest is not None:
             remedies.append(world.query.put_back)
-        if "with delivery=at-least-once writes" in text:
+        if re.search("(with delivery=at-least-once|without option transaction) writes", text):
             remedies.append(self._write_again)
         if (
             ("start the query again" in text.lower() and not lossy)  # else it is the second half of that remedy
@@ -229,9 +244,8 @@ class Operator:
         written, begun = {row.value[1] for row in self._world.sink.rows()}, self._world.query.begin_of(int(batch))
         for entry in self._world.model.entries.values():
             entry.excuses.add("the operator keeps the written rows")
-            if entry.n in written and entry.key > id_key(
-                begun.get(entry.stream, "0-0")
-            ):  # a later batch may contain it now
+            is_new = entry.key > id_key(begun.get(entry.stream, "0-0"))
+            if entry.n in written and (is_new or self._world.query.is_within_batch(entry)):  # a later one may have it
                 entry.repeat_reasons.add("the operator keeps the written rows")
 
     def _write_again(self) -> None:
@@ -243,7 +257,13 @@ class Operator:
     def _allow_losses(self) -> None:
         query = self._world.query
         query.lenient, query.strict_again = True, self._world.chance.random() < 0.3
+        self.goes_on_without_commit()
         self._world.tell(f"   operator: failOnDataLoss=false{' until it is idle' if query.strict_again else ''}")
+
+    def goes_on_without_commit(self) -> None:
+        """Documented: a lenient query whose last commit was lost counts nothing of what it had removed itself."""
+        entries = self._world.model.entries.values()
+        self._world.model.excuse([one for one in entries if one.removed_by == REMOVED_WITH_COMMIT], REMOVED_WITH_COMMIT)
 
     def _start_again(self, streams: list[str]) -> None:
         """Start the query again. The error has named the missing entries of its last batch in these streams: later
@@ -343,3 +363,7 @@ class Operator:
     def _list_pending(self) -> None:
         self._world.tell("   operator: without noAck")
         self._world.query.options = {k: v for k, v in self._world.query.options.items() if k != "noAck"}
+
+
+def _has_group(world: World, name: str) -> bool:
+    return world.see(name).exists and any(group["name"] == OTHER for group in world.client.xinfo_groups(name))

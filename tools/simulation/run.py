@@ -20,7 +20,7 @@ from tools.simulation.journeys import Asker
 from tools.simulation.letters import Letters, Redrives
 from tools.simulation.mixes import seconds_set_back
 from tools.simulation.model import Entry
-from tools.simulation.options import ID
+from tools.simulation.options import ID, long_delays
 from tools.simulation.patched import in_world
 from tools.simulation.remedies import Operator
 from tools.simulation.setup import Plan, Step
@@ -38,7 +38,6 @@ POWERS: dict[str, Callable[[World, Step], None]] = {
 SINKS: dict[str, Callable[[World], Once | Recorder]] = {"recorder": Recorder, "skipping": Skipping, "once": Once}
 _MAX_RUNS = 12  # of the last drain
 _ASKED = 12  # entries at the end of a plan that asks where they are
-_LONGEST_DELAY = 2.0  # seconds: entries that wait for a retry are due then
 
 
 def run(
@@ -67,6 +66,8 @@ def run(
     world.elsewhere = Elsewhere(world)
     world.letters, world.redrives = Letters(world), Redrives(world)
     world.sink = SINKS[plan.setup.sink](world)
+    if isinstance(world.sink_server, ProcessServer):
+        world.sink_server.core.engine.__dict__["wait_for_replica"] = world.wait_for_replica
     before = world.add(world.names()[0], plan.setup.before)
     options = dict(plan.setup.options)
     _begin_at(options, before)
@@ -78,7 +79,7 @@ def run(
                 if world.failures:
                     break
             else:
-                _finish(world)
+                _finish(world, plan)
         finally:
             world.query.die()
             world.query.tasks.end()
@@ -147,18 +148,20 @@ def _drain(world: World, runs: int) -> bool:
     return False
 
 
-def _finish(world: World) -> None:
+def _finish(world: World, plan: Plan) -> None:
     """Read all entries without further events, and judge."""
     world.tell("the end")
     world.ticks.disarm()
     world.network.recover()
+    world.replicated, world.replica = True, None
     world.query.tasks.wake_all()
     world.redrives.finish()
     world.elsewhere.end_all()
     world.query.read_all()
-    for _ in range(2):
+    delays = long_delays(plan.setup.options.get("retryDelay", ""))
+    for _ in range(1 + len(delays)):
         if world.setup.has_values:
-            world.network.pass_time(_LONGEST_DELAY + seconds_set_back(world.server))
+            world.network.pass_time(2 + max(delays) + seconds_set_back(world.server))
         if not _drain(world, _MAX_RUNS) and not world.failures:
             world.fail(f"never drained | {world.query.mode}", f"the last drain did not complete in {_MAX_RUNS} runs")
         world.query.tasks.wake_all()

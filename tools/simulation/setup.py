@@ -78,7 +78,8 @@ class Setup:
     ticks of the driver's thread for each tick of the world, 0: only while the driver waits for it, -1: all at once;
     options: of the first start; before: entries that exist before it; has_values: entries have a field that may not fit
     (mixes.py); limits: sizes of the query's requests (mixes.py), those that are missing are small ones;
-    sink_elsewhere: the exactly-once sink writes to a server of its own; judges_marks: commit marks are judged
+    sink_options: more of the exactly-once sink: `transaction` (as within foreachBatch), streamColumn, idColumn,
+    waitReplicas; sink_elsewhere: it writes to a server of its own; judges_marks: commit marks are judged
     (verdict.py); command_us: microseconds that a command takes; drivers: 2: another one reads from the group, too
     (drivers.py).
     """
@@ -94,6 +95,7 @@ class Setup:
     chunk: int = 3
     has_values: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
+    sink_options: Mapping[str, str] = field(default_factory=dict)
     sink_elsewhere: bool = False
     judges_marks: bool = True
     command_us: int = 50

@@ -12,19 +12,24 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_streams.connector.options.access_options import SinkOptions
-from spark_streams.connector.sink.writers import StreamWriter
+from spark_streams.connector.sink.writers import BatchWriter, StreamWriter
 from spark_streams.operations.verify.history import Row
 from tools.simulation.model import Model
+from tools.simulation.options import STREAMS, without
 from tools.simulation.threads import PATIENCE
 from tools.simulation.world import World
 
 OUT = "out"
 _COLUMNS = ["n", "source", "entry"]
-_SCHEMA = StructType([StructField(name, LongType() if name == "n" else StringType()) for name in _COLUMNS])
+_FIELDS = [StructField(name, LongType() if name == "n" else StringType()) for name in _COLUMNS]
 
 
 class Once:
-    """The exactly-once sink. out: its stream; delivery: its option, which an operator may change."""
+    """The exactly-once sink. out: its stream; delivery: its option, which an operator may change; options: others of
+    its options.
+
+    With streamColumn, the rows of each further stream go to a stream of their own; with idColumn, the server counts all
+    rows within one millisecond. With transaction, the write is named, as within foreachBatch."""
 
     def __init__(self, world: World, out: str = OUT) -> None:
         self._world, self._out = world, out
@@ -32,23 +37,28 @@ class Once:
         self._tasks: dict[int, tuple[object, set[int]]] = {}  # partition → the task's message, the numbers that it read
         self._read: set[int] = set()
         self.delivery = "exactly-once"
+        self.options = dict(world.setup.sink_options)
 
     def begin(self, epoch: int) -> None:
         """Start a run of a batch with a new writer. The ledger does not depend on the checkpoint (epoch)."""
-        settings = {"url": self._world.sink_server.url, "stream": self._out, "delivery": self.delivery}
-        if self.delivery == "exactly-once":
+        settings = {"url": self._world.sink_server.url, "stream": self._out, "delivery": self.delivery, **self.options}
+        if is_named := "transaction" in self.options:  # without it, a write is a job: each run writes its rows
+            settings |= {"delivery": "exactly-once"}
+            settings = settings if self.delivery == "exactly-once" else without(settings, "transaction")
+        if settings["delivery"] == "exactly-once":
             settings["chunkSize"] = str(self._world.setup.chunk)
         self._tasks = {}
         out = self._world.model.stream(OUT)
         out.at_batch = out.happened
         checked = SinkOptions.parse(settings).with_patience(PATIENCE)
-        self._writer = pickle.dumps(StreamWriter(checked, _SCHEMA, False))
+        schema = StructType([*_FIELDS, *(StructField(self.options[one], StringType()) for one in self._given())])
+        self._writer = pickle.dumps((BatchWriter if is_named else StreamWriter)(checked, schema, False))
 
     def write(self, batches: Iterator[pa.RecordBatch], number: int, partition: int, attempt: int) -> None:
         """Execute a task. If it succeeds, its message goes to the driver."""
         tasks, writer = self._tasks, pickle.loads(self._writer)
         read: set[int] = set()
-        message = writer.write(_renamed(self._world.model, batches, read))
+        message = writer.write(self._with_columns(batch) for batch in _renamed(self._world.model, batches, read))
         if tasks is self._tasks:  # the run that it belongs to has not ended
             tasks[partition] = (message, read)
 
@@ -60,7 +70,10 @@ class Once:
         """Commit the batch after all tasks have succeeded."""
         tasks, self._tasks = self._tasks, {}
         self._read = {n for _, read in tasks.values() for n in read}
-        pickle.loads(self._writer).commit([message for message, _ in tasks.values()], number)
+        number_of_batch = () if "transaction" in self.options else (number,)
+        pickle.loads(self._writer).commit([message for message, _ in tasks.values()], *number_of_batch)
+        if "waitReplicas" in self.options and not self._world.has_replica:
+            self._world.fail("closed without its replicas", f"batch {number}")
         self._world.tick()
 
     def keeps_rows(self) -> None:
@@ -91,9 +104,31 @@ class Once:
         """Return all rows of the stream in their order."""
         return [
             Row(place, ("p", self._world.model.number_of(int(fields["n"]), *place)), 0, 0, 0, position)
-            for position, (_, fields) in enumerate(self._world.sink_client.xrange(self._out))
+            for position, (stream, fields) in enumerate(self._entries())
             for place in [(fields["source"], fields["entry"])]
+            if stream == (self._out if self._to(place[0]) is None else self._to(place[0]))
         ]
+
+    def _entries(self) -> Iterator[tuple[str, dict[str, str]]]:
+        names = [self._out, *(f"{self._out}:{one}" for one in STREAMS[1:] if "streamColumn" in self.options)]
+        return ((name, fields) for name in names for _, fields in self._world.sink_client.xrange(name))
+
+    def _given(self) -> list[str]:
+        return [name for name in ("streamColumn", "idColumn") if name in self.options]
+
+    def _to(self, source: str) -> str | None:
+        """Return the stream to which the rows of a stream go, as streamColumn says; None: to that of option stream."""
+        return f"{self._out}:{source}" if "streamColumn" in self.options and source in STREAMS[1:] else None
+
+    def _with_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Add the columns that the options name."""
+        texts = {
+            "streamColumn": [self._to(source) for source in batch.column("source").to_pylist()],
+            "idColumn": ["1-*"] * batch.num_rows,
+        }
+        for name in self._given():
+            batch = batch.append_column(self.options[name], pa.array(texts[name], pa.string()))
+        return batch
 
 
 def _renamed(model: Model, batches: Iterator[pa.RecordBatch], read: set[int]) -> Iterator[pa.RecordBatch]:

@@ -72,6 +72,7 @@ class Query:
         self.was_no_ack = False  # an earlier run had noAck
         self.had_pending_list = False  # an earlier run was without noAck
         self.modes = set[str]()  # of all runs: what they do with entries that do not fit
+        self.has_removed = False  # a run had onCommit
         self.had_retries = False  # an earlier run had retryDelay: entries may wait
         self.was_limited = False  # an earlier run had maxDeliveries: batches may have been cut
         self.was_unlimited = False  # an operator has taken that option away from it (powers_lists)
@@ -256,6 +257,7 @@ class Query:
         self.was_no_ack |= self.options.get("noAck") == "true"
         self.modes.add(self.options.get("mode", "PERMISSIVE"))
         self.had_retries |= "retryDelay" in self.options
+        self.has_removed |= "onCommit" in self.options
         self.had_pending_list |= self.options.get("noAck") != "true"
         self.world.tell(f"   start: {self._settings()}{' AvailableNow' if available_now else ''}")
         self._reader = self.another_reader()

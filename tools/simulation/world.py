@@ -27,6 +27,7 @@ from tools.simulation.options import STREAMS
 from tools.simulation.setup import Plan, Step
 
 GROUP, CONSUMER = "g", "spark"
+OTHER = "other"  # group or consumer of no query: a checkpoint is refused under it
 BETWEEN = "between two actions of Spark"  # where a step may be `at`
 _BETWEEN = pack(BETWEEN)
 # Powers that may delete a lease, or bring an older one back.
@@ -121,6 +122,7 @@ class World:
         self.connection: Connection | None = None  # the connection of this tick
         self.ms, self._used = _EPOCH_MS, set[tuple[int, int]]()  # the producers' clock
         self.raw = server.client()
+        self.replicated = True  # a replica gets what is written, unless a failover is about to lose it
         self.sink_server, self.sink_client = _sink_of(server, client, plan.setup.sink_elsewhere)
         self.audited: dict[str, set[int]] = {}  # streams that a second group reads; entries that were removed before
         self.backup: Any = None
@@ -232,6 +234,17 @@ class World:
         self.dying = False
 
     # -- the server ----------------------------------------------------------------------------------------------
+
+    @property
+    def has_replica(self) -> bool:
+        """Whether a replica gets what is written now."""
+        return self.replicated and self.replica is None
+
+    def wait_for_replica(self, milliseconds: int) -> int:
+        """Return how many replicas have all writes, as WAIT does."""
+        if not self.has_replica:
+            self.network.pass_time(milliseconds / 1000)
+        return int(self.has_replica)
 
     def next_id(self, stream: str) -> str:
         """Return an ID for a new entry, above all that the stream ever had, and never used before."""

@@ -16,10 +16,12 @@ import pytest
 from spark_streams.connector.deadletter import post
 from spark_streams.connector.wire import connect, connection, session
 from spark_streams.connector.wire.sockets import Lost, TooMuchError
+from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import COMMANDS
 from spark_streams.engine.commands.server import info
 from spark_streams.engine.commands.values import plain_values
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.wire_replies import bulks
+from spark_streams.engine.resp.wire_replies import Reply, bulks, integer
 from spark_streams.engine.store import keyspace
 from tools.simulation.in_process.core import CLOCKS, Core, Line
 
@@ -114,12 +116,18 @@ def on_core(core: Core) -> Iterator[None]:
         patch.setattr(keyspace, "_size_of_all", len)
         patch.setattr(info, "resident", lambda: 1)
         patch.setattr(info, "peak", lambda: 1)
+        # The plan's replica: the engine has none.
+        patch.setattr(COMMANDS[b"wait"], "handler", _wait)
         # Time that has no meaning here: buffers of a megabyte for a few bytes, and the statistics of commands.
         patch.setattr(connection, "_READ_SIZE", 1 << 12)
         patch.setattr(Engine, "_time", lambda engine, spec: None)
         patch.setattr(connect, "select", SimpleNamespace(POLLIN=1, poll=lambda: _Poll(core)))
         with _rebound(moved):
             yield
+
+
+def _wait(engine: Engine, _client: Client, args: list[bytes]) -> Reply:
+    return integer(engine.__dict__["wait_for_replica"](int(args[2])))
 
 
 def _calendar(core: Core) -> SimpleNamespace:

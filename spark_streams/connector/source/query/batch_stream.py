@@ -72,7 +72,7 @@ class MicroBatchStream:
         self._opening = Opening(options, streams)
         removing = self._removing = Removing(options, streams.retries, now)
         dead_letters = DeadLetterWriter(options, losses, self.counters, limits, removing.dead_lettered)
-        poison = PoisonBatch(options.max_deliveries, member, self.run_name, dead_letters, losses, limits)
+        poison = PoisonBatch(options.max_deliveries, self.run_name, dead_letters, losses)
         role = GroupRole() if options.has_pending_list else Bookmarked(options.ordered)
         acks = Acknowledging(options, losses, self.counters, removing, poison, role)
         claims = Claims(options, streams, losses, self.counters, dead_letters, limits)

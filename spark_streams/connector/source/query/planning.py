@@ -23,7 +23,6 @@ from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.partitioning import ALL, Part, Plan, Task, divide_into_tasks, pending_parts
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
-from spark_streams.connector.source.pending.poison_record import CachedPoisonState
 from spark_streams.connector.source.pending_list import pending_ranges
 from spark_streams.connector.source.query.triggering import RunSteps
 from spark_streams.connector.source.settled import Standing
@@ -146,7 +145,7 @@ class Planning:
             if not batch.is_counted and not (batch.is_new and not end.record):
                 # Once per run: Spark plans a batch again for each action on it. An earlier run may have cut its batch,
                 # whether or not maxDeliveries is set now.
-                is_cut = self.steps.take(partial(self._count_attempt, begin=begin, end=end))
+                is_cut = self.steps.take_again(partial(self._count_attempt, begin=begin, end=end))
                 batch = self.current = replace(batch, is_cut=is_cut, is_counted=True)
             if first := begun_with(begin, end):
                 self.steps.ask(partial(begin_batches, end=end, first=first))
@@ -175,14 +174,7 @@ class Planning:
     def _count_attempt(self, client: GroupClient, run: RunState, begin: Offset, end: Offset) -> tuple[bool, RunState]:
         """Count this run's attempt at a batch. After too many its entries are set aside. Return whether they were."""
         self.streams.hold(client, end.streams)
-        try:
-            is_cut, poison_cache = self.poison.attempt(client.server, begin, end, run.poison)
-        except (GroupMissingError, DataLossError):
-            if not self.losses.allowed:
-                raise
-            _, states = fetch_state(client, end.streams)
-            missing_groups = [stream for stream, state in states.items() if state is None]
-            is_cut, poison_cache = self.poison.attempt(client.server, begin, end, CachedPoisonState(), missing_groups)
+        is_cut, poison_cache = self.poison.attempt(client, begin, end, run.poison)
         return is_cut, replace(run, poison=poison_cache)
 
     def _replayed(self, client: GroupClient, begin: Offset, batch: CurrentBatch) -> CurrentBatch:

@@ -109,7 +109,7 @@ class Trigger:
         one without entries: otherwise a strict query would stop again."""
         state = self.observer.state_at(client, opened, run)
         if not state.run.is_known:
-            poison = self.contents.poison.begin(client.server, state.start, state.groups)
+            poison = self.contents.poison.begin(client, state.start, state.groups)
             state = replace(state, run=replace(state.run, poison=poison))
         state = self._acknowledged_if_needed(client, state)
         request = BatchRequest(

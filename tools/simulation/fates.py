@@ -1,0 +1,179 @@
+"""Mixes of what an operator changes between two runs, and of what few operators do. Pure (see mixes)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from tools.simulation.options import VALUES, with_option, without
+from tools.simulation.setup import Plan, Step, random_step, triggers, woven
+
+
+def _between(chance: random.Random) -> list[Step]:
+    """What happens to a query before its options change."""
+    kind = chance.choice(["add", "add", "kill", "crash", "fail", "trim", "none"])
+    delay = {"kill": chance.randint(1, 60), "fail": chance.randint(20, 120)}.get(kind, 0)
+    return triggers(chance, 1, 2) if kind == "none" else [random_step(chance, kind, delay), *triggers(chance, 0, 1, 1)]
+
+
+def _changing(*kinds: str) -> Callable[[random.Random], list[Step]]:
+    """Return what makes a block of steps in which one of these changes happens: at once, or amid a trigger."""
+
+    def block(chance: random.Random) -> list[Step]:
+        change = random_step(chance, chance.choice(kinds), chance.choice([0, 0, chance.randint(1, 60)]))
+        before = [step for _ in range(chance.choice([1, 2])) for step in _between(chance)]
+        return [random_step(chance, "add", 0), *before, change, *triggers(chance, 1, 2, 3)]
+
+    return block
+
+
+def _with_patterns(chance: random.Random, plan: Plan) -> Plan:
+    """The list of streams becomes a pattern, and back."""
+    block = _changing("repattern", "repattern", "repattern", "leave_out", "put_back")
+    steps = woven(chance, plan.steps, [2, 2, 3, 5], lambda: block(chance))
+    return replace(plan, setup=replace(plan.setup, streams=max(2, plan.setup.streams)), steps=steps)
+
+
+def _with_other_starts(chance: random.Random, plan: Plan) -> Plan:
+    """startingOffsets, onCommit and the group change, while streams are new, missing or left out."""
+    is_set_back = any(step.kind in ("rollback", "lose_commits") for step in plan.steps)
+    plan = plan.with_options(lambda options: {**without(options, "startingTimestamp"), "startingOffsets": "earliest"})
+    kinds = ["begin_otherwise", "regroup", "leave_out", "put_back", *([] if is_set_back else ["commit_otherwise"] * 2)]
+    block = _changing(*kinds)
+
+    def late() -> list[Step]:
+        """A stream is deleted, or its group, and another start is for what follows it."""
+        kinds = chance.choice([["vanish"], ["destroy"], ["leave_out", "destroy"]])
+        end = [random_step(chance, kind, 0) for kind in kinds]
+        again = [random_step(chance, "add", 0), random_step(chance, "put_back", 0)]
+        return [*end, random_step(chance, "begin_otherwise", 0), *again, *triggers(chance, 1, 2)]
+
+    steps = woven(chance, plan.steps, [2, 3, 4], lambda: block(chance))
+    steps = woven(chance, steps, [0, 1], late)
+    return replace(plan, setup=replace(plan.setup, streams=max(2, plan.setup.streams)), steps=steps)
+
+
+_DELAYS = ("30s", "5m", "1m,10m", "1m,10m,1h", "2h", "6h,12h")
+
+
+def _with_delays(chance: random.Random, plan: Plan) -> Plan:
+    """Entries that do not fit are read again after minutes and hours. The query runs, is killed or stands still."""
+    wanted = {"mode": "DEADLETTER", "retryDelay": chance.choice(_DELAYS)}
+
+    def changed(options: Mapping[str, str]) -> Mapping[str, str]:
+        for name, value in wanted.items():
+            options = with_option(options, name, value)
+        return options
+
+    def block() -> list[Step]:
+        block = [random_step(chance, "misfit", 0), Step("trigger")]
+        for _ in range(chance.choice([1, 2, 3])):
+            block += [random_step(chance, "wait", 0), *chance.choice([[], [], [random_step(chance, "kill")]])]
+            block += triggers(chance, 1, 2)
+        return block
+
+    plan = plan.with_options(changed)
+    steps = woven(chance, plan.steps, [1, 2, 3], block)
+    return replace(plan, setup=replace(plan.setup, has_values=True), steps=steps)
+
+
+_ACTIONS = ("give", "grab", "settle", "setid", "remake", "destroy", "expel", "release", "acknowledge", "leave", "die")
+
+
+def _with_hands(chance: random.Random, plan: Plan) -> Plan:
+    """Several operators do something to one batch: while it is planned, runs, or is not acknowledged yet."""
+    plan = plan.with_options(lambda options: without(options, "noAck"))
+
+    def block() -> list[Step]:
+        choice = chance.random()  # of one stream
+        block = [Step("add", 0, choice, 0.9), *triggers(chance, 0, 1)]
+        block += [Step("read", 0, choice, chance.random(), chance.random()), Step("add", 0, choice, chance.random())]
+        delays = [0, 0] if chance.random() < 0.4 else [chance.randint(1, 40), chance.randint(1, 80)]
+        for kind in chance.sample(_ACTIONS, chance.choice([2, 2, 3, 4])):
+            block.append(replace(random_step(chance, kind, chance.choice(delays)), choice=choice))
+        if chance.random() < 0.3:  # `rstream groups seek`, which is refused while the query runs
+            block += [Step("kill"), *(replace(random_step(chance, "seek", 0), choice=choice) for _ in range(2))]
+        return [*block, *triggers(chance, 1, 2, 3)]
+
+    return replace(plan, steps=woven(chance, plan.steps, [1, 1, 2, 3], block))
+
+
+def _with_older_checkpoints(chance: random.Random, plan: Plan) -> Plan:
+    """Older copies of the checkpoint, and of the commit log, of a query that removes what it has committed."""
+    value = chance.choice(VALUES["onCommit"])
+    plan = plan.with_options(lambda options: with_option(options, "onCommit", value))
+
+    def block() -> list[Step]:
+        block = [
+            step for _ in range(chance.choice([1, 2])) for step in (random_step(chance, "add", 0), Step("trigger"))
+        ]
+        back = random_step(chance, chance.choice(["rollback", "rollback", "lose_commits"]), 0)
+        return [*block, back, *triggers(chance, 1, 2, 3)]
+
+    return replace(plan, steps=woven(chance, plan.steps, [1, 1, 2, 3], block))
+
+
+def _with_refused_redrives(chance: random.Random, plan: Plan) -> Plan:
+    """The server refuses commands of processes that send dead letters back."""
+    plan = plan.with_options(lambda options: with_option(without(options, "retryDelay"), "mode", "DEADLETTER"))
+
+    def block() -> list[Step]:
+        block = [random_step(chance, "misfit", 0), *triggers(chance, 1, 2)]
+        for _ in range(chance.choice([1, 2, 3])):
+            refuse = random_step(chance, "refuse", 0)
+            block += [replace(refuse, amount=round(refuse.amount * chance.choice([0.3, 1.0]), 3))]
+            block += [random_step(chance, "redrive", 0), *triggers(chance, 0, 0, 1)]
+        return [*block, random_step(chance, "redrive", 0), *triggers(chance, 1, 2)]
+
+    steps = woven(chance, plan.steps, [1, 1, 2], block)
+    return replace(plan, setup=replace(plan.setup, has_values=True), steps=steps)
+
+
+_OUTPUTS: tuple[Mapping[str, str], ...] = (
+    {"transaction": "rows"},
+    {"streamColumn": "to"},
+    {"idColumn": "id"},
+    {"streamColumn": "to", "idColumn": "id"},
+    {"waitReplicas": "1"},
+    {"transaction": "rows", "waitReplicas": "1"},
+    {"transaction": "rows", "streamColumn": "to", "idColumn": "id", "waitReplicas": "1"},
+)
+
+
+def _with_outputs(chance: random.Random, plan: Plan) -> Plan:
+    """Options of the exactly-once sink that decide where, when and under which name it writes. The query is killed
+    amid its batches; the server fails over, or has no replica."""
+    options = chance.choice(_OUTPUTS)
+    kinds = ["crash", "crash", "kill", "fail", "twin", "lose_commits", "none"]
+    kinds += ["leave_alone", "leave_alone", "fail_over", "lag"] if "waitReplicas" in options else []
+    delays = {"kill": (60, 200), "fail": (20, 120), "fail_over": (0, 100), "lag": (0, 100)}
+
+    def block() -> list[Step]:
+        block = [random_step(chance, "add", 0)]
+        for kind in chance.choices(kinds, k=chance.choice([1, 1, 2])):
+            block.append(random_step(chance, kind, chance.randint(*delays.get(kind, (0, 0)))))
+        return [*(step for step in block if step.kind != "none"), *triggers(chance, 1, 2)]
+
+    setup = replace(plan.setup, sink="once", sink_options=options)
+    return replace(plan, setup=setup, steps=woven(chance, plan.steps, [1, 2, 3], block))
+
+
+Mix = Callable[[random.Random, Plan], Plan]
+
+
+def _without_archive(mix: Mix) -> Mix:
+    """A plan that reads an archive stays as it is: what leaves its streams meanwhile is no concern of the archive."""
+    return lambda chance, plan: plan if "archivePath" in plan.setup.options else mix(chance, plan)
+
+
+_ALL: Mapping[str, Mix] = {
+    "patterns": _with_patterns,
+    "starts": _with_other_starts,
+    "delays": _with_delays,
+    "hands": _with_hands,
+    "older": _with_older_checkpoints,
+    "redriven": _with_refused_redrives,
+    "outputs": _with_outputs,
+}
+FATES: Mapping[str, Mix] = {name: _without_archive(mix) for name, mix in _ALL.items()}
