@@ -15,7 +15,7 @@ from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.deadletter import post as posting
 from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS, FailedEntry, post
 from spark_streams.connector.errors import IdsExhaustedError, RowTooLargeError, ServerReplyError
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.pending import claim
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.connector.wire.address import Address
@@ -77,10 +77,10 @@ def test_where_the_dead_letter_stream_has_no_ids_left_nothing_is_acknowledged(
     before = client.xrange(DEAD)
     with Connection(Address.parse(server.url)) as connection:
         with pytest.raises(IdsExhaustedError, match=f"stream 'dead' at .* cannot take 3 more entries: .*{last}"):
-            collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD))
+            collect(GroupClient(connection, MEMBER), ["s"], "t", LetterDestination(DEAD))
         assert (pending_count(client), client.xrange(DEAD)) == (3, before)
         client.rename(DEAD, "full")
-        assert collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD)).dead_letters == {"s": 3}
+        assert collect(GroupClient(connection, MEMBER), ["s"], "t", LetterDestination(DEAD)).dead_letters == {"s": 3}
     assert (pending_count(client), numbers(server, DEAD)) == (0, [0, 1, 2])
 
 
@@ -236,7 +236,7 @@ def test_where_rights_are_taken_away_within_the_transaction_the_entries_are_pend
 
         def all_of(connection: Connection) -> object:
             if found_by == "note":
-                return collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD)).dead_letters
+                return collect(GroupClient(connection, MEMBER), ["s"], "t", LetterDestination(DEAD)).dead_letters
             return claim.dead_letter(connection, "g", given_up, DEAD)
 
         try:
@@ -269,10 +269,10 @@ def test_where_ids_run_out_within_the_transaction_the_entries_are_pending_again(
         with pytest.raises(
             ServerReplyError, match="2 dead letters of stream 's', .* as before. .* cannot take more entries"
         ):
-            collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD))
+            collect(GroupClient(connection, MEMBER), ["s"], "t", LetterDestination(DEAD))
         assert (pending_count(client), numbers(server, DEAD)) == (2, [-1, 0])
         client.rename(DEAD, "full")
-        assert collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD)).dead_letters == {"s": 2}
+        assert collect(GroupClient(connection, MEMBER), ["s"], "t", LetterDestination(DEAD)).dead_letters == {"s": 2}
     assert (pending_count(client), numbers(server, DEAD)) == (0, [1, 2])
 
 
@@ -288,7 +288,7 @@ def test_a_transaction_that_is_carried_out_late_and_one_that_stands_for_it_post_
 
     def all_of(connection: Connection) -> None:
         if found_by == "note":
-            collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD))
+            collect(GroupClient(connection, MEMBER), ["s"], "t", LetterDestination(DEAD))
         else:
             claim.dead_letter(connection, "g", given_up, DEAD)
 

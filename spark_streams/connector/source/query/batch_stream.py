@@ -75,7 +75,7 @@ class MicroBatchStream:
         poison = PoisonBatch(options.max_deliveries, self.run_name, dead_letters, losses)
         role = GroupRole() if options.has_pending_list else Bookmarked(options.ordered)
         acks = Acknowledging(options, losses, self.counters, removing, poison, role)
-        claims = Claims(options, streams, losses, self.counters, dead_letters, limits)
+        claims = Claims(options, streams, losses, self.counters, dead_letters)
         contents = ContentsChooser(options, poison, role)
         observer = Observer(role, streams, losses, acks)
         trigger = Trigger(options, observer, contents, claims, acks, now)

@@ -156,7 +156,7 @@ class Planning:
             self.steps.ask(partial(self._require_groups, begin=begin, end=end))
             raise
         if end.notes and not batch.is_opened:  # once per run: later calls would hide that the key was deleted
-            self.steps.ask(partial(self._open_notes, end=end))
+            self.steps.ask(partial(open_notes, end=end))
             self.current = replace(batch, is_opened=True)
         run = self.steps.run
         size = run.admission.size([part.count for part in parts])
@@ -167,9 +167,6 @@ class Planning:
         narrowed = batch.is_cut or bool(run.poison.streams)
         # At least one task reports to the sink that the batch is narrowed.
         return Plan(planned if planned or not narrowed else [Task(())], narrowed, is_lossy, batch.noted)
-
-    def _open_notes(self, client: GroupClient, end: Offset) -> None:
-        open_notes(client.server, client.member, end)
 
     def _count_attempt(self, client: GroupClient, run: RunState, begin: Offset, end: Offset) -> tuple[bool, RunState]:
         """Count this run's attempt at a batch. After too many its entries are set aside. Return whether they were."""
@@ -184,9 +181,9 @@ class Planning:
         replayed = ReplayedBatch(client, not self.losses.allowed, size)
         parts, findings = replayed.read(begin, end, batch.is_cut)
         self.losses.report(*findings)
-        noted = keep_due_notes(client.server, client.member, end, parts, client.limits)
+        noted = keep_due_notes(client, end, parts)
         if batch.is_cut:  # what the pieces of it lack is counted with them
-            delete_missing(client.server, client.member, end.streams)
+            delete_missing(client, end.streams)
         return replace(batch, parts=parts, noted=noted)
 
     def _require_groups(self, client: GroupClient, begin: Offset, end: Offset) -> None:

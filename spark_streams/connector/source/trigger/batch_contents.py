@@ -151,13 +151,13 @@ class ContentsChooser:
             return None
         if contents.takes_no_more or contents.old or state.has_others or contents.run.poison.holds_pieces:
             return None
+        taken, fresh = entries_per_stream(contents.parts), entries_per_stream(contents.fresh)
         backlog = admission.backlog(state.heads, state.groups)
         remaining = Counter(backlog.entries)
-        remaining.subtract(entries_per_stream(contents.fresh))
+        remaining.subtract(fresh)
         is_large = replace(backlog, entries=remaining).is_large(request.quota, limits.prefetch_entries)
         if not (self.role.has_pending_list and is_large):
             return None
-        taken = entries_per_stream(contents.parts)
         read = {stream: state.start.at[stream].read for stream in state.groups}
         if any(entries is None for entries in read.values()):
             return None
