@@ -70,6 +70,7 @@ def tell(arguments: argparse.Namespace) -> int:
 
 def soak(arguments: argparse.Namespace) -> int:
     """Run many plans, and count their failures."""
+    from tools.simulation.met import report
     from tools.simulation.patched import product
     from tools.simulation.plan import make
     from tools.simulation.run import run
@@ -82,6 +83,7 @@ def soak(arguments: argparse.Namespace) -> int:
         if not done:
             unknown = "".join(f"; {kind} {seeds[:3]}" for kind, seeds in tally.unknown().items())
             print(tally.summary() + unknown, file=sys.stderr, flush=True)
+    print(report(tally.met))
     print(tally)
     if arguments.shrink and tally.unknown():
         with serving(arguments.server) as server, product(server), server.client(decode_responses=True) as client:

@@ -86,7 +86,8 @@ def run(
             world.redrives.end()
             world.raw.close()
     digest = server.core.digest_so_far() if isinstance(server, ProcessServer) else 0
-    return Outcome(plan, world.failures or world.suspicions[:1], len(world.query.offsets), world.ticks.count, digest)
+    failures = world.failures or world.suspicions[:1]
+    return Outcome(plan, failures, len(world.query.offsets), world.ticks.count, digest, world.met)
 
 
 def _begin_at(options: dict[str, str], before: Sequence[Entry]) -> None:
