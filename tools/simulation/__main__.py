@@ -127,8 +127,8 @@ def main() -> int:
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="run plans with each mutant, or with these")
     parser.add_argument("--note", action="store_true", help="with --mutants: write down what has found them")
     arguments = parser.parse_args()
-    if arguments.server != "process" and {"clock", "driver"} & {*arguments.add}:
-        parser.error("--add clock and --add driver need --server process: the clock of another server does not move")
+    if arguments.server != "process" and (only := sorted({"clock", "cluster", "driver"} & {*arguments.add})):
+        parser.error(f"--add {only[0]} needs --server process, which has the plan's clock and nodes")
     if arguments.story is not None:
         for name in arguments.mutants or ():
             NAMED[name].install()

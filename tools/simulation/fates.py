@@ -159,6 +159,19 @@ def _with_outputs(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, setup=setup, steps=woven(chance, plan.steps, [1, 2, 3], block))
 
 
+def _with_a_cluster(chance: random.Random, plan: Plan) -> Plan:
+    """The server is a cluster of two nodes. Slots move from one to the other, and one node loses its last writes."""
+
+    def block() -> list[Step]:
+        block = [random_step(chance, "add", 0), random_step(chance, "backup", 0), *triggers(chance, 0, 1)]
+        kind = chance.choice(["reshard", "reshard", "reshard", "restore_node", "crash"])
+        delay = 0 if kind == "crash" else chance.choice([0, chance.randint(1, 100)])
+        return [*block, random_step(chance, "add", 0), random_step(chance, kind, delay), *triggers(chance, 1, 2)]
+
+    setup = replace(plan.setup, nodes=2, sink_elsewhere=False, streams=max(2, plan.setup.streams))
+    return replace(plan, setup=setup, steps=woven(chance, plan.steps, [1, 2, 3], block))
+
+
 Mix = Callable[[random.Random, Plan], Plan]
 
 
@@ -175,5 +188,6 @@ _ALL: Mapping[str, Mix] = {
     "older": _with_older_checkpoints,
     "redriven": _with_refused_redrives,
     "outputs": _with_outputs,
+    "cluster": _with_a_cluster,
 }
 FATES: Mapping[str, Mix] = {name: _without_archive(mix) for name, mix in _ALL.items()}

@@ -346,6 +346,7 @@ SHARES: Mapping[str, float] = {
     "older": 0.05,
     "redriven": 0.05,
     "outputs": 0.1,
+    "cluster": 0.05,
 }
 MIXES: Mapping[str, Mix] = {
     "renew": _with_renewals,

@@ -15,6 +15,7 @@ from tools.simulation import drivers, powers_accidents, powers_clients, powers_s
 from tools.simulation.actor import Killed
 from tools.simulation.births import Births
 from tools.simulation.elsewhere import Elsewhere
+from tools.simulation.in_process.cluster import ClusterServer
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.journeys import Asker
 from tools.simulation.letters import Letters, Redrives
@@ -59,6 +60,9 @@ def run(
     if isinstance(server, ProcessServer):
         server.core.begin(plan.setup.seed)
         server.core.clock.command_ns = 1_000 * plan.setup.command_us
+        if plan.setup.nodes > 1:
+            server = ClusterServer.of(server.core)
+            client = server.client(decode_responses=True)
     client.flushall()
     world = World(server, client, plan, tell)
     world.powers = {**POWERS, **(beside or {})}
@@ -66,8 +70,8 @@ def run(
     world.elsewhere = Elsewhere(world)
     world.letters, world.redrives = Letters(world), Redrives(world)
     world.sink = SINKS[plan.setup.sink](world)
-    if isinstance(world.sink_server, ProcessServer):
-        world.sink_server.core.engine.__dict__["wait_for_replica"] = world.wait_for_replica
+    for core in (server.core, *server.core.others.values()) if isinstance(server, ProcessServer) else ():
+        core.engine.__dict__["wait_for_replica"] = world.wait_for_replica
     before = world.add(world.names()[0], plan.setup.before)
     options = dict(plan.setup.options)
     _begin_at(options, before)

@@ -80,8 +80,8 @@ class Setup:
     (mixes.py); limits: sizes of the query's requests (mixes.py), those that are missing are small ones;
     sink_options: more of the exactly-once sink: `transaction` (as within foreachBatch), streamColumn, idColumn,
     waitReplicas; sink_elsewhere: it writes to a server of its own; judges_marks: commit marks are judged
-    (verdict.py); command_us: microseconds that a command takes; drivers: 2: another one reads from the group, too
-    (drivers.py).
+    (verdict.py); nodes: 2: the server is a cluster of two; command_us: microseconds that a command takes; drivers: 2:
+    another one reads from the group, too (drivers.py).
     """
 
     seed: int
@@ -100,6 +100,7 @@ class Setup:
     judges_marks: bool = True
     command_us: int = 50
     drivers: int = 1
+    nodes: int = 1
 
 
 @dataclass(frozen=True)
