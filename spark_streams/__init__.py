@@ -75,23 +75,35 @@ def register(spark: SparkSession | None = None) -> SparkSession:
     seconds: on this machine its Python processes start sooner. A second call has no effect.
 
     Args:
-        spark: The session. By default the active one, or a new one.
+        spark: The session. By default the active one, or a new one. The tasks of a new one on this machine run this
+            Python, unless `PYSPARK_PYTHON` names another one.
 
     Returns:
         The session.
+
+    Raises:
+        WorkerPythonError: A session on this machine would run its tasks by a Python that lacks this package.
     """
     _check_for_spark("spark_streams.register")
     from pyspark.errors import AnalysisException
     from pyspark.sql import SparkSession
 
     from spark_streams.connector.datasource import RStreamDataSource
-    from spark_streams.connector.spark.installation import prefer_installed_pyspark
+    from spark_streams.connector.errors import WorkerPythonError
+    from spark_streams.connector.spark.installation import set_up_workers
 
     spark = spark or SparkSession.getActiveSession()
+    is_ours = spark is None
     if spark is None:
         _check_for_java("spark_streams.register")
         spark = SparkSession.builder.getOrCreate()
-    prefer_installed_pyspark(spark)
+    try:
+        set_up_workers(spark, is_ours)
+    except WorkerPythonError:
+        from spark_streams.connector.running.error_output import errors_in_one_line
+
+        with errors_in_one_line(show=False):
+            raise
     try:
         spark.dataSource.register(RStreamDataSource)
     except AnalysisException as error:

@@ -11,7 +11,7 @@
     │   └── TakenError        ConsumerTakenError, RedriveTakenError, GroupInUseError
     ├── SchemaError           EntryIdError, RowTooLargeError, DecodeError, EncodeError
     └── RegistryError, TableError, ArchiveError, CopyFileError, TransformError, JobError, QueryError, VersionError,
-        UnsupportedError
+        WorkerPythonError, UnsupportedError
 
 Each message is one line: `[CONDITION] what failed: cause; remedy`. The condition is stable and can be matched: it is
 the name of the class (LedgerError: RSTREAM_LEDGER). Passwords never appear in a message. docs/reference/errors.md is
@@ -351,6 +351,12 @@ class VersionError(RStreamError):
     """An executor runs another version of spark-streams than the driver."""
 
     remedy = "Install the same version on the driver and on all executors."
+
+
+class WorkerPythonError(RStreamError):
+    """Spark would run its tasks by a Python that cannot run this package."""
+
+    remedy = "Set `PYSPARK_PYTHON` to a Python that has the package, before the session is created."
 
 
 class UnsupportedError(RStreamError):

@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spark_streams.connector.admin.checkpoint import last_batch
 from spark_streams.connector.source.limits import LIMITS
+from spark_streams.operations.verify.checkpoint_log import last_batch
 
 SIGNS = ("up", "held", "go", "struck", "twin", "asleep", "wake", "zombie", "stop", "ended")
 SINKS = ("attempts", "stream")  # sinks for any fault

@@ -95,7 +95,7 @@ def _only_its_target(life: Life, segment: Segment, target: str, source: str) -> 
 def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, run: Run) -> None:
     """A query that runs keeps its group, its position, its pending entries, its keys, and what it has not read; unless
     the command says that the query came too late to be seen."""
-    done, before, first, text = segment.change, segment.before, run.segments[0].before, run.answer.text
+    done, before, text = segment.change, segment.before, run.answer.text
     for query in life.queries:
         if query.name not in segment.running or ("The change is made" in text and repr(query.name) in text):
             continue
@@ -119,12 +119,11 @@ def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, run: Ru
             if taken and place not in done.destroyed:
                 life.fault(f"{name}: running query {query.name} has lost its entries {taken} of {place}")
             position = group.position if is_seen or mark is None else min(group.position, (mark.id.ms, mark.id.seq))
-            for key in done.removed.get(stream, ()) if first.group(*place) is not None else ():
-                if (
-                    not _needs(life, first, place, key)
-                    or f"rstream:forgotten:{{{stream}}}:{query.group}" in before.keys
+            for key in done.removed.get(stream, ()):
+                if f"rstream:forgotten:{{{stream}}}:{query.group}" in before.keys or (
+                    "was created, set back or given entries again" in text and f"'{query.group}'" in text
                 ):
-                    continue  # made or set back behind the command's look at it; or the query stops, and says so
+                    continue  # the query stops, and says so; or the command does
                 if key > position or key in group.pending:
                     life.fault(f"{name}: entry {text_of(key)} of {stream}, which {place} needs, is removed")
             for beside, (was, now) in done.keys.items():
@@ -673,10 +672,8 @@ def _has_trimmed(life: Life, run: Run, said: Any) -> Iterable[str]:
     for segment in run.segments:
         for stream, keys in segment.change.removed.items():
             for group in segment.before.streams[stream].groups:
-                # No command of the server trims only if no group was set back since its groups were read.
-                states = [at.before for at in (run.segments[0], segment) if at.before.group(stream, group) is not None]
-                needed = [key for key in keys if all(_needs(life, at, (stream, group), key) for at in states)]
-                if needed and len(states) == 2 and (stream, group) not in forgotten:
+                needed = [key for key in keys if _needs(life, segment.before, (stream, group), key)]
+                if needed and (stream, group) not in forgotten:
                     yield f"{list(map(text_of, needed))} of {stream} are removed, and {group} needs them"
 
 

@@ -9,6 +9,9 @@ on each machine; redis and engine run in their own time, and have none. `--shrin
 undocumented kind; `--story SEED` prints one run step by step; `--pairs` prints which pairs of source options the plans
 have, and runs none.
 
+`--state FILE` holds how far the plans of each mix have come: after a stop, the same words go on, also with more --runs,
+and print the tally of all.
+
 `--mutants` plays plans and histories with each mutant of the product, or with the named ones, until one fails
 (tools/simulation/mutants): with `--runs 0` no plans of seeds. `--story PLAY --mutants NAME` prints that run: PLAY is
 what the line of the mutant names.
@@ -22,11 +25,14 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from tools.simulation.mixes import MIXES
 from tools.simulation.mutants import plays
 from tools.simulation.mutants.mutant import Note
 from tools.simulation.mutants.table import MUTANTS, NAMED, write_down
+
+_INTERVAL = 10  # seconds between two tallies
 
 
 def mutants(names: Sequence[str], seeds: range, jobs: int, is_noted: bool) -> int:
@@ -75,14 +81,17 @@ def soak(arguments: argparse.Namespace) -> int:
     from tools.simulation.plan import make
     from tools.simulation.run import run
     from tools.simulation.soak import Tally, in_parallel, serving, shrunk
+    from tools.simulation.state import State
 
-    tally = Tally()
-    for done, tally in in_parallel(
-        arguments.server, arguments.runs, arguments.jobs, arguments.seed, arguments.seconds, arguments.add
-    ):
-        if not done:
+    seeds, told = range(arguments.seed, arguments.seed + arguments.runs), time.perf_counter()
+    state = None if arguments.state is None else State.read(arguments.state, arguments.add, seeds)
+    seeds, tally = (seeds, Tally()) if state is None else (state.left, state.before)
+    for next_seed, own in in_parallel(arguments.server, seeds, arguments.jobs, arguments.seconds, arguments.add):
+        tally = own if state is None else state.after(next_seed, own)
+        if time.perf_counter() - told > _INTERVAL:
             unknown = "".join(f"; {kind} {seeds[:3]}" for kind, seeds in tally.unknown().items())
             print(tally.summary() + unknown, file=sys.stderr, flush=True)
+            told = time.perf_counter()
     print(report(tally.met))
     print(tally)
     if arguments.shrink and tally.unknown():
@@ -104,6 +113,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="maximum of seconds")
+    parser.add_argument(
+        "--state", type=Path, metavar="FILE", help="go on where the plans of this mix have stopped, and write that down"
+    )
     parser.add_argument(
         "--shrink", type=int, default=0, metavar="N", help="print the shortest plans of N undocumented kinds"
     )

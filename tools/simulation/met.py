@@ -4,7 +4,6 @@ texts of the product, how often plans have met each, and which they never met. P
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from typing import Any
@@ -15,7 +14,6 @@ from spark_streams.connector.sink import refusals
 from spark_streams.connector.sink.batch import Batch
 from spark_streams.connector.source.group.recovery import RECOVERY_ACTIONS, GroupUse
 
-Pair = tuple[str, str]
 GOES_ON = "the next run goes on without them"
 LENIENT = "goes on (lenient)"
 # Remedy → what an error says that names it. Their order and number decides what the operator of a seed chooses.
@@ -52,6 +50,11 @@ _OTHERS: Mapping[str, str] = {
 _NEVER_DONE = {"restore a backup": "[Rr]estore (it|a backup|the old)", "newer checkpoint": "that was used last"}
 
 
+def pair(finding: str, remedy: str) -> str:
+    """Return the name of a pair."""
+    return f"{finding} | {remedy}"
+
+
 def named_in(text: str, remedies: Mapping[str, str] = REMEDIES) -> list[str]:
     """Return the remedies that an error names, in their order."""
     names = [name for name, words in remedies.items() if re.search(words, text)]
@@ -72,14 +75,16 @@ def possible() -> dict[str, list[str]]:
     return {**of_findings, **{name: [remedy] for name, remedy in _OTHERS.items()}}
 
 
-def report(met: Counter[Pair]) -> str:
+def report(met: Mapping[str, int]) -> str:
     """Return a line for each finding: its remedies, how often each was met, and those that never were."""
-    lines, pairs = list[str](), [(finding, remedy) for finding, names in possible().items() for remedy in names]
-    for finding in dict.fromkeys([*possible(), *sorted(finding for finding, _ in met)]):
-        times = [f"{remedy} {n}" for (one, remedy), n in sorted(met.items()) if one == finding]
-        never = [remedy for one, remedy in pairs if one == finding and not met[one, remedy]]
-        lines.append(f"  {finding}: {' · '.join([*times, *(f'never: {remedy}' for remedy in never)])}")
-    missing = sum(not met[pair] for pair in pairs)
+    lines, named = list[str](), possible()
+    for finding in dict.fromkeys([*named, *sorted(one.partition(" | ")[0] for one in met)]):
+        times = {one.partition(" | ")[2]: n for one, n in sorted(met.items()) if one.startswith(f"{finding} | ")}
+        never = [remedy for remedy in named.get(finding, ()) if remedy not in times]
+        shown = [*(f"{remedy} {n}" for remedy, n in times.items()), *(f"never: {remedy}" for remedy in never)]
+        lines.append(f"  {finding}: {' · '.join(shown)}")
+    pairs = [pair(finding, remedy) for finding, remedies in named.items() for remedy in remedies]
+    missing = sum(one not in met for one in pairs)
     return "\n".join([f"findings and remedies: {len(pairs)} pairs · never met: {missing}", *lines])
 
 

@@ -328,7 +328,10 @@ def _take_own(world: World, cause: str) -> None:
     """What the query has removed itself (onCommit), this checkpoint no longer knows to be read."""
     for name in world.names() if world.query.has_removed else ():
         present = {*world.see(name).ids}
-        world.model.take([entry for entry in world.model.alive(name) if entry.id not in present], cause)
+        gone = [entry for entry in world.model.alive(name) if entry.id not in present]
+        world.model.take(gone, cause)
+        if world.query.is_lenient and {*_WITH_ITS_STREAM} & world.model.stream(name).ever:
+            world.model.excuse(gone, "removed from a stream that was created again since this checkpoint")
 
 
 def _in_sink(world: World) -> set[int]:

@@ -19,7 +19,7 @@ from spark_streams.connector.errors import (
 )
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.operations.verify.history import id_key
-from tools.simulation.met import GOES_ON, LEDGER_REMEDIES, finding_of, named_in
+from tools.simulation.met import GOES_ON, LEDGER_REMEDIES, finding_of, named_in, pair
 from tools.simulation.model import EARLY, OTHER_CHECKPOINT, REMOVED_WITH_COMMIT
 from tools.simulation.options import without
 from tools.simulation.sinks import OUT
@@ -217,7 +217,7 @@ class Operator:
             self._do(name, text, streams)
 
     def _notes(self, error: RStreamError, remedy: str) -> None:
-        self._world.met[finding_of(error.message, error), remedy] += 1
+        self._world.met[pair(finding_of(error.message, error), remedy)] += 1
 
     def _do(self, name: str, text: str, streams: list[str]) -> None:
         match name:

@@ -134,6 +134,7 @@ def _trigger(world: World, available_now: bool = False) -> str:
     is_held_back = world.query.held_back > 0 and not available_now and verdict.has_unread_entries(world)
     if result == "idle" and world.model.happened == happened and is_complete and not is_held_back:
         verdict.at_peace(world)
+        world.letters.check_delays()
         if world.query.lenient and world.query.strict_again:
             world.tell("   operator: strict again")
             world.query.die()

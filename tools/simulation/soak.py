@@ -90,7 +90,7 @@ def _with(plan: Plan, index: int, **changes: object) -> Plan:
 # -- many plans --------------------------------------------------------------------------------------------------------
 
 
-_INTERVAL = 10  # seconds between two tallies
+_BLOCK = 10  # plans that a process runs before it tells
 
 
 @dataclass
@@ -105,16 +105,16 @@ class Tally:
     digest: int = 0
     seeds: dict[str, list[int]] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
-    met: Counter[tuple[str, str]] = field(default_factory=Counter)
+    met: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: Tally) -> None:
         """Add another tally."""
         self.runs += other.runs
         self.batches += other.batches
         self.ticks += other.ticks
-        self.seconds = max(self.seconds, other.seconds)
+        self.seconds += other.seconds
         self.add_digest(other.digest)
-        self.met += other.met
+        self.met = {**Counter(self.met) + Counter(other.met)}
         for kind, seeds in other.seeds.items():
             self.seeds.setdefault(kind, []).extend(seeds)
             self.details.setdefault(kind, other.details[kind])
@@ -177,7 +177,7 @@ def soak(
             tally.batches += outcome.batches
             tally.ticks += outcome.ticks
             tally.add_digest(outcome.digest)
-            tally.met += outcome.met
+            tally.met = {**Counter(tally.met) + Counter(outcome.met)}
             tally.seconds = time.perf_counter() - began
             for failure in outcome.failures[:1]:
                 tally.seeds.setdefault(failure.kind, []).append(seed)
@@ -195,65 +195,76 @@ def shrunk(server: Server, client: redis.Redis, plan: Plan) -> Plan:
     return shrink(plan, lambda candidate: failure_kinds(candidate) == kinds) if kinds else plan
 
 
-def _at_intervals(kind: str, seeds: range, seconds: float, additions: Sequence[str]) -> Iterator[tuple[bool, Tally]]:
-    """Run with one server. Yield the tally so far at intervals, and at the end with True."""
-    with serving(kind) as server:
-        tally, sent = Tally(), time.perf_counter()
-        deadline = sent + seconds
-        for _ in soak(server, seeds, tally, additions):
-            moment = time.perf_counter()
-            if moment > deadline:
-                break
-            if moment - sent > _INTERVAL:
-                yield False, tally
-                sent = moment
-        yield True, tally
+def _block(server: Server, seeds: range, additions: Sequence[str]) -> Tally:
+    tally = Tally()
+    for _ in soak(server, seeds, tally, additions):
+        pass
+    return tally
 
 
-def job(kind: str, seeds: range, seconds: float, results: Any, additions: Sequence[str]) -> None:
+def job(kind: str, blocks: Sequence[range], results: Any, additions: Sequence[str]) -> None:
     """Run one process of a soak with its own server. It ends if the process that has started it is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    for done, tally in _at_intervals(kind, seeds, seconds, additions):
-        if not parent.is_alive():
-            break
-        results.put((seeds.start, done, tally))
+    with serving(kind) as server:
+        for block in blocks:
+            results.put((block, _block(server, block, additions)))
+            if not parent.is_alive():
+                break
 
 
 def in_parallel(
-    kind: str, runs: int, jobs: int, seed: int, seconds: float, additions: Sequence[str] = ()
-) -> Iterator[tuple[bool, Tally]]:
-    """Run in several processes, or in this one. Yield (whether all are done, the tally so far) at intervals."""
+    kind: str, seeds: range, jobs: int, seconds: float, additions: Sequence[str] = ()
+) -> Iterator[tuple[int, Tally]]:
+    """Run in several processes, or in this one. Yield again and again (the first seed that has not run, the tally of
+    those below)."""
+    blocks = [seeds[start : start + _BLOCK] for start in range(0, len(seeds), _BLOCK)]
+    tallies, total, began = dict[int, Tally](), Tally(), time.perf_counter()
+    next_seed = seeds.start
+    for block, tally in _tallies(kind, blocks, jobs, additions):
+        tallies[block.start] = tally
+        while (next_tally := tallies.pop(next_seed, None)) is not None:
+            total.add(next_tally)
+            next_seed += next_tally.runs
+        total.seconds = time.perf_counter() - began
+        yield next_seed, total
+        if total.seconds > seconds:
+            break
+
+
+def _tallies(kind: str, blocks: list[range], jobs: int, additions: Sequence[str]) -> Iterator[tuple[range, Tally]]:
+    """Yield each block with its tally when it has run."""
     if jobs == 1:
-        yield from _at_intervals(kind, range(seed, seed + runs), seconds, additions)
+        with serving(kind) as server:
+            yield from ((block, _block(server, block, additions)) for block in blocks)
         return
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
-    share = -(-runs // jobs)
-    parts = [range(seed + start, min(seed + start + share, seed + runs)) for start in range(0, runs, share)]
     processes = [
-        context.Process(target=job, args=(kind, part, seconds, results, additions), daemon=True) for part in parts
+        context.Process(target=job, args=(kind, blocks[first::jobs], results, additions), daemon=True)
+        for first in range(jobs)
     ]
     for process in processes:
         process.start()
-    tallies: dict[int, Tally] = {}
-    running = len(processes)
-    while running:
+    try:
+        for _ in blocks:
+            yield _next_result(results, processes)
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _next_result(results: Any, processes: Sequence[Any]) -> tuple[range, Tally]:
+    while True:
         try:
-            first_seed, done, tally = results.get(timeout=5)
+            result: tuple[range, Tally] = results.get(timeout=5)
         except queue.Empty:
             dead = [process for process in processes if process.exitcode]
             if dead:
                 raise RuntimeError(f"{len(dead)} of the soak's processes died: see their errors above") from None
-            continue
-        tallies[first_seed] = tally
-        running -= done
-        total = Tally()
-        for tally_of_process in tallies.values():
-            total.add(tally_of_process)
-        yield not running, total
-    for process in processes:
-        process.join()
+        else:
+            return result
 
 
 # -- one run -----------------------------------------------------------------------------------------------------------

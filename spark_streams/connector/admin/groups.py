@@ -30,7 +30,6 @@ from spark_streams.connector.retention import (
     GroupName,
     Readers,
     ReadingGroup,
-    Sweeper,
     fetch_consumers,
     fetch_readers,
     holding,
@@ -224,13 +223,18 @@ def change(
             continue
         came = _unknown(known, replies[: len(seen)])
         leases = server.execute_all([("GET", lease_key(stream, group, query)) for query in came])
-        if running := find_running(server, came, leases, processes or Processes()):
-            raise GroupInUseError(
-                f"query {', '.join(map(repr, running))} has begun to run in group {group!r} of stream {stream!r} while "
-                "the group was changed, and may have read its old state. The change is made. Stop the query, and "
-                "repeat the command"
-            )
+        require_none_began(stream, group, find_running(server, came, leases, processes or Processes()))
         return replies[len(seen) :]
+
+
+def require_none_began(stream: str, group: str, running: Collection[str]) -> None:
+    """Raise GroupInUseError if there are queries that came while the group was changed."""
+    if running:
+        raise GroupInUseError(
+            f"query {', '.join(map(repr, running))} has begun to run in group {group!r} of stream {stream!r} while "
+            "the group was changed, and may have read its old state. The change is made. Stop the query, and "
+            "repeat the command"
+        )
 
 
 def _unknown(known: Sequence[str], replies: Sequence[Reply]) -> list[str]:

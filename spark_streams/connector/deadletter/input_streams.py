@@ -13,15 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from spark_streams.base.pattern import escape, is_pattern
 from spark_streams.base.printable import json_text
+from spark_streams.connector.deadletter import post
 from spark_streams.connector.deadletter.envelope import is_dead_letter
-from spark_streams.connector.deadletter.post import (
-    DEAD_LETTER_LIMITS,
-    FIRST_STREAMS,
-    DeadLetterLimits,
-    PageSize,
-    fetch_recorded,
-    pages_of,
-)
 from spark_streams.connector.deadletter.redrive_plan import PARKED
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.replies import is_wrong_type
@@ -35,7 +28,7 @@ def own_dead_letter_streams(stream: str | None) -> list[str]:
 
 
 def divide(
-    server: Server, names: Sequence[str], limits: DeadLetterLimits = DEAD_LETTER_LIMITS
+    server: Server, names: Sequence[str], limits: post.DeadLetterLimits = post.DEAD_LETTER_LIMITS
 ) -> tuple[set[str], set[str]]:
     """Return (the streams whose first entry is a dead letter, the other streams); an empty stream is in neither.
 
@@ -43,8 +36,8 @@ def divide(
     """
     dead: set[str] = set()
     inputs: set[str] = set()
-    size = PageSize(limits, FIRST_STREAMS)
-    for page in pages_of(names, size):
+    size = post.PageSize(limits, post.FIRST_STREAMS)
+    for page in post.pages_of(names, size):
         commands = [("XRANGE", name, "-", "+", "COUNT", 1) for name in page]
         received = 0
         for command, reply in zip(commands, server.execute_all(commands, is_wrong_type), strict=True):
@@ -59,7 +52,7 @@ def divide(
 class Inputs:
     """Input streams of one query. It remembers the streams with entries, because reading an entry may be expensive."""
 
-    def __init__(self, limits: DeadLetterLimits = DEAD_LETTER_LIMITS) -> None:
+    def __init__(self, limits: post.DeadLetterLimits = post.DEAD_LETTER_LIMITS) -> None:
         self._limits = limits
         self._inputs: set[str] = set()
         self._recorded: set[str] = set()
@@ -73,7 +66,7 @@ class Inputs:
         classified = self._inputs | self._recorded
         unknown = [name for name in names if name not in classified]
         dead, inputs = divide(server, unknown, self._limits)
-        recorded = fetch_recorded(server, dead)
+        recorded = post.fetch_recorded(server, dead)
         if warns:
             warn_of_dead_letters(dead - recorded)
         self._recorded |= recorded

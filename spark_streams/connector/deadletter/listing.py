@@ -31,22 +31,8 @@ import pyarrow.compute as pc
 
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.printable import json_text, name_text
+from spark_streams.connector.deadletter import letter_page, post
 from spark_streams.connector.deadletter.envelope import names_origin, raw, text
-from spark_streams.connector.deadletter.letter_page import (
-    KIND,
-    Criteria,
-    dead_letter_pages,
-    dead_letters_of,
-    extent,
-    matches_value,
-)
-from spark_streams.connector.deadletter.post import (
-    DEAD_LETTER_LIMITS,
-    FIRST_STREAMS,
-    DeadLetterLimits,
-    PageSize,
-    pages_of,
-)
 from spark_streams.connector.deadletter.transform import DeadLetter
 from spark_streams.connector.deadletter.waiting_entries import WaitingEntries, waiting_entries
 from spark_streams.connector.keys import read_retry_stream
@@ -280,8 +266,8 @@ def fetch_streams(server: Server) -> tuple[list[DeadLetterStream], list[WaitingE
 
 def _dead_letter_streams(server: Server, candidates: Sequence[bytes]) -> list[DeadLetterStream]:
     streams: list[DeadLetterStream] = []
-    size = PageSize(first=FIRST_STREAMS)
-    for names in pages_of(candidates, size):
+    size = post.PageSize(first=post.FIRST_STREAMS)
+    for names in post.pages_of(candidates, size):
         commands: list[tuple[str | bytes | int, ...]] = []
         for name in names:
             commands += [
@@ -305,24 +291,24 @@ def _dead_letter_streams(server: Server, candidates: Sequence[bytes]) -> list[De
 def count_by_kind(
     address: Address,
     stream: str | bytes,
-    criteria: Criteria,
+    criteria: letter_page.Criteria,
     tell: Callable[[int, int], None] = lambda done, total: None,
-    limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
+    limits: post.DeadLetterLimits = post.DEAD_LETTER_LIMITS,
 ) -> KindCounts:
     """Count matching dead letters by (stream, stage, reason, error). tell: called with the number of entries read so
     far, and of all entries. Raises ServerError."""
     counts = KindCounts()
     done = 0
     with Session(address) as session:
-        within = extent(session.get(), stream, criteria)
-        for page, rows in dead_letter_pages(session, stream, within, limits):
+        within = letter_page.extent(session.get(), stream, criteria)
+        for page, rows in letter_page.dead_letter_pages(session, stream, within, limits):
             counts.add(page.ids, page.kind(), rows)
             done += page.count
             tell(done, within.length)
     return counts
 
 
-def explain_no_match(stream: str, criteria: Criteria, counts: KindCounts) -> str:
+def explain_no_match(stream: str, criteria: letter_page.Criteria, counts: KindCounts) -> str:
     """Return a sentence that says why no dead letter matches. counts: all dead letters of the stream, by KIND."""
     if not counts.letters:
         return f"{stream} holds no dead letters. To list streams with dead letters: rstream dead list"
@@ -332,8 +318,8 @@ def explain_no_match(stream: str, criteria: Criteria, counts: KindCounts) -> str
     for name, patterns in patterns_of.items():
         values: Counter[str] = Counter()
         for kind, count in counts:
-            values[kind[KIND.index(name)]] += count.letters
-        if patterns and not any(matches_value(name, patterns, value) for value in values):
+            values[kind[letter_page.KIND.index(name)]] += count.letters
+        if patterns and not any(letter_page.matches_value(name, patterns, value) for value in values):
             shown = " or ".join(map(repr, patterns))
             return f"no dead letter of {stream} has {name} {shown}. It has: {_listed(values)}"
     return (
@@ -351,17 +337,17 @@ def _listed(values: Counter[str]) -> str:
 def each_dead_letter(
     address: Address,
     stream: str,
-    criteria: Criteria,
+    criteria: letter_page.Criteria,
     limit: int | None = None,
-    limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
+    limits: post.DeadLetterLimits = post.DEAD_LETTER_LIMITS,
 ) -> Iterator[DeadLetter]:
     """Yield matching dead letters with all their fields. Raises ServerError."""
     remaining = limit
     with Session(address) as session:
-        within = extent(session.get(), stream, criteria)
-        for page, rows in dead_letter_pages(session, stream, within, limits):
+        within = letter_page.extent(session.get(), stream, criteria)
+        for page, rows in letter_page.dead_letter_pages(session, stream, within, limits):
             selected = rows if remaining is None else rows[:remaining]
-            yield from dead_letters_of(page, selected)
+            yield from letter_page.dead_letters_of(page, selected)
             if remaining is not None:
                 remaining -= len(selected)
                 if not remaining:

@@ -14,26 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.deadletter import transform
-from spark_streams.connector.deadletter.letter_page import (
-    Criteria,
-    dead_letter_pages,
-    extent,
-    following,
-    read_page,
-    run_with_smaller_pages,
-)
+from spark_streams.connector.deadletter import letter_page, redrive_plan, transform
 from spark_streams.connector.deadletter.listing import KindCounts
 from spark_streams.connector.deadletter.mover import Mover, RedriveRun, RedriveState, Rehearsal, begin_or_continue
 from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS, DeadLetterLimits, PageSize
-from spark_streams.connector.deadletter.redrive_plan import (
-    Decision,
-    Destinations,
-    PagePlan,
-    RedriveOptions,
-    origins,
-    plan_page,
-)
 from spark_streams.connector.deadletter.transform import FieldPreview
 from spark_streams.connector.deadletter.waiting_entries import refuse_returned_entries, refuse_to_redrive
 from spark_streams.connector.errors import RedriveTakenError
@@ -103,13 +87,13 @@ class RedriveReport:
         """Whether any dead letter matched, in this run or in the run that it continues."""
         return bool(self.moved_before or self.moved or self.parked or self.left or self.homeless or self.refused)
 
-    def add(self, plan: PagePlan) -> None:
+    def add(self, plan: redrive_plan.PagePlan) -> None:
         """Count the dead letters of a page."""
         self.looked_at += plan.last + 1
         self.last = self.last if plan.last_id is None else plan.last_id.decode()
-        self.left += plan.count(Decision.LEFT)
-        self.homeless += plan.count(Decision.HOMELESS)
-        self.refused += plan.count(Decision.CLOSED)
+        self.left += plan.count(redrive_plan.Decision.LEFT)
+        self.homeless += plan.count(redrive_plan.Decision.HOMELESS)
+        self.refused += plan.count(redrive_plan.Decision.CLOSED)
         self.counts.merge(plan.counts)
 
 
@@ -122,7 +106,7 @@ class DeadLetterRedrive:
     def __init__(
         self,
         address: Address,
-        options: RedriveOptions,
+        options: redrive_plan.RedriveOptions,
         tell: Callable[[RedriveReport], None] = lambda report: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -136,7 +120,7 @@ class DeadLetterRedrive:
             self._repair = transform.load(options.transform)
         self._address, self._tell, self._clock, self._sleep = address, tell, clock, sleep
         self._size, self._terms = PageSize(limits), terms
-        self._destinations = Destinations(options.stream, options.allow, options.exact, options.recorded)
+        self._destinations = redrive_plan.Destinations(options.stream, options.allow, options.exact, options.recorded)
         self.report = RedriveReport(options.stream)
 
     def stop(self) -> None:
@@ -159,7 +143,7 @@ class DeadLetterRedrive:
             if not dry_run:
                 held.callback(lease.release)
                 session.run(lambda server: lease.hold(server, [stream]))
-            within = session.run(lambda server: extent(server, stream, self._options.criteria))
+            within = session.run(lambda server: letter_page.extent(server, stream, self._options.criteria))
             state = RedriveState.begin(self._options.digest(), within.last)
             self._options = replace(self._options, criteria=within.criteria)
             if not dry_run:
@@ -178,12 +162,12 @@ class DeadLetterRedrive:
                     lease.hold(session.get(), [stream])
                 step = functools.partial(self._page, run, mover, first, bound)
                 try:
-                    plan = run_with_smaller_pages(session, self._size, step)
+                    plan = letter_page.run_with_smaller_pages(session, self._size, step)
                 finally:
                     self._count(state, run)
                 report.add(plan)
                 report.fields = [] if preview is None else preview.rows
-                first = None if plan.last_id is None else following(plan.last_id)
+                first = None if plan.last_id is None else letter_page.following(plan.last_id)
                 report.seconds = self._clock() - began
                 self._tell(report)
                 self._pace(began)
@@ -192,7 +176,9 @@ class DeadLetterRedrive:
                 session.run(lambda server: run.end())
         return report
 
-    def _page(self, run: RedriveRun, mover: Mover, first: StreamId, bound: StreamId, server: Server) -> PagePlan:
+    def _page(
+        self, run: RedriveRun, mover: Mover, first: StreamId, bound: StreamId, server: Server
+    ) -> redrive_plan.PagePlan:
         """Read the next page, plan it and move it. May be run again after a lost connection."""
         moved = mover.begin()
         if moved is not None:
@@ -201,15 +187,15 @@ class DeadLetterRedrive:
         mover.move(plan)
         return plan
 
-    def _plan(self, run: RedriveRun, first: StreamId, bound: StreamId, server: Server) -> PagePlan:
+    def _plan(self, run: RedriveRun, first: StreamId, bound: StreamId, server: Server) -> redrive_plan.PagePlan:
         """Read and plan the next page."""
         paced = self._options.rate is not None and not self.report.dry_run
         budget = [max(1, (self._options.rate or 0) // _PAGES_A_SECOND)] if paced else []
         limit = min([*self._remaining(run), *budget], default=None)
-        page, received = read_page(server, self._options.stream, first, bound, self._size, limit)
-        open_to = self._destinations.open_to(server, origins(page, self._options))
-        plan = plan_page(page, self._options, self._repair, limit, open_to)
-        self._size.learn(page.count, received, len(plan.rows) + plan.count(Decision.LEFT))
+        page, received = letter_page.read_page(server, self._options.stream, first, bound, self._size, limit)
+        open_to = self._destinations.open_to(server, redrive_plan.origins(page, self._options))
+        plan = redrive_plan.plan_page(page, self._options, self._repair, limit, open_to)
+        self._size.learn(page.count, received, len(plan.rows) + plan.count(redrive_plan.Decision.LEFT))
         return plan
 
     def _count(self, before: RedriveState, run: RedriveRun) -> None:
@@ -242,7 +228,7 @@ class Purged:
 def purge(
     address: Address,
     stream: str,
-    criteria: Criteria,
+    criteria: letter_page.Criteria,
     limit: int | None = None,
     dry_run: bool = False,
     tell: Callable[[Purged], None] = lambda purged: None,
@@ -260,9 +246,9 @@ def purge(
         try:
             if not dry_run:
                 session.run(lambda server: lease.hold(server, [stream]))
-            within = session.run(lambda server: extent(server, stream, criteria))
+            within = session.run(lambda server: letter_page.extent(server, stream, criteria))
             purged.total = within.length
-            for page, selected in dead_letter_pages(session, stream, within, limits):
+            for page, selected in letter_page.dead_letter_pages(session, stream, within, limits):
                 if not dry_run:
                     lease.hold(session.get(), [stream])
                 rows = selected if limit is None else selected[: limit - purged.deleted]

@@ -16,22 +16,9 @@ from spark_streams.base.printable import name_text
 from spark_streams.base.units import counted as number_of
 from spark_streams.connector.deadletter.envelope import names_origin
 from spark_streams.connector.errors import NotPermittedError, RStreamError, WrongKeyTypeError
+from spark_streams.connector.wire import xinfo
 from spark_streams.connector.wire.connection import Argument, Reply, ReplyError, Server
 from spark_streams.connector.wire.replies import is_no_such_key, is_not_permitted, milliseconds
-from spark_streams.connector.wire.xinfo import (
-    ConsumerInfo,
-    GroupInfo,
-    IdempotentAdds,
-    StreamEnds,
-    StreamState,
-    consumers_in,
-    ends_in,
-    groups_in,
-    idempotent_adds_in,
-    lag_of,
-    released_in,
-    stream_in,
-)
 
 ACTIVE_MS = 24 * 3_600_000  # a group without a read for longer may be abandoned
 COUNTED = 10_000  # maximum of a lag that is counted entry by entry
@@ -83,7 +70,7 @@ class StreamSummary:
     has_dead_letters: bool = False  # the first or the last entry is a dead letter
     end_bytes: int = 0  # size of these two entries, which XINFO STREAM returns
     entry_bytes: int = 0  # of the larger one of them
-    idempotent: IdempotentAdds | None = None  # adds with XADD IDMP; None if there were none
+    idempotent: xinfo.IdempotentAdds | None = None  # adds with XADD IDMP; None if there were none
 
 
 @dataclass(frozen=True)
@@ -101,7 +88,7 @@ class _Draft:
     key: str | bytes
     name: bytes
     stream: StreamSummary
-    info: GroupInfo
+    info: xinfo.GroupInfo
     first: StreamId  # of the stream
     top: StreamId
     trimmed: tuple[int | None, bool]
@@ -147,12 +134,12 @@ def survey(
             continue
         if _is_refused(server, key, {"STREAM": description, "GROUPS": groups}, refused):
             continue
-        state = stream_in(description)
+        state = xinfo.stream_in(description)
         stream, first, top = _stream_summary(key, state, description)
         stream_states.append(stream)
         drafts += [
             _Draft(key, group.name, stream, group, first, top, _trimmed(state, first, group))
-            for group in groups_in(groups)
+            for group in xinfo.groups_in(groups)
         ]
     left_out = 0 if max_groups is None else max(0, len(drafts) - max_groups)
     drafts = drafts[: len(drafts) - left_out]
@@ -191,11 +178,13 @@ def _report_or_raise(error: RStreamError, refused: Callable[[RStreamError], None
     refused(error)
 
 
-def _stream_summary(key: str | bytes, state: StreamState, reply: Reply) -> tuple[StreamSummary, StreamId, StreamId]:
+def _stream_summary(
+    key: str | bytes, state: xinfo.StreamState, reply: Reply
+) -> tuple[StreamSummary, StreamId, StreamId]:
     """Return the stream, and the IDs of its first and its last entry."""
-    ends = ends_in(reply)
+    ends = xinfo.ends_in(reply)
     state_without_ends = StreamSummary(
-        name_text(key), state.length, state.added, str(state.last), idempotent=idempotent_adds_in(reply)
+        name_text(key), state.length, state.added, str(state.last), idempotent=xinfo.idempotent_adds_in(reply)
     )
     if ends is None:
         return state_without_ends, MIN_ID, MIN_ID
@@ -236,13 +225,13 @@ def _fetch_group_details(
             draft.ahead = StreamId.parse(ahead[0][0])
             draft.entry_bytes = sum(len(part) + 16 for part in ahead[0][1] or ())
         draft.oldest = oldest[0] if oldest else None
-        draft.released = released_in(summary)
-        consumer_infos = consumers_in(consumers)
+        draft.released = xinfo.released_in(summary)
+        consumer_infos = xinfo.consumers_in(consumers)
         draft.names = tuple(consumer.name for consumer in consumer_infos)
         draft.consumers = tuple(_consumer(consumer, draft.oldest) for consumer in consumer_infos)
 
 
-def _consumer(info: ConsumerInfo, oldest: Sequence[Reply] | None) -> ConsumerLag:
+def _consumer(info: xinfo.ConsumerInfo, oldest: Sequence[Reply] | None) -> ConsumerLag:
     is_own = oldest is not None and oldest[1] == info.name and oldest[2] >= 0  # a released entry has the idle time -1
     oldest_idle_ms = oldest[2] if oldest is not None and is_own else None
     return ConsumerLag(name_text(info.name), info.pending, info.idle, oldest_idle_ms)
@@ -279,7 +268,7 @@ def _server_lag(draft: _Draft) -> int | None:
     if draft.is_deleted or draft.ahead is None:
         return 0
     # The stream is at least as long as the first undelivered entry, which was read later than the stream.
-    return lag_of(draft.info, draft.stream.length, draft.first, max(draft.top, draft.ahead))
+    return xinfo.lag_of(draft.info, draft.stream.length, draft.first, max(draft.top, draft.ahead))
 
 
 def _count(server: Server, drafts: Iterable[_Draft], limit: int, page_entries: int) -> None:
@@ -333,7 +322,7 @@ def _group_lag(draft: _Draft, at_ms: int) -> GroupLag:
 # -- entries that have left a stream before a group has read them -----------------------------------------------------
 
 
-def _trimmed(stream: StreamState, first: StreamId, group: GroupInfo) -> tuple[int | None, bool]:
+def _trimmed(stream: xinfo.StreamState, first: StreamId, group: xinfo.GroupInfo) -> tuple[int | None, bool]:
     """Return how many there are by the server's counts (None: not known), and whether some may have been deleted.
 
     Trimming takes the lowest entries: while one at the group's position or below is left, it has taken none unread.
@@ -381,7 +370,7 @@ class StreamView:
     added: int | None  # entries ever added; None before Redis 7
     last: str
     groups: tuple[GroupView, ...]
-    idempotent: IdempotentAdds | None = None  # its adds with XADD IDMP; None if there were none
+    idempotent: xinfo.IdempotentAdds | None = None  # its adds with XADD IDMP; None if there were none
 
 
 def view_streams(server: Server, streams: Sequence[str | bytes], count_released: bool = False) -> list[StreamView]:
@@ -395,16 +384,17 @@ def view_streams(server: Server, streams: Sequence[str | bytes], count_released:
         [("XINFO", subcommand, stream) for stream in streams for subcommand in ("STREAM", "GROUPS")]
     )
     views: list[StreamView] = []
-    infos: dict[str | bytes, list[GroupInfo]] = {}
+    infos: dict[str | bytes, list[xinfo.GroupInfo]] = {}
     for stream, description, groups in zip(streams, replies[0::2], replies[1::2], strict=True):
         if is_no_such_key(description):
             continue
         for reply in (description, groups):
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, ("XINFO", "STREAM", stream))
-        state, ends = stream_in(description), ends_in(description)
-        infos[stream] = groups_in(groups)
-        adds, of_stream = idempotent_adds_in(description), tuple(_group(stream, i, state, ends) for i in infos[stream])
+        state, ends = xinfo.stream_in(description), xinfo.ends_in(description)
+        infos[stream] = xinfo.groups_in(groups)
+        adds = xinfo.idempotent_adds_in(description)
+        of_stream = tuple(_group(stream, info, state, ends) for info in infos[stream])
         views.append(StreamView(name_text(stream), state.length, state.added, str(state.last), of_stream, adds))
     released = _released(server, infos) if count_released else {}
     return [
@@ -414,7 +404,9 @@ def view_streams(server: Server, streams: Sequence[str | bytes], count_released:
     ]  # fmt: skip
 
 
-def _released(server: Server, infos: Mapping[str | bytes, Sequence[GroupInfo]]) -> dict[tuple[str | bytes, bytes], int]:
+def _released(
+    server: Server, infos: Mapping[str | bytes, Sequence[xinfo.GroupInfo]]
+) -> dict[tuple[str | bytes, bytes], int]:
     """Return the released entries of each group, without groups whose pending entries the user may not list."""
     groups = [(stream, info) for stream, of_stream in infos.items() for info in of_stream]
     pending = [(stream, info.name) for stream, info in groups if info.pending]
@@ -422,13 +414,15 @@ def _released(server: Server, infos: Mapping[str | bytes, Sequence[GroupInfo]]) 
     counts = {(stream, info.name): 0 for stream, info in groups if not info.pending}
     for group, reply in zip(pending, replies, strict=True):
         if not isinstance(reply, ReplyError):
-            counts[group] = released_in(reply)
+            counts[group] = xinfo.released_in(reply)
     return counts
 
 
-def _group(stream: str | bytes, info: GroupInfo, state: StreamState, ends: StreamEnds | None) -> GroupView:
+def _group(
+    stream: str | bytes, info: xinfo.GroupInfo, state: xinfo.StreamState, ends: xinfo.StreamEnds | None
+) -> GroupView:
     first, top, length = (MIN_ID, MIN_ID, 0) if ends is None else (ends.first[0], ends.last[0], ends.length)
-    lag, position = lag_of(info, length, first, top), str(info.last_delivered)
+    lag, position = xinfo.lag_of(info, length, first, top), str(info.last_delivered)
     name = name_text(info.name)
     trimmed = _trimmed(state, first, info)
     return GroupView(name_text(stream), name, info.consumers, info.pending, lag, position, None, *trimmed)

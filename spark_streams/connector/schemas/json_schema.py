@@ -16,16 +16,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from spark_streams.base.untyped import Json
-from spark_streams.connector.schemas.reasons import (
-    BAD_VALUE,
-    DEEPEST,
-    MOST_DIGITS,
-    MOST_UNEVALUATED,
-    OTHER_SCHEMA,
-    StepBudget,
-    UnreadableError,
-    library,
-)
+from spark_streams.connector.schemas import reasons
 from spark_streams.connector.schemas.schema_registry import Schema
 
 # -- numbers of JSON, exactly, whatever their number of digits and their exponent --------------------------------------
@@ -60,7 +51,7 @@ def is_multiple(value: Decimal, of: Decimal) -> bool:
     return bool(number % (unit * 10**-shift) == 0)
 
 
-class JsonSteps(StepBudget):
+class JsonSteps(reasons.StepBudget):
     """Also has the canonical texts of the objects and lists of the value, by identity: each is made once, although
     `uniqueItems` of a type that contains itself asks for it at each level."""
 
@@ -138,7 +129,7 @@ _SAME = "dDwWbBtnfvr"  # escapes that RE2 has with the same meaning
 def search(pattern: str) -> Callable[[str], bool]:
     """Return whether a text has a match. Raises UnsupportedError if RE2 is missing, ValueError that names the
     pattern and what it has."""
-    re2 = library("re2")
+    re2 = reasons.library("re2")
     options = re2.Options()
     options.log_errors = False
     try:
@@ -241,8 +232,8 @@ class JsonValidator:
 
     def __init__(self, content: Json, references: Iterable[tuple[str, Json]]) -> None:
         """references: name and content. Raise ValueError or others if a schema is not valid or cannot be bounded."""
-        drafts, referencing = library("jsonschema.validators"), library("referencing")
-        dialects = library("referencing.jsonschema")
+        drafts, referencing = reasons.library("jsonschema.validators"), reasons.library("referencing")
+        dialects = reasons.library("referencing.jsonschema")
         kind = drafts.validator_for(content, default=drafts.Draft7Validator)
         of = dialects.specification_with(kind.META_SCHEMA.get("$schema", "").rstrip("#"))
         others = [(name, other) for name, other in references]
@@ -278,7 +269,7 @@ class JsonValidator:
 
 def _keywords(kind: Any, steps: JsonSteps) -> dict[str, Callable[..., Any]]:
     """Return the functions for the keywords of a draft that take longer, or that round."""
-    error_of = library("jsonschema.exceptions").ValidationError
+    error_of = reasons.library("jsonschema.exceptions").ValidationError
 
     def pattern(validator: Any, word: str, value: Json, schema: Json) -> _Errors:
         if validator.is_type(value, "string") and not search(word)(value):
@@ -311,8 +302,8 @@ def _keywords(kind: Any, steps: JsonSteps) -> dict[str, Callable[..., Any]]:
             yield error_of(f"{value} is no multiple of {word}")
 
     def bounded(check: Callable[..., Any], validator: Any, word: Json, value: Json, schema: Json) -> Any:
-        if isinstance(value, dict | list) and len(value) > MOST_UNEVALUATED:
-            raise UnreadableError(BAD_VALUE)
+        if isinstance(value, dict | list) and len(value) > reasons.MOST_UNEVALUATED:
+            raise reasons.UnreadableError(reasons.BAD_VALUE)
         return check(validator, word, value, schema)
 
     words = {
@@ -404,9 +395,9 @@ class JsonReader:
             try:
                 accepted = validator.accepts(value, len(body))
             except validator.unresolved:  # $ref to what the registry does not name: nothing is fetched
-                raise UnreadableError(OTHER_SCHEMA) from None
+                raise reasons.UnreadableError(reasons.OTHER_SCHEMA) from None
             if not accepted:
-                raise UnreadableError(BAD_VALUE)
+                raise reasons.UnreadableError(reasons.BAD_VALUE)
             return value
 
         return read_value
@@ -426,7 +417,7 @@ def parse(body: bytes) -> Json:
         parse_constant=_refuse,
         object_pairs_hook=_object,
     )
-    if body.count(b"[") + body.count(b"{") > DEEPEST:
+    if body.count(b"[") + body.count(b"{") > reasons.DEEPEST:
         _check_depth(value)
     return value
 
@@ -462,7 +453,7 @@ def _refuse(name: str) -> None:
 
 
 def _bounded(text: str) -> str:
-    if len(text) > MOST_DIGITS:
+    if len(text) > reasons.MOST_DIGITS:
         raise ValueError("a number is too long")
     return text
 
@@ -470,7 +461,7 @@ def _bounded(text: str) -> str:
 def _check_depth(value: Json) -> None:
     """Raise ValueError if a value is deeper than the bound."""
     level: list[Json] = [value]
-    for _ in range(DEEPEST):
+    for _ in range(reasons.DEEPEST):
         parts = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]
         level = [part for part in parts if isinstance(part, dict | list)]
         if not level:

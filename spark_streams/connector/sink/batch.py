@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.connector.keys import (
-    ANY_RUN,
-    LOSSY,
-    NARROWED,
-    MicroBatchName,
-    batch_kind_field,
-    batch_kind_key,
-    record_key,
-)
+from spark_streams.connector import keys
 
 
 @dataclass(frozen=True)
@@ -41,7 +33,7 @@ class Batch:
         return cls(f"job-{run}", 0, run, True)
 
     @classmethod
-    def of_query(cls, name: MicroBatchName, run: str, transaction: str | None = None) -> Batch:
+    def of_query(cls, name: keys.MicroBatchName, run: str, transaction: str | None = None) -> Batch:
         """Return the batch of a micro-batch. transaction: the name of one of several writes within it."""
         query = name.query if transaction is None else f"{name.query}.{transaction}"
         return cls(query, name.number, run, False, name.query_run)
@@ -58,20 +50,20 @@ class Batch:
         return self.number > 0 and not self.is_named_write
 
     @property
-    def micro_batch(self) -> MicroBatchName | None:
+    def micro_batch(self) -> keys.MicroBatchName | None:
         """The micro-batch that it is a part of; None for the batch of a job."""
-        return None if self.expires else MicroBatchName(self.query.partition(".")[0], self.number, self.query_run)
+        return None if self.expires else keys.MicroBatchName(self.query.partition(".")[0], self.number, self.query_run)
 
     @property
     def kind_key(self) -> str:
         """The key in which the source reports the kind of the batch."""
-        return batch_kind_key(self.query.partition(".")[0])
+        return keys.batch_kind_key(self.query.partition(".")[0])
 
     @property
     def kind_command(self) -> tuple[str, ...]:
         """The command whose reply `read_kind` takes."""
-        kinds = ((NARROWED, self.query_run), (LOSSY, self.query_run), (LOSSY, ANY_RUN))
-        return ("HMGET", self.kind_key, *(batch_kind_field(kind, self.number, run) for kind, run in kinds))
+        kinds = ((keys.NARROWED, self.query_run), (keys.LOSSY, self.query_run), (keys.LOSSY, keys.ANY_RUN))
+        return ("HMGET", self.kind_key, *(keys.batch_kind_field(kind, self.number, run) for kind, run in kinds))
 
     def read_kind(self, reply: Sequence[bytes | None]) -> SourceReport:
         """Return the kind of the batch that the source reported in this run of the query. An operator may declare the
@@ -82,4 +74,4 @@ class Batch:
     @property
     def record(self) -> str:
         """The key of the query's record: its streams, and the last batch that is closed."""
-        return record_key(self.query)
+        return keys.record_key(self.query)

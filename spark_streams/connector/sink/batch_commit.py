@@ -40,21 +40,9 @@ from dataclasses import dataclass
 
 from spark_streams.connector.errors import ReplicationError, TakenError, UnsupportedError
 from spark_streams.connector.keys import CLOSED, RUNS, MicroBatchName, key_beside
-from spark_streams.connector.sink import refusals
+from spark_streams.connector.sink import ledger, refusals
 from spark_streams.connector.sink.balance import Balance, LedgerContents, Total
 from spark_streams.connector.sink.batch import Batch, SourceReport
-from spark_streams.connector.sink.ledger import (
-    HEAD_FIELDS,
-    JOB_SECONDS,
-    NONE_CLOSED,
-    Command,
-    Keys,
-    LedgerHead,
-    MarkKey,
-    QueryRecord,
-    number_in,
-    rows_in,
-)
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import drops_any_key, evicting_policy, find_worst_policy
 from spark_streams.connector.wire.connection import Reply, Server
@@ -110,7 +98,9 @@ def _make_record(server: Server, batch: Batch) -> None:
             "job's ledger expire. Make sure that its memory does not fill up before the job has ended",
             server.address, policy,
         )  # fmt: skip
-    server.execute_all([("HSET", batch.record, CLOSED, NONE_CLOSED), ("EXPIRE", batch.record, JOB_SECONDS)])
+    server.execute_all(
+        [("HSET", batch.record, CLOSED, ledger.NONE_CLOSED), ("EXPIRE", batch.record, ledger.JOB_SECONDS)]
+    )
 
 
 def _next_number(server: Server) -> int | None:
@@ -121,7 +111,7 @@ def _next_number(server: Server) -> int | None:
     _, last, clock = home.checked(commands, replies)
     other_policies = [node.execute_all([ASK], is_forbidden)[0] for node in server.nodes() if node is not home]
     _require_memory(server.address, find_worst_policy([memory, *other_policies]))
-    number = max(milliseconds(clock) * 1000, number_in(last or b"0") + 1)
+    number = max(milliseconds(clock) * 1000, ledger.number_in(last or b"0") + 1)
     return number if transact(home, [("SET", RUNS, number)]) is not None else None
 
 
@@ -176,15 +166,15 @@ def void_batch(address: Address, batch: Batch) -> None:
 def rows_written(server: Server, stream: str, query: str, number: int) -> int:
     """Return how many rows all runs of this micro-batch have written to the stream so far, for progress displays.
     Raises LedgerError, ServerError."""
-    keys = Keys.for_stream(stream.encode(), Batch.of_query(MicroBatchName(query, number), ""))
-    fields, names = server.execute_all([("HMGET", keys.head, *HEAD_FIELDS), ("SMEMBERS", keys.parts)])
-    head = LedgerHead.read(fields)
+    keys = ledger.Keys.for_stream(stream.encode(), Batch.of_query(MicroBatchName(query, number), ""))
+    fields, names = server.execute_all([("HMGET", keys.head, *ledger.HEAD_FIELDS), ("SMEMBERS", keys.parts)])
+    head = ledger.LedgerHead.read(fields)
     if head.done == number:
         return head.rows
     if head.batch != number:
         return 0
-    parts = [MarkKey.read(name) for name in names]
-    return rows_in(server.execute_all(head.counts(keys, parts)))
+    parts = [ledger.MarkKey.read(name) for name in names]
+    return ledger.rows_in(server.execute_all(head.counts(keys, parts)))
 
 
 class LoadLease(Lease):
@@ -259,20 +249,20 @@ class _BatchCommit:
             forgotten += [balance.stream for balance in balances if balance.has_no_later_batch]
         return self._end(server, record, forgotten)
 
-    def _read_record(self, server: Server) -> tuple[Reply, QueryRecord, SourceReport]:
+    def _read_record(self, server: Server) -> tuple[Reply, ledger.QueryRecord, SourceReport]:
         """Return (the reply of the record, empty if there is none; the record; what the source reports of the
         batch)."""
         flat, kind_reply = server.execute_all([("HGETALL", self.batch.record), self.batch.kind_command])
-        return flat, QueryRecord.read(flat), self.batch.read_kind(kind_reply)
+        return flat, ledger.QueryRecord.read(flat), self.batch.read_kind(kind_reply)
 
-    def _execute_watched(self, server: Server, commands: Sequence[Command]) -> bool:
+    def _execute_watched(self, server: Server, commands: Sequence[ledger.Command]) -> bool:
         """Execute commands behind WATCH; without any, watch nothing. Return False if a watched key has changed."""
         if commands:
             return transact(server, commands) is not None
         server.execute("UNWATCH")
         return True
 
-    def _end(self, server: Server, record: QueryRecord, forgotten: Sequence[bytes]) -> bool:
+    def _end(self, server: Server, record: ledger.QueryRecord, forgotten: Sequence[bytes]) -> bool:
         """Close the batch in the record, then delete what the ledger has of forgotten streams. record: as it was read.
         Return False if it has changed since."""
         if not self._seal(server, record, forgotten):
@@ -282,10 +272,10 @@ class _BatchCommit:
         return True
 
     def _read_balances(
-        self, server: Server, record: QueryRecord, kind: SourceReport, streams: Sequence[bytes]
+        self, server: Server, record: ledger.QueryRecord, kind: SourceReport, streams: Sequence[bytes]
     ) -> list[Balance]:
         """WATCH the heads of these streams, and read their ledgers."""
-        keys = [Keys.for_stream(stream, self.batch) for stream in streams]
+        keys = [ledger.Keys.for_stream(stream, self.batch) for stream in streams]
         _, *replies = server.execute_all([
             ("WATCH", *[of_stream.head for of_stream in keys]),
             *[question for of_stream in keys for question in LedgerContents.read_commands(of_stream)],
@@ -296,23 +286,23 @@ class _BatchCommit:
             contents = LedgerContents.read(replies[place * per_stream : (place + 1) * per_stream])
             earlier = server.execute_all(contents.earlier_commands(of_stream, kind))
             contents = contents.with_earlier(earlier, self.batch, kind)
-            received, named = self.totals.get(stream), record.streams.get(stream, NONE_CLOSED)
+            received, named = self.totals.get(stream), record.streams.get(stream, ledger.NONE_CLOSED)
             balances.append(Balance(self.batch, kind, stream, received, named, record.closed, contents))
         return balances
 
-    def _seal(self, server: Server, before: QueryRecord, forgotten: Sequence[bytes]) -> bool:
+    def _seal(self, server: Server, before: ledger.QueryRecord, forgotten: Sequence[bytes]) -> bool:
         """Write into the record that the batch is closed. before: the record when it was read."""
         record = self.batch.record
         seen = server.execute_all([("WATCH", record), ("HGETALL", record)])[-1]
-        if QueryRecord.read(seen) != before:
+        if ledger.QueryRecord.read(seen) != before:
             server.execute("UNWATCH")
             return False
         self.sealing = True
-        last: list[Command] = [("UNLINK", record)]
+        last: list[ledger.Command] = [("UNLINK", record)]
         if not self.batch.expires:
             last = [("HSET", record, CLOSED, self.batch.number)]
             if forgotten:
-                last.append(("HSET", record, *[word for stream in forgotten for word in (stream, NONE_CLOSED)]))
+                last.append(("HSET", record, *[word for stream in forgotten for word in (stream, ledger.NONE_CLOSED)]))
         if transact(server, last) is None:
             return False
         self._forget_job(server)
@@ -323,11 +313,11 @@ class _BatchCommit:
         Return the streams that have no head now."""
         without_head: list[bytes] = []
         for part in portions_of(server, streams, self.together):
-            keys = [Keys.for_stream(stream, self.batch).head for stream in part]
+            keys = [ledger.Keys.for_stream(stream, self.batch).head for stream in part]
             _, *replies = server.execute_all([
-                ("WATCH", *keys), *[("HMGET", key, *HEAD_FIELDS) for key in keys]
+                ("WATCH", *keys), *[("HMGET", key, *ledger.HEAD_FIELDS) for key in keys]
             ])  # fmt: skip
-            heads = list(map(LedgerHead.read, replies))
+            heads = list(map(ledger.LedgerHead.read, replies))
             number = self.batch.number
             unused = [key for key, head in zip(keys, heads, strict=True) if head.batch == head.done == number]
             if not self._execute_watched(server, [("UNLINK", *unused)] if unused else []):
@@ -335,7 +325,7 @@ class _BatchCommit:
             without_head += [
                 stream
                 for stream, key, head in zip(part, keys, heads, strict=True)
-                if key in unused or head == LedgerHead()
+                if key in unused or head == ledger.LedgerHead()
             ]
         return without_head
 
@@ -345,16 +335,16 @@ class _BatchCommit:
             return
         record = self.batch.record
         numbers = server.execute_all([("WATCH", record), ("HMGET", record, *streams)])[-1]
-        unused = [s for s, number in zip(streams, numbers, strict=True) if number == b"%d" % NONE_CLOSED]
+        unused = [s for s, number in zip(streams, numbers, strict=True) if number == b"%d" % ledger.NONE_CLOSED]
         self._execute_watched(server, [("HDEL", record, *unused)] if unused else [])
 
     def _forget_job(self, server: Server) -> None:
         """Delete the heads of a job that is over: they are not read again."""
         if self.batch.expires and self.totals:
-            server.execute("UNLINK", *[Keys.for_stream(stream, self.batch).head for stream in self.totals])
+            server.execute("UNLINK", *[ledger.Keys.for_stream(stream, self.batch).head for stream in self.totals])
 
 
-def require_nothing_lost(server: Server, batch: Batch, record: QueryRecord) -> None:
+def require_nothing_lost(server: Server, batch: Batch, record: ledger.QueryRecord) -> None:
     """Compare the record with the heads of its streams, and with the number of the batch. Raises LedgerError if the
     server has lost data."""
     before = batch.number - 1
@@ -364,8 +354,10 @@ def require_nothing_lost(server: Server, batch: Batch, record: QueryRecord) -> N
     if record.closed < 0 or batch.expires or not (in_cluster or record.closed < before):
         return
     streams = list(record.streams)
-    replies = server.execute_all([("HMGET", Keys.for_stream(stream, batch).head, *HEAD_FIELDS) for stream in streams])
-    heads = dict(zip(streams, map(LedgerHead.read, replies), strict=True))
+    replies = server.execute_all(
+        [("HMGET", ledger.Keys.for_stream(stream, batch).head, *ledger.HEAD_FIELDS) for stream in streams]
+    )
+    heads = dict(zip(streams, map(ledger.LedgerHead.read, replies), strict=True))
     if in_cluster:
         for stream, head in heads.items():
             _require_last_batch(batch, stream, head, record)
@@ -378,11 +370,11 @@ def require_nothing_lost(server: Server, batch: Batch, record: QueryRecord) -> N
         raise refusals.lost_batches(batch, record.closed)
 
 
-def _require_last_batch(batch: Batch, stream: bytes, head: LedgerHead, record: QueryRecord) -> None:
+def _require_last_batch(batch: Batch, stream: bytes, head: ledger.LedgerHead, record: ledger.QueryRecord) -> None:
     """Require that the head has the batch that the record names for its stream, if that is closed."""
     number = record.streams[stream]
     if number <= record.closed and head.last_done < number and (head.batch != number or batch.is_named_write):
-        shown, key = stream.decode("utf-8", "replace"), Keys.for_stream(stream, batch).head
+        shown, key = stream.decode("utf-8", "replace"), ledger.Keys.for_stream(stream, batch).head
         raise refusals.lost_done(batch, shown, number, head.last_done, key)
 
 

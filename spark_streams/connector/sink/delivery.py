@@ -55,6 +55,7 @@ from spark_streams.connector.sink.row_errors import (
     split_after_generated_ids,
 )
 from spark_streams.connector.wire.connection import Connection, Reply, ReplyError, Server, pack
+from spark_streams.connector.wire.parts import in_parts
 from spark_streams.connector.wire.replies import (
     Outcome,
     find_errors,
@@ -333,7 +334,8 @@ class ExactlyOnce(Delivery):
         return Request(checks, to_send.requests.slice(0, len(to_send)), extra, len(to_send) + len(extra))
 
     def expected(self, write: Write) -> bytes:
-        return _OK + b"".join([share.view.expected() for share in write.shares])
+        watches = len(_checks(write)) - 2 * len(write.shares)
+        return _OK * watches + b"".join([share.view.expected() for share in write.shares])
 
     def _ledger_commands(self, write: Write) -> list[Command]:
         """Return the commands that record the chunk in the ledger: rows to send as written, other rows as claimed."""
@@ -395,7 +397,7 @@ class ExactlyOnce(Delivery):
         checks = _checks(write, *explicit)
         described = [("XINFO", "STREAM", stream) for stream in explicit]
         replies = server.execute_all([*checks, *described], is_no_such_key)
-        _, *answers = replies[: len(checks)]
+        answers = replies[len(checks) - 2 * len(write.shares) : len(checks)]
         for share, head, length in zip(write.shares, answers[0::2], answers[1::2], strict=True):
             share.view.refresh(server, head, length)
         return dict(zip(explicit, replies[len(checks) :], strict=True))
@@ -466,7 +468,7 @@ def _checks(write: Write, *keys: bytes) -> list[Command]:
     """Return WATCH, and the commands whose replies `expected` predicts. keys: other keys to WATCH."""
     checks_of_views = [share.view.checks() for share in write.shares]
     watched = [key for keys, _ in checks_of_views for key in keys]
-    return [("WATCH", *watched, *keys), *[check for _, checks in checks_of_views for check in checks]]
+    return [*in_parts(("WATCH", *watched, *keys)), *[check for _, checks in checks_of_views for check in checks]]
 
 
 def _rows_of_mark(rest: UnwrittenRows) -> Iterator[tuple[LedgerView, Hashes, Hashes]]:

@@ -22,22 +22,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spark_streams.connector.keys import CLOSED
-from spark_streams.connector.sink import refusals
+from spark_streams.connector.sink import ledger, refusals
 from spark_streams.connector.sink.batch import Batch
 from spark_streams.connector.sink.chunks import Chunk
 from spark_streams.connector.sink.fingerprint import Hashes, Multiset
-from spark_streams.connector.sink.ledger import (
-    HEAD_FIELDS,
-    Command,
-    Keys,
-    LedgerHead,
-    MarkKey,
-    Role,
-    expiry,
-    number_in,
-    read_mark,
-    rows_in,
-)
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.replies import transact
 
@@ -52,10 +40,10 @@ class LedgerView:
     """
 
     stream: bytes
-    keys: Keys
+    keys: ledger.Keys
     marks: bytes  # key of this partition's marks
     attempt: bytes  # prefix of the names of this attempt's marks
-    head: LedgerHead = field(default_factory=LedgerHead, init=False)
+    head: ledger.LedgerHead = field(default_factory=ledger.LedgerHead, init=False)
     head_reply: Sequence[bytes | None] = field(default=(), init=False)  # the head, as the server's answer to HMGET
     done: bool = field(default=False, init=False)  # the batch is complete: nothing is written
     known_marks: set[bytes] = field(default_factory=set, init=False)  # names of the marks that this task has read
@@ -98,15 +86,15 @@ class LedgerView:
         lines = [b"$-1\r\n" if text is None else b"$%d\r\n%b\r\n" % (len(text), text) for text in self.head_reply]
         return b"*%d\r\n%b:%d\r\n" % (len(lines), b"".join(lines), len(self.known_marks))
 
-    def checks(self) -> tuple[list[bytes], list[Command]]:
+    def checks(self) -> tuple[list[bytes], list[ledger.Command]]:
         """Return (keys to WATCH, commands that read the ledger). HLEN is enough for the marks: marks are only added. A
         task corrects a mark only if the server refused its rows, and then fails."""
         watched = [self.keys.head, self.marks, *([self.keys.part("claims")] if self.unclaimed.size else [])]
-        return watched, [("HMGET", self.keys.head, *HEAD_FIELDS), ("HLEN", self.marks)]
+        return watched, [("HMGET", self.keys.head, *ledger.HEAD_FIELDS), ("HLEN", self.marks)]
 
     def learn_head(self, reply: Sequence[bytes | None]) -> None:
         """Take the head from the reply to HMGET."""
-        self.head, self.head_reply = LedgerHead.read(reply), reply
+        self.head, self.head_reply = ledger.LedgerHead.read(reply), reply
 
     def count(self, hashes: Hashes) -> None:
         self.rows += len(hashes)
@@ -126,7 +114,7 @@ class LedgerView:
             if name in self.known_marks:
                 continue
             self.known_marks.add(name)
-            hashes = np.concatenate(read_mark(mark))
+            hashes = np.concatenate(ledger.read_mark(mark))
             if name.startswith(self.attempt):
                 self.own_marks.add(name)
                 self.recovered[name] = hashes
@@ -149,11 +137,11 @@ class LedgerView:
     def refresh(self, server: Server, head: Sequence[bytes | None], length: int) -> None:
         """Update the view with the replies to its checks. Raises LedgerError if the run must not go on, ServerError."""
         if head != self.head_reply:
-            role = LedgerHead.read(head).role_of(self.keys.batch, self.shown)
-            if role not in (Role.JOIN, Role.DONE):
+            role = ledger.LedgerHead.read(head).role_of(self.keys.batch, self.shown)
+            if role not in (ledger.Role.JOIN, ledger.Role.DONE):
                 raise refusals.changed_meanwhile(self.keys.batch, self.shown)
             self.learn_head(head)
-            self.done = role is Role.DONE
+            self.done = role is ledger.Role.DONE
         if length != len(self.known_marks):
             self.learn_marks(server.execute("HGETALL", self.marks))
         if self.recovers:
@@ -188,7 +176,7 @@ class LedgerViews:
         views = []
         for stream in streams:
             if stream not in self._views:
-                keys = Keys.for_stream(stream, self.batch)
+                keys = ledger.Keys.for_stream(stream, self.batch)
                 self._views[stream] = LedgerView(stream, keys, keys.part(self.partition), self.attempt)
             views.append(self._views[stream])
         return views
@@ -230,14 +218,16 @@ class LedgerJoin:
         closed, named = self._read_heads(fresh)
         roles = [self._role(view, closed, batch) for view, batch in zip(fresh, named, strict=True)]
         for view, role in zip(fresh, roles, strict=True):
-            view.done = role is Role.DONE
+            view.done = role is ledger.Role.DONE
         own_number = b"%d" % self._batch.number
         unnamed = [
             view.stream for view, batch in zip(fresh, named, strict=True) if not view.done and batch != own_number
         ]
         if unnamed and not self._name(unnamed, closed):
             return False
-        entering = [view for view, role in zip(fresh, roles, strict=True) if role in (Role.OPEN, Role.TAKE_OVER)]
+        entering = [
+            view for view, role in zip(fresh, roles, strict=True) if role in (ledger.Role.OPEN, ledger.Role.TAKE_OVER)
+        ]
         return not entering or self._enter_heads(entering)
 
     def _read_heads(self, fresh: Sequence[LedgerView]) -> tuple[bytes | None, list[bytes | None]]:
@@ -246,7 +236,7 @@ class LedgerJoin:
         _, _, *heads, record = self._server.execute_all([
             ("UNWATCH",),
             ("WATCH", *[view.keys.head for view in fresh]),
-            *[("HMGET", view.keys.head, *HEAD_FIELDS) for view in fresh],
+            *[("HMGET", view.keys.head, *ledger.HEAD_FIELDS) for view in fresh],
             ("HMGET", self._batch.record, CLOSED, *[view.stream for view in fresh]),
         ])  # fmt: skip
         for view, reply in zip(fresh, heads, strict=True):
@@ -257,7 +247,7 @@ class LedgerJoin:
         """Write this run into the heads. Return False if a head was changed since it was read."""
         results = transact(self._server, [
             *[command for view in entering for command in view.head.entered(view.keys)],
-            *[("HMGET", view.keys.head, *HEAD_FIELDS) for view in entering],
+            *[("HMGET", view.keys.head, *ledger.HEAD_FIELDS) for view in entering],
         ])  # fmt: skip
         if results is None:
             return False
@@ -265,17 +255,17 @@ class LedgerJoin:
             view.learn_head(reply)
         return True
 
-    def _role(self, view: LedgerView, closed: bytes | None, named: bytes | None) -> Role:
+    def _role(self, view: LedgerView, closed: bytes | None, named: bytes | None) -> ledger.Role:
         """Return what the task is to do with this stream. closed, named: from the record. Raises LedgerError."""
         batch = self._batch
         if batch.expires and closed is None:
             raise refusals.job_is_over(batch, view.shown)
-        if closed is not None and number_in(closed) >= batch.number:
-            if number_in(closed) > batch.number:
-                raise refusals.set_back(batch, view.shown, number_in(closed))
-            return Role.DONE
+        if closed is not None and ledger.number_in(closed) >= batch.number:
+            if ledger.number_in(closed) > batch.number:
+                raise refusals.set_back(batch, view.shown, ledger.number_in(closed))
+            return ledger.Role.DONE
         role = view.head.role_of(batch, view.shown)
-        if role is Role.OPEN:
+        if role is ledger.Role.OPEN:
             self._require_nothing_lost(view, closed, named)
         return role
 
@@ -284,7 +274,7 @@ class LedgerJoin:
         record = self._batch.record
         words = [word for stream in streams for word in (stream, self._batch.number)]
         closed_now = self._server.execute_all(
-            [("HSET", record, *words), *expiry(self._batch, record), ("HGET", record, CLOSED)]
+            [("HSET", record, *words), *ledger.expiry(self._batch, record), ("HGET", record, CLOSED)]
         )[-1]
         if self._batch.expires and closed_now is None:
             self._server.execute_all([("UNLINK", record)])  # the job is over: no other client would remove the key
@@ -300,15 +290,15 @@ class LedgerJoin:
             kind_reply, parts = self._server.execute_all([batch.kind_command, ("SMEMBERS", view.keys.parts)])
             if batch.read_kind(kind_reply).narrowed:
                 return  # a piece of that batch
-            rows = rows_in(self._server.execute_all(head.counts(view.keys, map(MarkKey.read, parts))))
+            rows = ledger.rows_in(self._server.execute_all(head.counts(view.keys, map(ledger.MarkKey.read, parts))))
             refusals.give_up(batch, view.shown, earlier, rows, view.keys.head)
         elif (
             (head.batch is not None or self._views.in_cluster)
             and named is not None
             and closed is not None
-            and head.lacks(number_in(named), number_in(closed))
+            and head.lacks(ledger.number_in(named), ledger.number_in(closed))
         ):
-            raise refusals.lost_done(batch, view.shown, number_in(named), head.last_done, view.keys.head)
+            raise refusals.lost_done(batch, view.shown, ledger.number_in(named), head.last_done, view.keys.head)
 
     # -- what is written ----------------------------------------------------------------------------------------
 
@@ -324,7 +314,7 @@ class LedgerJoin:
         for view, names, carried, marks, kind in zip(views, *[replies[nth::4] for nth in range(4)], strict=True):
             if kind not in (b"none", b"stream"):
                 raise self._server.not_a_stream(view.stream, "XADD")
-            parts = [MarkKey.read(name) for name in names]
+            parts = [ledger.MarkKey.read(name) for name in names]
             stale = [part for part in parts if part.batch < self._batch.number]
             view.carried = self._drop_stale(view, stale) if stale else carried or b""
             own_part = view.marks[len(view.keys.head) + 1 :].decode()
@@ -333,12 +323,12 @@ class LedgerJoin:
             view.learn_marks(marks)
             self._read_earlier(view, parts)
 
-    def _drop_stale(self, view: LedgerView, stale: Sequence[MarkKey]) -> bytes:
+    def _drop_stale(self, view: LedgerView, stale: Sequence[ledger.MarkKey]) -> bytes:
         """Drop the marks of an earlier batch that was not finished. If this batch is a piece of it, carry the rows of
         these marks. Return what is carried then."""
         keys = [view.keys.named(part.name) for part in stale]
         with_marks = [part for part in stale if part.has_marks]
-        removal: list[Command] = [("UNLINK", *keys), ("SREM", view.keys.parts, *[part.name for part in stale])]
+        removal: list[ledger.Command] = [("UNLINK", *keys), ("SREM", view.keys.parts, *[part.name for part in stale])]
         while True:
             kind_reply, _, carried, names, *marks = self._server.execute_all([
                 self._batch.kind_command,
@@ -356,13 +346,13 @@ class LedgerJoin:
                 if missing is not None:
                     raise refusals.missing_marks(self._batch, view.shown, missing.name)
                 carried += b"".join(
-                    [read_mark(mark)[0].astype("<u8").tobytes() for of_part in marks for mark in of_part]
+                    [ledger.read_mark(mark)[0].astype("<u8").tobytes() for of_part in marks for mark in of_part]
                 )
-            carry: list[Command] = [("SET", view.keys.carried, carried)] if carried else []
+            carry: list[ledger.Command] = [("SET", view.keys.carried, carried)] if carried else []
             if transact(self._server, [*carry, *removal]) is not None:
                 return bytes(carried)
 
-    def _read_earlier(self, view: LedgerView, parts: Sequence[MarkKey]) -> None:
+    def _read_earlier(self, view: LedgerView, parts: Sequence[ledger.MarkKey]) -> None:
         """Read the rows that other runs of this batch have written, or earlier pieces of it."""
         batch = self._batch
         view.unclaimed, view.claims_read = Multiset(), 0
@@ -378,11 +368,11 @@ class LedgerJoin:
             if not marks:
                 raise refusals.missing_marks(batch, view.shown, part.name)
             for mark in marks:
-                written, _ = read_mark(mark)
+                written, _ = ledger.read_mark(mark)
                 view.unclaimed.add(written)
                 listed[part.run] += len(written)
         for run, count in zip(runs, replies[len(earlier) :], strict=True):
-            if number_in(count or b"0") > listed[run]:  # `parts` was deleted, and does not list all marks
+            if ledger.number_in(count or b"0") > listed[run]:  # `parts` was deleted, and does not list all marks
                 raise refusals.missing_marks(batch, view.shown, f"{batch.number}:{run}")
         view.recovers = bool(view.carried or earlier)
         if view.recovers:

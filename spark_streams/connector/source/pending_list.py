@@ -164,9 +164,10 @@ class _Answer:
         """Return the XACKs of the pages, each with its stream. Raises as `pages` does."""
         group = self.sent.member.group.encode()
         return [
-            (pending.stream, page.ack(pending.stream.encode(), group))
+            (pending.stream, ack)
             for pending, page in zip(self.sent.ranges, self.pages, strict=True)
             if page.count
+            for ack in page.acks(pending.stream.encode(), group)
         ]
 
     def above(self) -> list[Range]:
@@ -245,7 +246,7 @@ def split_time(server: Server, replies: memoryview) -> tuple[int, memoryview]:
 
 
 def _sum_of(server: Server, group: str, replies: memoryview, streams: Sequence[str]) -> int:
-    """Return the sum of the replies to XACK, one per stream. Other commands reply `+OK`."""
+    """Return the sum of the replies to XACK. streams: of each. Other commands reply `+OK`."""
     total = 0
     lines = bytes(replies).split(b"\r\n")[:-1]
     if len(lines) != len(streams):

@@ -19,15 +19,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.base.printable import printable
+from spark_streams.connector import keys
 from spark_streams.connector.errors import RStreamError, ServerUnreachableError, UnsupportedError
-from spark_streams.connector.keys import (
-    LOSSY,
-    NARROWED,
-    MicroBatchName,
-    batch_kind_field,
-    batch_kind_key,
-    number_of_kind_field,
-)
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import NO_PENDING_LIST
 from spark_streams.connector.source.group_client import Membership
@@ -130,7 +123,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         columns: Columns,
         now: Callable[[], float] = time.monotonic,
         limits: Limits = LIMITS,
-        batch: Callable[[], MicroBatchName | None] = micro_batch,
+        batch: Callable[[], keys.MicroBatchName | None] = micro_batch,
         first_at_once: bool = False,
     ) -> None:
         """first_at_once: the first trigger does not wait for minEntriesPerTrigger: Spark may end the run after it."""
@@ -321,9 +314,9 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 query, number = _names_of(self._batch())
                 session.run(partial(note_attempt, key=batch.attempt_key, token=batch.token, query=query, batch=number))
             if batch.narrowed:
-                session.run(partial(report_batch_kind, kind=NARROWED, batch=self._batch()))
+                session.run(partial(report_batch_kind, kind=keys.NARROWED, batch=self._batch()))
             if batch.lossy:
-                session.run(partial(report_batch_kind, kind=LOSSY, batch=self._batch()))
+                session.run(partial(report_batch_kind, kind=keys.LOSSY, batch=self._batch()))
             reports = _TaskReports(notes, self._options, partition, self._batch, self._limits)
             callbacks = TaskCallbacks(reports.lost, reports.unreadable, reports.columns, batch.noted, reports.good)
             fails = self._options.fail_on_data_loss
@@ -337,7 +330,7 @@ class _TaskReports:
     notes: Session  # the session that reads has replies on their way
     options: SourceOptions
     partition: EntriesPartition
-    batch: Callable[[], MicroBatchName | None]  # the current micro-batch
+    batch: Callable[[], keys.MicroBatchName | None]  # the current micro-batch
     limits: Limits
 
     def lost(self, entries: Range, count: int) -> None:
@@ -345,7 +338,7 @@ class _TaskReports:
         batch = self.partition.batch
         missing = partial(write_missing, member=self._member, token=batch.token, run=batch.run)
         self.notes.run(partial(missing, entries=entries, count=count))
-        self.notes.run(partial(report_batch_kind, kind=LOSSY, batch=self.batch()))
+        self.notes.run(partial(report_batch_kind, kind=keys.LOSSY, batch=self.batch()))
 
     def unreadable(self, streams: str | pa.Array, dead: Dead) -> None:
         """Rows of a page do not fit the schema."""
@@ -379,19 +372,19 @@ class _TaskReports:
         return NoteWriter(server, self._member, self.partition.batch.token, *_names_of(self.batch()), self.limits)
 
 
-def _names_of(batch: MicroBatchName | None) -> tuple[str, str]:
+def _names_of(batch: keys.MicroBatchName | None) -> tuple[str, str]:
     """Return Spark's query ID and batch ID, as tasks see them (FACTS S8); empty outside of a query."""
     return ("", "") if batch is None else (batch.query, str(batch.number))
 
 
-def report_batch_kind(server: Server, kind: str, batch: MicroBatchName | None) -> None:
+def report_batch_kind(server: Server, kind: str, batch: keys.MicroBatchName | None) -> None:
     """Report the kind of this micro-batch to the sink, in each run of the query. kind: NARROWED, before the first row:
     rows that an earlier run wrote of the other pieces belong to those; LOSSY, before the last row: rows that an earlier
     execution wrote of the lost entries stay. What was reported of earlier batches is deleted."""
     if batch is None:
         return
-    key, field = batch_kind_key(batch.query), batch_kind_field(kind, batch.number, batch.query_run)
+    key, field = keys.batch_kind_key(batch.query), keys.batch_kind_field(kind, batch.number, batch.query_run)
     *_, fields = server.execute_all([("HSET", key, field, 1), ("PEXPIRE", key, _KIND_MILLISECONDS), ("HKEYS", key)])
-    numbers = {name: number_of_kind_field(name) for name in fields}
+    numbers = {name: keys.number_of_kind_field(name) for name in fields}
     if earlier := [name for name, number in numbers.items() if number is not None and number < batch.number]:
         server.execute("HDEL", key, *earlier)

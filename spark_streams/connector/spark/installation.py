@@ -19,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -27,9 +28,9 @@ from typing import TYPE_CHECKING
 
 from spark_streams.base.extras import command_for, lacks
 from spark_streams.base.version import __version__
-from spark_streams.connector.errors import UnsupportedError
+from spark_streams.connector.errors import UnsupportedError, WorkerPythonError
 from spark_streams.connector.spark.running_pyspark import is_of_connect
-from spark_streams.connector.spark.startup.sitecustomize import add_to_path
+from spark_streams.connector.spark.startup.sitecustomize import FOLDER, add_to_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,6 +107,8 @@ _ON_EXECUTORS = ("spark_streams", "numpy", "pyarrow", "redis", "hiredis")  # Spa
 JAVA = 17
 _ALWAYS_LISTED = ("pyarrow", "redis")  # other packages are listed only if they do not fit
 _PROBE_TIMEOUT = 20.0  # time limit for another program
+_SAFE = {"PYTHONSAFEPATH": "1"}
+_PYTHON = "PYSPARK_PYTHON"
 
 # Program for another Python. Old versions must be able to run it.
 _PROBE = """
@@ -127,7 +130,11 @@ class Findings:
 def check_installation() -> Findings:
     """Check Python, Spark, packages, Java and the Pythons that Spark runs."""
     findings = Findings([("spark-streams", __version__, str(Path(__file__).parents[2]))])
-    _check_python(findings)
+    findings.lines.append(("Python", _dotted(sys.version_info[:3]), sys.executable))
+    if sys.version_info < PYTHON:
+        findings.problems.append(
+            f"this Python is too old: install spark-streams into a Python {_dotted(PYTHON)} or newer"
+        )
     _check_spark(findings)
     _check_packages(findings)
     _check_java(findings)
@@ -147,14 +154,6 @@ def numbers(version: str) -> Version:
 
 def _dotted(version: Version) -> str:
     return ".".join(map(str, version))
-
-
-def _check_python(findings: Findings) -> None:
-    findings.lines.append(("Python", _dotted(sys.version_info[:3]), sys.executable))
-    if sys.version_info < PYTHON:
-        findings.problems.append(
-            f"this Python is too old: install spark-streams into a Python {_dotted(PYTHON)} or newer"
-        )
 
 
 def _check_packages(findings: Findings) -> None:
@@ -238,31 +237,32 @@ def _check_java(findings: Findings) -> None:
     """Check the Java that Spark's scripts would use."""
     home = os.environ.get("JAVA_HOME")
     path = f"{home}/bin/java" if home else shutil.which("java")
-    remedy = f"install a JDK {JAVA} or newer, or set JAVA_HOME to one"
     output = None if path is None else _run_program([path, "-version"])
     version = re.search(r'version "(\d+)([^"]*)"', output or "")
     if version is None:
         findings.lines.append(("Java", "missing", f"JAVA_HOME is {home}" if home else "no java on the PATH"))
-        findings.problems.append(f"no Java answers{f' at {path}' if path else ''}, and Spark needs one: {remedy}")
+        findings.problems.append(f"no Java answers{f' at {path}' if path else ''}, and Spark needs one: {JAVA_REMEDY}")
         return
     findings.lines.append(("Java", version[1] + version[2], str(path)))
     if int(version[1]) < JAVA:
-        findings.problems.append(f"Java {version[1]} is too old for Spark: {remedy}")
+        findings.problems.append(f"Java {version[1]} is too old for Spark: {JAVA_REMEDY}")
 
 
 def _check_spark_pythons(findings: Findings) -> None:
     """Check that the driver's Python finds format("rstream"), and that the Python of tasks has the packages."""
-    driver = next((name for name in ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON") if os.environ.get(name)), None)
-    tasks = "PYSPARK_PYTHON" if os.environ.get("PYSPARK_PYTHON") else None
+    driver = next((name for name in ("PYSPARK_DRIVER_PYTHON", _PYTHON) if os.environ.get(name)), None)
+    tasks = _PYTHON if os.environ.get(_PYTHON) else None
     for variable in dict.fromkeys((driver, tasks)):
         _check_spark_python(findings, os.environ[variable] if variable else "python3", variable, variable == driver)
 
 
-def _check_spark_python(findings: Findings, program: str, variable: str | None, looks_up: bool) -> None:
+def _check_spark_python(
+    findings: Findings, program: str, variable: str | None, looks_up: bool, environment: Mapping[str, str] = _SAFE
+) -> None:
     purpose = 'format("rstream")' if looks_up else "tasks"
-    program_text = f"{program} ({variable or 'PYSPARK_PYTHON is not set'})"
-    remedy = f"export {variable or 'PYSPARK_PYTHON'}={sys.executable}"
-    answer = _run_program([program, "-c", _PROBE, *_ON_EXECUTORS])
+    program_text = f"{program} ({variable or f'{_PYTHON} is not set'})"
+    remedy = f"export {variable or _PYTHON}={sys.executable}"
+    answer = _run_program([program, "-c", _PROBE, *_ON_EXECUTORS], environment)
     try:
         other = json.loads((answer or "").strip().splitlines()[-1])
     except (ValueError, IndexError):
@@ -285,26 +285,40 @@ def _check_spark_python(findings: Findings, program: str, variable: str | None, 
     findings.problems.append(f"Spark would run {program_text}, which {wrong}: {remedy}")
 
 
-def _run_program(command: list[str]) -> str | None:
-    """Return the output of a program, None if it cannot be run or fails. A Python imports nothing from the working
-    directory, as with `-P`, which an older Python does not have."""
-    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+def _run_program(command: list[str], environment: Mapping[str, str] = _SAFE) -> str | None:
+    """Return the output of a program, None if it cannot be run or fails. By default a Python imports nothing from the
+    working directory, as with `-P`, which an older Python does not have."""
+    given = {**os.environ, **environment}
     try:
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT, check=True, env=environment
-        )
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT, check=True, env=given)
     except (OSError, subprocess.SubprocessError):
         return None
     return ended.stdout + ended.stderr
 
 
-# -- Python processes of Spark import the installed PySpark (startup/sitecustomize.py) ---------------------------------
+# -- Python processes of Spark on this machine: which Python they are, and what they import ----------------------------
 
 
-def prefer_installed_pyspark(spark: SparkSession) -> None:
-    """Add the folder to the path of Python processes on this machine: not on a cluster, not over Spark Connect.
+def set_up_workers(spark: SparkSession, is_ours: bool) -> None:
+    """Prepare Python processes that Spark will start on this machine: not on a cluster, not over Spark Connect.
 
-    Processes for functions that were created earlier are not affected.
+    They import the installed PySpark (startup/sitecustomize.py). If the session is ours, they run this Python, unless
+    something names another one. Raises WorkerPythonError if they cannot run this package's data source.
     """
-    if not is_of_connect(spark) and str(spark.sparkContext.master).startswith("local"):
-        add_to_path(spark.sparkContext.environment)
+    if is_of_connect(spark) or not str(spark.sparkContext.master).startswith("local"):
+        return
+    context, variable = spark.sparkContext, _PYTHON if os.environ.get(_PYTHON) else None
+    if FOLDER in context.environment.get("PYTHONPATH", ""):
+        return  # it was done before
+    if is_ours and variable is None and context.getConf().get("spark.pyspark.python") is None:
+        context.pythonExec = sys.executable
+    from pyspark import SparkFiles
+
+    sent = [os.path.join(SparkFiles.getRootDirectory(), name) for name in context._python_includes or ()]
+    path = [*sent, context.environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH")]
+    findings = Findings()
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+    _check_spark_python(findings, context.pythonExec, variable, False, environment)
+    for problem in findings.problems:
+        raise WorkerPythonError(f"{problem}, or set os.environ['{_PYTHON}'] before the program creates its session")
+    add_to_path(context.environment)

@@ -18,6 +18,7 @@ from spark_streams.connector.keys import slot_of
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Argument, Connection, Key, Known, Reply, ReplyError, Server, pack
 from spark_streams.connector.wire.named_errors import Memory
+from spark_streams.connector.wire.parts import in_parts, join
 from spark_streams.connector.wire.server_url import Node
 from spark_streams.connector.wire.topology import connect_to_node, topology_of
 
@@ -187,21 +188,23 @@ class Cluster(Server):
             leg = legs.setdefault(next(iter(legs), None) or self.nodes()[0], _Leg())
             leg.places += anywhere
             leg.commands += [commands[place] for place in anywhere]
-        replies: list[Reply] = [b"OK" if command[0] == "UNWATCH" else None for command in commands]
+        replies: list[list[Reply]] = [[b"OK"] if command[0] == "UNWATCH" else [] for command in commands]
         for leg, of_leg in zip(legs.values(), self._all_of(legs), strict=True):
             for place, command, reply in zip(leg.places, leg.commands, of_leg, strict=True):
-                replies[place] = _summed(replies[place], self._followed(command, reply))
-        return replies
+                replies[place].append(self._followed(command, reply))
+        return [join(of_parts) for of_parts in replies]
 
     @staticmethod
     def _split(command: Command) -> list[tuple[Key, Command]]:
-        """Return (a key, the command for its node) for each slot of a command; an empty list if it has no key."""
+        """Return (a key, the command for its node) for each slot of a command, and for each part if it is long; an
+        empty list if it has no key."""
         keys = keys_of(command)
         if len(keys) < 2 or len({slot(key) for key in keys}) == 1:
-            return [(keys[0], command)] if keys else []
+            return [(keys[0], part) for part in in_parts(command)] if keys else []
         if command[0] not in _KEYS_ONLY:
             raise UnsupportedError(f"{command[0]!r} of keys in several slots of a cluster")
-        return [(slot_keys[0], (command[0], *slot_keys)) for slot_keys in _grouped(keys, slot).values()]
+        of_slots = _grouped(keys, slot).values()
+        return [(of_slot[0], part) for of_slot in of_slots for part in in_parts((command[0], *of_slot))]
 
     def _all_of(self, legs: dict[Connection, _Leg]) -> list[list[Reply]]:
         """Return the replies of each leg. All nodes work at the same time, unless there are many commands."""
@@ -270,12 +273,3 @@ def _where(reply: ReplyError, address: Address) -> Node:
     """Return the node of `MOVED slot host:port`; without a host, the first host of the address."""
     host, _, port = str(reply).split(" ")[2].rpartition(":")
     return (host or address.nodes[0][0], int(port))
-
-
-def _summed(before: Reply, reply: Reply) -> Reply:
-    """Combine the replies of a command's parts: the first error, else their sum."""
-    if before is None or isinstance(before, ReplyError):
-        return reply if before is None else before
-    if isinstance(before, int) and isinstance(reply, int):
-        return before + reply
-    return reply

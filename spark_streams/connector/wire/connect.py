@@ -16,6 +16,7 @@ from spark_streams.connector.errors import RowTooLargeError, RStreamError, Serve
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection, Reply, ReplyError, Server, pack
 from spark_streams.connector.wire.named_errors import ASK, Memory
+from spark_streams.connector.wire.parts import portions
 from spark_streams.connector.wire.replies import info, is_forbidden
 
 # -- connections to a server that is no longer the master, behind an address that leads to the new one -----------------
@@ -186,7 +187,7 @@ class BlockedRead:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._server: Server | None = None
+        self._servers: list[Server] = []  # several if one request cannot name all streams
         self._waiting: dict[Connection, frozenset[str]] = {}
         self.refused: str | None = None
 
@@ -196,9 +197,9 @@ class BlockedRead:
         A node whose request is still open is not asked again: none of its streams has had an entry since.
         Raises ServerError.
         """
-        server = self._server = self._server or connect(self._address, repeats=True)
-        for connection, streams in server.parts(list(last), lambda stream: stream):
-            names = frozenset(streams)
+        of_nodes = self._server(0).parts(list(last), lambda stream: stream)
+        for number, streams in [pair for _, of_node in of_nodes for pair in enumerate(portions(of_node))]:
+            connection, names = self._server(number).connection_for(streams[0]), frozenset(streams)
             if self._waiting.get(connection) == names:
                 continue
             if connection in self._waiting:
@@ -227,10 +228,15 @@ class BlockedRead:
     def close(self) -> None:
         """Close all connections; the server forgets the requests."""
         self._waiting = {}
-        if self._server is not None:
+        servers, self._servers = self._servers, []
+        for server in servers:
             with contextlib.suppress(RStreamError):
-                self._server.close()
-            self._server = None
+                server.close()
+
+    def _server(self, number: int) -> Server:
+        if number == len(self._servers):
+            self._servers.append(connect(self._address, repeats=True))
+        return self._servers[number]
 
     def _take_reply(self, connection: Connection) -> None:
         """Read a reply that is small. A connection with a large one is closed, so that no large entry is read here."""

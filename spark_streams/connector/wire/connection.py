@@ -39,6 +39,7 @@ from spark_streams.connector.wire.named_errors import (
     not_a_stream,
     remedy,
 )
+from spark_streams.connector.wire.parts import have_long, in_parts, joined
 from spark_streams.connector.wire.sockets import Duplex, TooMuchError, open_connection, socket_of
 
 # -- how many entries to request, so that a reply has about the wanted size --------------------------------------------
@@ -364,6 +365,8 @@ class Connection(Server):
         return reply
 
     def execute(self, *arguments: Argument) -> Reply:
+        if have_long([arguments]):
+            return self.execute_all([arguments])[0]
         self.send(pack(*arguments))
         reply = self.replies(1)[0]
         if isinstance(reply, ReplyError):
@@ -371,6 +374,9 @@ class Connection(Server):
         return reply
 
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
+        if have_long(commands):
+            parts = [in_parts(command) for command in commands]
+            return joined(commands, parts, iter(self.pipeline([part for of_one in parts for part in of_one])))
         replies: list[Reply] = []
         for count in self._sent_in_turn(commands):
             replies += self.replies(count)
@@ -378,6 +384,9 @@ class Connection(Server):
 
     def execute_each(self, commands: Sequence[Sequence[Argument]], *known: Known) -> Generator[Reply, None, None]:
         """If the caller does not take all replies, the connection is closed."""
+        if have_long(commands):
+            yield from self.execute_all(commands, *known)
+            return
         unread = len(commands)
         try:
             for count in self._sent_in_turn(commands):

@@ -11,6 +11,7 @@ spark
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import ServerReplyError
+from spark_streams.connector.wire import parts
 from spark_streams.connector.wire.connection import ReplyError, pack
 from spark_streams.connector.wire.entry_page import slices_of
 from spark_streams.connector.wire.lines import COLON, DOLLAR, STAR, Index, Lines, ShapeError
@@ -56,10 +58,10 @@ class PendingPage:
         count = int(is_older.sum())
         return replace(self, count=count, ids=ids, deliveries=self.deliveries[is_older], idle=self.idle[is_older])
 
-    def ack(self, stream: bytes, group: bytes) -> bytes:
-        """Return the packed XACK of all entries on this page."""
+    def acks(self, stream: bytes, group: bytes) -> list[bytes]:
+        """Return the packed XACKs of all entries on this page."""
         head = pack("XACK", stream, group).split(b"\r\n", 1)[1]
-        return b"*%d\r\n%b%b" % (3 + self.count, head, self.ids)
+        return [b"*%d\r\n%b%b" % (3 + count, head, ids) for count, ids in packed_parts(self.ids, self.count, 3)]
 
 
 _NONE = np.empty(0, np.int64)
@@ -72,6 +74,16 @@ def texts_of(packed: bytes) -> pa.Array:
         return pa.array([], pa.binary())
     lines = Lines.split(packed)
     return slices_of(packed, lines.begin[1::2], lines.end[1::2])
+
+
+def packed_parts(packed: bytes, count: int, head: int) -> list[tuple[int, bytes]]:
+    """Return these packed arguments, and their number, in parts that fit into a request behind `head` others."""
+    most = parts.MOST_ARGUMENTS - head
+    if count <= most:
+        return [(count, packed)]
+    offsets = np.frombuffer(arguments_of(packed).buffers()[1], np.int32)
+    cuts = [*range(0, count, most), count]
+    return [(stop - start, packed[offsets[start] : offsets[stop]]) for start, stop in itertools.pairwise(cuts)]
 
 
 def arguments_of(packed: bytes) -> pa.Array:

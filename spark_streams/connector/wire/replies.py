@@ -13,6 +13,7 @@ import hiredis
 from spark_streams.connector.errors import ServerReplyError
 from spark_streams.connector.wire.connection import Argument, Connection, Known, Reply, ReplyError, Server, pack
 from spark_streams.connector.wire.named_errors import EXHAUSTED
+from spark_streams.connector.wire.parts import in_parts
 
 
 def each_reply(raw: bytes | memoryview) -> Iterator[Reply]:
@@ -190,9 +191,10 @@ def _results(server: Server, commands: Sequence[Sequence[Argument]], replies: Se
 def execute_packed(
     server: Connection, requests: bytes | memoryview, count: int, *then: Sequence[Argument]
 ) -> list[Reply] | None:
-    """As transact_each, for `count` packed XADDs, followed by a few more commands."""
-    server.send(b"".join([pack("MULTI"), requests, *[pack(*command) for command in then], pack("EXEC")]))
-    outcome = Outcome.read(server.replies(count + len(then) + 2))
+    """As transact_each, for `count` packed XADDs, followed by a few more commands, in parts if they are long."""
+    last = [part for command in then for part in in_parts(command)]
+    server.send(b"".join([pack("MULTI"), requests, *[pack(*command) for command in last], pack("EXEC")]))
+    outcome = Outcome.read(server.replies(count + len(last) + 2))
     if outcome.refusal is not None:
         raise server.error_of(outcome.refusal, ("XADD",))
     return outcome.results

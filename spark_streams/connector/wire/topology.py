@@ -16,13 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_streams.base.numbers import parse_number
-from spark_streams.connector.errors import (
-    NotPermittedError,
-    RStreamError,
-    ServerReplyError,
-    ServerUnreachableError,
-    UnsupportedError,
-)
+from spark_streams.connector import errors
 from spark_streams.connector.keys import SLOTS
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection, Reply, ReplyError
@@ -48,7 +42,7 @@ def connect_to_node(address: Address, node: Node, within: float = math.inf) -> C
     return connection
 
 
-def unreachable_reason(address: Address, error: RStreamError) -> str:
+def unreachable_reason(address: Address, error: errors.RStreamError) -> str:
     """Return the reason why a node is unreachable, without the part about the whole address."""
     head, tail = f"no stream server answers at {address}: ", "; start one there, or set url (or RSTREAM_URL)"
     return error.message.removeprefix(head).removesuffix(tail)
@@ -119,7 +113,7 @@ class Topology:
         """
         owner = self._current_map().owners[slot]
         if owner is None:
-            raise ServerReplyError(f"no node of the cluster at {self.address} owns slot {slot}", "CLUSTERDOWN")
+            raise errors.ServerReplyError(f"no node of the cluster at {self.address} owns slot {slot}", "CLUSTERDOWN")
         return owner
 
     def masters(self) -> list[Node]:
@@ -157,7 +151,7 @@ class Topology:
         moved, self._moved = self._moved, {}
         try:
             slot_map = self._newest()
-        except RStreamError:
+        except errors.RStreamError:
             self._is_wrong = True
             raise
         self._map = slot_map.with_owners(moved) if moved else slot_map
@@ -168,12 +162,12 @@ class Topology:
         """Return the report of a node that is not behind the known map; if all are, the newest. Raises as `node_of`."""
         seen = 0 if self._map is None else self._map.epoch
         answers: list[SlotMap] = []
-        failed: dict[Node, RStreamError] = {}
+        failed: dict[Node, errors.RStreamError] = {}
         for node in self._candidates():
             try:
                 answer = self._ask(node)
-            except (ServerUnreachableError, ServerReplyError) as error:
-                if isinstance(error, NotPermittedError):
+            except (errors.ServerUnreachableError, errors.ServerReplyError) as error:
+                if isinstance(error, errors.NotPermittedError):
                     raise
                 failed[node] = error
                 continue
@@ -182,11 +176,11 @@ class Topology:
             answers.append(answer)
         if answers:
             return max(answers, key=lambda slot_map: (slot_map.epoch, slot_map.is_ok))
-        refused = [error for error in failed.values() if isinstance(error, ServerReplyError)]
+        refused = [error for error in failed.values() if isinstance(error, errors.ServerReplyError)]
         if refused:
             raise refused[0]
         failures = "; ".join(unreachable_reason(self.address, error) for error in failed.values())
-        raise ServerUnreachableError(
+        raise errors.ServerUnreachableError(
             f"no node of a cluster answers at {self.address}: {failures}; start them, or correct the url"
         )
 
@@ -205,7 +199,7 @@ class Topology:
         try:
             server = connect_to_node(self.address, node, ANSWER_WITHIN) if last is None else last[1]
             slots, cluster_info = server.pipeline(_ASK)
-        except ServerUnreachableError:
+        except errors.ServerUnreachableError:
             self._last_answering = None
             if last is not None:
                 return self._ask(node)  # a connection opened long ago may have ended since
@@ -214,7 +208,7 @@ class Topology:
             server.close()
             self._last_answering = None
             if "cluster support disabled" in str(slots):
-                raise UnsupportedError(
+                raise errors.UnsupportedError(
                     f"the server at {self.address} is not a node of a cluster: write redis:// in place of "
                     "redis+cluster:// (rediss:// in place of rediss+cluster://)"
                 )
@@ -257,7 +251,7 @@ class ClusterWatch:
                     self._runs = False
                     return
             # If no node answers, the reader or writer reports it.
-            with contextlib.suppress(RStreamError):
+            with contextlib.suppress(errors.RStreamError):
                 masters = set(self._topology.refresh().masters)
                 for connection, node in connections.items():
                     if node not in masters:

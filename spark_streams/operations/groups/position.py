@@ -21,6 +21,7 @@ Only the checkpoint shows that, so a replay of such entries is refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_streams.base.given_text import duration, moment
@@ -32,7 +33,10 @@ from spark_streams.connector.admin.groups import (
     Start,
     count_between,
     count_read,
+    fetch_group,
+    find_query_keys,
     nth_from,
+    require_none_began,
     set_mark,
 )
 from spark_streams.connector.errors import StreamStateError
@@ -154,6 +158,15 @@ def seek(
     if info.last_delivered == before:
         return planned
     return _sought(server, snapshot, info.last_delivered, to, lag)  # a consumer has read since
+
+
+def require_none_began_beside(server: Server, sought: Sequence[GroupSnapshot]) -> None:
+    """Raise GroupInUseError if a query has its lease, and had none when these groups were read. Without a consumer yet
+    it may begin where its group was. Raises StreamStateError, ServerError."""
+    keys = find_query_keys(server)
+    for before in sought:
+        now = fetch_group(server, before.stream, before.group, keys=keys)
+        require_none_began(before.stream, before.group, [name for name in now.holders if name not in before.queries])
 
 
 def _sought(server: Server, snapshot: GroupSnapshot, before: StreamId, to: StreamId, lag: int | None) -> Sought:

@@ -7,22 +7,24 @@ groups stays whole: no client has acknowledged its entries. XTRIM needs no memor
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.base.printable import name_text
+from spark_streams.base.units import counted
 from spark_streams.connector.admin.groups import (
     Readers,
     ReadingGroup,
-    Sweeper,
     count_missing,
     count_read,
     fetch_readers,
     knows_acked,
 )
-from spark_streams.connector.wire.connection import Server
-from spark_streams.connector.wire.xinfo import StreamState, stream_states
+from spark_streams.connector.errors import StreamStateError
+from spark_streams.connector.wire.connection import Argument, Server
+from spark_streams.connector.wire.replies import is_no_group, is_no_such_key
+from spark_streams.connector.wire.xinfo import StreamState, groups_in, stream_states
 from spark_streams.operations.groups.change_plan import UNBOUNDED, Bound, Only, Plan, made
 from spark_streams.operations.groups.pending_entries import pending_ids
 from spark_streams.operations.monitor.held import stream_sizes
@@ -95,25 +97,56 @@ def _count_acknowledged(
 
 
 def trim(server: Server, found: Trimmed, only: Only = UNBOUNDED) -> Plan[Trimmed]:
-    """Remove the entries of a stream that no group needs now. Raises ServerError."""
+    """Remove the entries of a stream that no group needs now. Raises StreamStateError, ServerError."""
     if (yield made) is None:
         return found
-    stream, last = found.stream, only.last_of(found.stream)
-    sweeper, by_nodes = Sweeper(True, time.monotonic), sum(_pages(server, stream, last))
-    sweeper.sweep(server, [stream], {stream: last})
-    return replace(found, removed=by_nodes + sweeper.removed)
+    return replace(found, removed=sum(_pages(server, found.stream, only.last_of(found.stream))))
 
 
 def _pages(server: Server, stream: str, last: StreamId) -> Iterator[int]:
-    """Remove whole nodes of the stream, page by page. The groups are read again for each page: they may have been
-    changed."""
-    readers, key = Readers(), stream.encode()
-    while (state := readers.fetch(server, [key]).get(key)) is not None and state.groups:
-        needed = replace(state, limit=last).needed
-        removed = server.execute("XTRIM", stream, "MINID", "~", str(needed), "LIMIT", PAGE)
+    """Remove whole nodes of the stream, page by page, then what is left below, and acknowledged entries between pending
+    ones. The groups are read again for each page: they may have been changed."""
+    readers, key, removed = Readers(), stream.encode(), -1
+    while removed and (state := readers.fetch(server, [key]).get(key)) is not None and state.groups:
+        groups = [group.name for group in state.groups]
+        state = replace(state, limit=last)
+        yield (removed := remove_below(server, stream, groups, state.needed, "~", "LIMIT", PAGE))
         if not removed:
-            return
-        yield removed
+            yield remove_below(server, stream, groups, state.needed, "=")
+            if state.needed < state.delivered and knows_acked(server, stream):
+                yield server.execute("XTRIM", stream, "MINID", "=", str(state.delivered), "ACKED")
+
+
+def remove_below(
+    server: Server,
+    stream: str,
+    groups: Sequence[bytes],
+    needed: StreamId,
+    *how: Argument,
+    forgotten: Collection[bytes] = (),
+) -> int:
+    """Remove entries below an ID, which none of these groups needs. Return their number. forgotten: groups that do not
+    count. Raises StreamStateError if another group may need what is removed: it was made, set back or given entries
+    again meanwhile. WATCH does not notice that (R20), and a full server refuses MULTI, so the request looks behind the
+    removal."""
+    names = [("XPENDING", stream, name) for name in groups]
+    asked: list[tuple[Argument, ...]] = [("XTRIM", stream, "MINID", how[0], str(needed), *how[1:])]
+    asked += [("XINFO", "GROUPS", stream), *names]
+    removed: int
+    removed, infos, *pending = server.execute_all(asked, is_no_group, is_no_such_key)
+    needing, replies = [], dict(zip(groups, pending, strict=True))
+    for info in [] if is_no_such_key(infos) or not removed else groups_in(infos):
+        reply = replies.get(info.name)
+        oldest = None if reply is None or is_no_group(reply) or not reply[0] else StreamId.parse(reply[1])
+        if info.name not in forgotten and ReadingGroup(info, oldest).needed < needed:
+            needing.append(name_text(info.name))
+    if needing:
+        raise StreamStateError(
+            f"group {', '.join(map(repr, needing))} of stream {stream!r} was created, set back or given entries again "
+            f"while the stream was trimmed: {counted(removed, 'entry', 'entries')} below {needed} are removed, and it "
+            "may need them. Restore them from a backup, or let its queries accept the loss (failOnDataLoss=false)"
+        )
+    return removed
 
 
 def _bytes(planned: Trimmed, sizes: Mapping[str, int]) -> int | None:

@@ -41,6 +41,7 @@ from spark_streams.connector.wire.connection import Server
 from spark_streams.operations.groups.change_plan import Plan, made
 from spark_streams.operations.groups.group_deletion import Deleted, delete_group
 from spark_streams.operations.groups.pending_entries import READ_WITHOUT_TRACE
+from spark_streams.operations.groups.trim_acknowledged import remove_below
 from spark_streams.operations.monitor.held import Held, fetch_held
 
 SHORTEST_MS = 60_000  # idle time; a consumer may pause for less between two commands
@@ -189,6 +190,9 @@ def forget_group(
     if not is_idle(consumers, idle_ms) or record_forgotten(server, group, readers[group].info, consumers) is None:
         raise _in_use(held.stream, held.group, "forgotten")
     forgotten.add(group)
-    needed = [reader.needed for name, reader in readers.items() if name not in forgotten]
-    removed = server.execute("XTRIM", held.stream, "MINID", "=", str(min(needed))) if needed else 0
-    return replace(held, removed=removed)
+    needed = {name: reader.needed for (_, name), reader in readers.items() if (group[0], name) not in forgotten}
+    if not needed:
+        return replace(held, removed=0)
+    besides = {name for stream, name in forgotten if stream == group[0]}
+    least = min(needed.values())
+    return replace(held, removed=remove_below(server, held.stream, [*needed], least, "=", forgotten=besides))

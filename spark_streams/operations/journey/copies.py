@@ -81,12 +81,15 @@ def of_dead_letter(stream: bytes, entry: StreamId) -> Matches:
     return lambda page: _marks_of(page, letter, lambda past: past[0] == letter)
 
 
-def of_first(stream: bytes, entry: StreamId) -> Matches:
-    """Select what dead letters of an entry were sent back as, and the dead letters of that."""
+def of_first(streams: Sequence[bytes], entry: StreamId) -> Matches:
+    """Select what dead letters of an entry were sent back as, and the dead letters of that. streams: of the entry, and
+    those to which letters were sent besides."""
 
     def matches(page: DeadLetterPage) -> Mask:
         ends = pc.ends_with(pc.fill_null(page.envelope_column("previous"), b""), b" " + bytes(entry))
-        letters = np.asarray(ends.to_numpy(zero_copy_only=False), np.bool_) & _equals(page, "stream", stream)
+        letters = np.zeros(page.count, np.bool_)
+        for stream in streams:
+            letters |= np.asarray(ends.to_numpy(zero_copy_only=False), np.bool_) & _equals(page, "stream", stream)
         return letters | _marks_of(page, str(entry), lambda past: past[1] == str(entry))
 
     return matches
@@ -225,7 +228,7 @@ def sent_back_lines(facts: EntryFacts, found: Found, is_moving: bool) -> list[Jo
         return [JourneyLine("not sent back", shown, "XRANGE")]
     why = "a redrive writes entries just now" if is_moving else found.unread or (
         f"nothing that names it is in {', '.join(map(name_text, found.searched)) or 'no stream'}: it was deleted "
-        "(rstream dead purge), or sent to another stream, or the entry has left the stream"
+        "(rstream dead purge), or sent to another stream (--sent-to), or the entry has left the stream"
     )  # fmt: skip
     return [JourneyLine("sent back", "sent back or deleted", "XRANGE", why_unknown=why)]
 
@@ -244,7 +247,8 @@ def no_dead_letter_lines(facts: EntryFacts, found: Found, later: Found) -> list[
     shown = f"no dead letter now, in {counted(len(found.searched), 'stream', 'streams')} of dead letters"
     lines = [_sent_back_line(facts, copy, _FORGED) for copy in later.copies]
     if not lines:
-        why = later.unread or f"nothing in {', '.join(map(name_text, later.searched))} names it as the first entry"
+        names = ", ".join(map(name_text, later.searched))
+        why = later.unread or f"nothing in {names} names it as the first entry (--sent-to searches another stream)"
         lines = [JourneyLine("sent back", "whether it was dead before, and was sent back", "XRANGE", why_unknown=why)]
     return [JourneyLine("no dead letter", shown, "XRANGE"), *lines]
 

@@ -71,11 +71,13 @@ class Journey:
 
 @dataclass(frozen=True)
 class Beside:
-    """What is told beside the server: checkpoints of queries, tables of their rows, paths of archives."""
+    """What is told beside the server: checkpoints of queries, tables of their rows, paths of archives, and the streams
+    to which dead letters were sent besides those that they came from."""
 
     checkpoints: Sequence[Checkpoint] = ()
     tables: Sequence[BatchTable] = ()
     archives: Sequence[str] = ()
+    sent_to: Sequence[Name] = ()
 
 
 def journeys(
@@ -115,15 +117,19 @@ def _journey(
         for copy in retries.copies:
             lines += _returned_lines(session, copy, limit)
         if was_delivered and not dead.copies:
-            later = find_copies(session, [_raw(stream), *dead.searched], of_first(_raw(stream), entry), limit)
+            streams = [*map(_raw, (stream, *beside.sent_to))]
+            later = find_copies(session, [*streams, *dead.searched], of_first(streams, entry), limit)
             lines += no_dead_letter_lines(facts, dead, later)
     for checkpoint in beside.checkpoints:
         lines += _batch_lines(session, facts, retries.copies, checkpoint, beside.tables, archives)
     lines += archives
-    sent_back, found = _sent_back(session, facts, limit)
+    sent_back, found = _sent_back(session, facts, limit, beside.sent_to)
     is_present = facts.fields is not None or facts.is_pending or bool(copies or found or later.copies) or is_archived
     ordered = in_order([*lines, *sent_back])
-    return Journey(_raw(stream), entry, ordered, is_present, is_present or facts.state.exists), [*found, *later.copies]
+    return Journey(_raw(stream), entry, ordered, is_present, is_present or facts.state.exists), [
+        *found,
+        *later.copies,
+    ]
 
 
 def _copies(session: Session, stream: bytes, entry: StreamId, limit: int) -> tuple[Found, Found]:
@@ -175,8 +181,11 @@ def _batch_lines(
     return [*lines, *rows, *([] if record is None else ledger_lines(lines, record))]
 
 
-def _sent_back(session: Session, facts: EntryFacts, limit: int) -> tuple[list[JourneyLine], Sequence[Copy]]:
-    """Return lines about what a dead letter was sent back as, and these entries; nothing for another entry."""
+def _sent_back(
+    session: Session, facts: EntryFacts, limit: int, sent_to: Sequence[Name]
+) -> tuple[list[JourneyLine], Sequence[Copy]]:
+    """Return lines about what a dead letter was sent back as, and these entries; nothing for another entry. sent_to:
+    streams that are searched besides those that letters came from."""
     stream = _raw(facts.stream)
     origins = session.run(lambda server: fetch_origins(server, [stream]))[stream]
     if not origins and (facts.fields is None or not is_dead_letter(facts.fields)):
@@ -185,7 +194,7 @@ def _sent_back(session: Session, facts: EntryFacts, limit: int) -> tuple[list[Jo
         return [], ()
     is_moving = session.run(lambda server: is_redriven_now(server, text(stream)))
     streams = [raw(origin) for origin, _ in sorted(origins or ())]
-    found = find_copies(session, streams, of_dead_letter(stream, facts.id), limit)
+    found = find_copies(session, [*streams, *map(_raw, sent_to)], of_dead_letter(stream, facts.id), limit)
     return sent_back_lines(facts, found, is_moving), found.copies
 
 

@@ -14,6 +14,7 @@ from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.base.printable import name_text
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.wire.connection import Argument, PageSizer, Reply, ReplyError, Server
+from spark_streams.connector.wire.parts import portions
 from spark_streams.connector.wire.replies import is_no_such_key
 from spark_streams.connector.wire.xinfo import group_named, stream_states
 
@@ -63,7 +64,8 @@ class Follower:
         batch: list[Seen] = []
         page_entries = max(1, self._sizer.size // max(1, len(self.positions)))
         bound = MAX_ID
-        groups = server.together([*self.positions], lambda stream: stream)
+        slots = server.together([*self.positions], lambda stream: stream)
+        groups = [portion for slot in slots for portion in portions(slot)]
         block: list[Argument] = ["BLOCK", wait_ms] if len(groups) == 1 and wait_ms else []
         commands = [
             (

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from spark_streams.base.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.base.numbers import parse_number
-from spark_streams.connector.admin.checkpoint import CheckpointLog
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.replies import is_no_group, is_no_such_key
 from spark_streams.connector.wire.session import Session
 from spark_streams.connector.wire.xinfo import group_named
+from spark_streams.operations.verify.checkpoint_log import CheckpointLog
 from spark_streams.operations.verify.history import Acknowledged, Added, History, Place, Row
 from spark_streams.operations.verify.running_query import BAD, RunPlan
 

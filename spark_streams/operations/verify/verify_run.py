@@ -20,12 +20,12 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from spark_streams.base.version import __version__
-from spark_streams.connector.admin.checkpoint import CheckpointLog
 from spark_streams.connector.errors import InvalidOptionError, QueryError, RStreamError, UnsupportedError
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.verify import server_side
+from spark_streams.operations.verify.checkpoint_log import CheckpointLog
 from spark_streams.operations.verify.history import Outcome, check_history
 from spark_streams.operations.verify.observer import RunObserver
 from spark_streams.operations.verify.producer import Feed, sender

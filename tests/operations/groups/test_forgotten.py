@@ -10,7 +10,7 @@ import redis
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.counters import LOST
-from spark_streams.connector.errors import GroupForgottenError, GroupInUseError
+from spark_streams.connector.errors import GroupForgottenError, GroupInUseError, StreamStateError
 from spark_streams.connector.keys import forgotten_key, key_beside
 from spark_streams.connector.retention import ForgottenGroup
 from spark_streams.connector.wire.address import Address
@@ -98,6 +98,28 @@ def test_a_consumer_that_works_again_is_waited_for(
     client.xreadgroup("slow", "spark", {"s": ">"}, count=1)
     assert find_held(wire, ["s"], [], False, IDLE) == []
     assert forget(wire) == {"slow": 4}
+
+
+def test_another_group_that_is_set_back_amid_the_change_is_named(
+    client: redis.Redis, wire: Wire, ids: list[str]
+) -> None:
+    with (
+        before_sending(b"XTRIM", act=lambda *_: client.xgroup_setid("s", "fast", ids[4]), times=1),
+        pytest.raises(StreamStateError, match="group 'fast' of stream 's' was created, set back or given entries"),
+    ):
+        forget(wire)
+    assert left(client) == 0
+
+
+def test_a_group_of_which_one_consumer_works_is_waited_for(client: redis.Redis, wire: Wire, ids: list[str]) -> None:
+    """It reads between the list and the change."""
+    client.xgroup_createconsumer("s", "slow", "another")
+    time.sleep(2 * IDLE / 1000)
+    [held] = find_held(wire, ["s"], [], False, IDLE)
+    client.xreadgroup("slow", "another", {"s": ">"}, count=1)
+    with pytest.raises(GroupInUseError):
+        apply(wire, forget_group(wire, held, IDLE, set()))
+    assert (left(client), client.exists(KEY)) == (10, 0)
 
 
 def test_a_group_behind_which_nothing_is_left_is_not_forgotten_again(

@@ -179,6 +179,20 @@ def test_a_query_that_has_read_nothing_yet_is_left_alone(
     assert client.xinfo_groups("s") == before
 
 
+def test_a_query_that_has_only_asked_where_the_group_is_before_a_seek_is_named(
+    server: Server, client: redis.Redis, rstream: Rstream
+) -> None:
+    """It has its lease, and no consumer yet. Where it begins is what the group was before."""
+    query = make_query(server, client, "stopped")
+    late = reader(server, limits=NEVER_AHEAD, consumer="late")
+    begun: list[Any] = []
+    with before_sending(b"MULTI", act=lambda *_: begun.append(late.initialOffset()), times=1):
+        ran = rstream("groups", "seek", *G, "--to", query.ids[4], "--even-active", "--yes")
+    assert (ran.exit_code, "query 'late' has begun to run" in ran.stderr) == (1, True), ran.stderr
+    assert "The change is made" in ran.stderr
+    assert client.xinfo_groups("s")[0]["last-delivered-id"] == query.ids[4]
+
+
 def test_the_lease_of_a_process_that_is_dead_hinders_nobody(
     server: Server, client: redis.Redis, rstream_json: RstreamJson, rstream: Rstream
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import redis
@@ -208,3 +208,31 @@ def test_what_another_client_removes_meanwhile_is_not_counted(client: redis.Redi
     with before_sending(b"XTRIM", act=lambda *_: client.xdel("s", *ids[5:8]), times=1):
         [done] = rstream_json("trim", "--acked", "--yes")["streams"]
     assert (done["removed"], numbers(client)) == (4, [4, 8, 9])
+
+
+def _made(client: redis.Redis, ids: Sequence[str]) -> None:
+    client.xgroup_create("s", "late", 0)
+
+
+def _set_back(client: redis.Redis, ids: Sequence[str]) -> None:
+    client.xgroup_setid("s", "g", ids[1])
+
+
+def _given_again(client: redis.Redis, ids: Sequence[str]) -> None:
+    """As `rstream replay` does."""
+    client.execute_command("XCLAIM", "s", "g", "c", 0, ids[2], "FORCE", "JUSTID")
+
+
+@pytest.mark.parametrize("does", [_made, _set_back, _given_again])
+def test_a_group_that_comes_to_need_entries_amid_the_trim_is_named(
+    client: redis.Redis, rstream: Rstream, does: Callable[[redis.Redis, Sequence[str]], None]
+) -> None:
+    """No command of a server trims only if the groups are as they were read, and WATCH does not notice XGROUP."""
+    ids = add(client, 10)
+    finished(client, "g", 5, range(5))
+    with before_sending(b"XTRIM", act=lambda *_: does(client, ids), times=1):
+        ran = rstream("trim", "s", "--acked", "--yes")
+    assert (ran.exit_code, client.xlen("s")) == (1, 5)
+    group = "late" if does is _made else "g"
+    assert f"group '{group}' of stream 's' was created, set back or given entries again" in ran.stderr
+    assert "5 entries" in ran.stderr

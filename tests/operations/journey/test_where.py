@@ -53,12 +53,12 @@ def one(server: Server, event: str, *words: str) -> dict[str, Any]:
     return line
 
 
-def fail(server: Server, entry: str, to: str, **told_of: str) -> None:
-    """Post the entry of `orders` as a query of group `etl` does: to a dead-letter stream, or to a retry stream."""
+def fail(server: Server, entry: str, to: str, stream: str = "orders", **told_of: str) -> None:
+    """Post the entry as a query of group `etl` does: to a dead-letter stream, or to a retry stream."""
     with connect(Address.parse(server.url)) as connection:
-        fields = connection.execute("XRANGE", "orders", entry, entry)[0][1]
-        envelope = {"stream": "orders", "id": entry, "group": "etl", "consumer": "spark", "last-failed": now()}
-        failed = FailedEntry("orders", entry.encode(), fields, envelope | told_of, pending_for="spark")
+        fields = connection.execute("XRANGE", stream, entry, entry)[0][1]
+        envelope = {"stream": stream, "id": entry, "group": "etl", "consumer": "spark", "last-failed": now()}
+        failed = FailedEntry(stream, entry.encode(), fields, envelope | told_of, pending_for="spark")
         assert post(connection, to, "etl", [failed]) == 1
 
 
@@ -267,6 +267,29 @@ def test_a_dead_letter_is_followed_to_the_entry_that_it_was_sent_back_as(
     client.xdel("orders", last["id"])
     assert "nothing in orders" in one(server, "sent back", "orders", orders[4])["because"]
     assert "was deleted" in one(server, "sent back", "orders:dead", letter)["because"]
+
+
+def test_a_dead_letter_that_was_sent_to_another_stream_is_found_there(
+    server: Server, client: redis.Redis, orders: list[str]
+) -> None:
+    """The first ID and the dead letter tell it, and so does the dead letter of what was sent there."""
+    fail(server, orders[4], "orders:dead", reason="decode")
+    [(letter, _)] = client.xrange("orders:dead")
+    redrive(server, stream="orders:dead", to="repaired")
+    assert "--sent-to" in one(server, "sent back", "orders", orders[4])["because"]
+    assert "--sent-to" in one(server, "sent back", "orders:dead", letter)["because"]
+    [(back, _)] = client.xrange("repaired")
+    for words in (("orders", orders[4]), ("orders:dead", letter)):
+        [first, second] = told(server, *words, "--sent-to", "repaired")
+        [sent] = [line for line in first["lines"] if line["event"] == "sent back"]
+        assert (sent["stream"], sent["id"], sent["redrive"], sent["exact"]) == ("repaired", back, 1, False)
+        assert (second["stream"], second["id"]) == ("repaired", back)
+    client.xgroup_create("repaired", "etl", "0")
+    client.xreadgroup("etl", "spark", {"repaired": ">"})
+    fail(server, back, "orders:dead", "repaired")
+    client.delete("repaired")
+    sent = one(server, "sent back", "orders", orders[4], "--sent-to", "repaired")
+    assert (sent["stream"], sent["redrive"]) == ("orders:dead", 1)
 
 
 def test_no_name_or_value_of_a_stranger_reaches_the_terminal_raw(server: Server, client: redis.Redis) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from spark_streams.connector.admin.checkpoint import CheckpointLog
 from spark_streams.connector.wire.address import Address
+from spark_streams.operations.verify.checkpoint_log import CheckpointLog
 from spark_streams.operations.verify.history import Added, Outcome, Report, check_history
 from spark_streams.operations.verify.observer import RunObserver
 from spark_streams.operations.verify.running_query import BAD, RunPlan

@@ -36,14 +36,7 @@ from spark_streams.connector.source.batch_plan import (
 )
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.counting import count_read
-from spark_streams.connector.source.group.snapshot import (
-    GroupChange,
-    GroupState,
-    change_groups,
-    fetch_marks,
-    fetch_state,
-    missing,
-)
+from spark_streams.connector.source.group import snapshot
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Offset, Range
@@ -248,7 +241,7 @@ def begin_history(
     nor the group would give them to the query. Raises GroupMissingError, ArchiveError, ServerError.
     """
     server = client.server
-    states, groups = fetch_state(client, streams)
+    states, groups = snapshot.fetch_state(client, streams)
     require_present(client, groups)
     starts = {stream: options.starting_offsets.value_for(stream) for stream in groups}
     afters = {stream: StreamId.parse(start) for stream, start in starts.items() if start != "$"}
@@ -284,12 +277,12 @@ def _begin_groups(
     begin: Offset,
     afters: Mapping[str, StreamId],
     heads: Mapping[str, StreamState],
-    groups: Mapping[str, GroupState | None],
+    groups: Mapping[str, snapshot.GroupState | None],
 ) -> None:
     """Raise GroupExistsError if a group has passed an entry that its stream still has. Otherwise write the marks of a
     query that has committed nothing: entries that are pending below them were reserved by a run of this query that was
     killed before its first offset was logged."""
-    saved = fetch_marks(client, list(afters))
+    saved = snapshot.fetch_marks(client, list(afters))
     positions, begun = {}, set[str]()
     for stream, group in groups.items():
         mark = saved.get(stream)
@@ -314,15 +307,15 @@ def _begin_groups(
         for stream, position in positions.items()
         if stream not in begun
     }
-    joined = {stream: GroupChange(consumer=True, mark=mark) for stream, mark in marks.items()}
-    change_groups(client, joined)
+    joined = {stream: snapshot.GroupChange(consumer=True, mark=mark) for stream, mark in marks.items()}
+    snapshot.change_groups(client, joined)
 
 
-def require_present(client: GroupClient, groups: Mapping[str, GroupState | None]) -> None:
+def require_present(client: GroupClient, groups: Mapping[str, snapshot.GroupState | None]) -> None:
     """Raise GroupMissingError for the first of these groups that is missing."""
     for stream, group in groups.items():
         if group is None:
-            raise missing(client, stream, stream_too=False)
+            raise snapshot.missing(client, stream, stream_too=False)
 
 
 def require_unread(server: Server, archive: ArchiveTable, history: History) -> None:

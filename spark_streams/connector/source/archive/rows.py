@@ -19,16 +19,7 @@ from pyarrow import fs
 
 from spark_streams.base.ids import U64_MAX, StreamId
 from spark_streams.connector.errors import ArchiveError
-from spark_streams.connector.source.archive import HEX
-from spark_streams.connector.source.archive.files import (
-    COLUMNS,
-    KEYS,
-    ArchiveTable,
-    id_bounds,
-    id_parts,
-    open_parquet,
-    retrying,
-)
+from spark_streams.connector.source.archive import HEX, files
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
@@ -64,7 +55,7 @@ class ArchivePage(EntryPage):
         return self._ids.cast(pa.binary())
 
     def milliseconds(self) -> UInt64s:
-        return id_parts(self._ids)[0]
+        return files.id_parts(self._ids)[0]
 
     def field(self, name: bytes) -> pa.Array:
         return last_values(self._fields, name)
@@ -94,13 +85,13 @@ Rows = tuple[str | pa.Array, EntryPage]  # the stream of all entries or of each,
 # -- rows of ranges ----------------------------------------------------------------------------------------------------
 
 
-def rows_of(archive: ArchiveTable, ranges: Sequence[Range]) -> Iterator[Rows]:
+def rows_of(archive: files.ArchiveTable, ranges: Sequence[Range]) -> Iterator[Rows]:
     """Yield the archived entries of the ranges, in the order of their IDs.
 
     No batch that the job may still rewrite has an entry of these ranges. Raises ArchiveError.
     """
     try:
-        for rows in in_order(archive, ranges, {}, COLUMNS):
+        for rows in in_order(archive, ranges, {}, files.COLUMNS):
             yield _page(rows)
     except FileNotFoundError as error:
         raise ArchiveError(
@@ -109,14 +100,14 @@ def rows_of(archive: ArchiveTable, ranges: Sequence[Range]) -> Iterator[Rows]:
         ) from None
 
 
-def rows_beside(archive: ArchiveTable, ranges: Sequence[Range], seen: Mapping[str, pa.Array]) -> list[Rows]:
+def rows_beside(archive: files.ArchiveTable, ranges: Sequence[Range], seen: Mapping[str, pa.Array]) -> list[Rows]:
     """Return the archived entries of the ranges that the stream did not have any more when it was read, in the order
     of their IDs.
 
     seen: IDs (binary) that were read, by stream. Batches that the job rewrites meanwhile have only entries that were
     read, so files that vanish are listed again. Raises ArchiveError.
     """
-    return retrying(lambda: [_page(rows) for rows in in_order(archive, ranges, seen, COLUMNS)], archive)
+    return files.retrying(lambda: [_page(rows) for rows in in_order(archive, ranges, seen, files.COLUMNS)], archive)
 
 
 def _page(rows: pa.RecordBatch) -> Rows:
@@ -124,7 +115,7 @@ def _page(rows: pa.RecordBatch) -> Rows:
 
 
 def in_order(
-    archive: ArchiveTable, ranges: Sequence[Range], seen: Mapping[str, pa.Array], columns: Sequence[str]
+    archive: files.ArchiveTable, ranges: Sequence[Range], seen: Mapping[str, pa.Array], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of the archive in the order of their IDs. seen: IDs (binary) to leave out, by stream.
 
@@ -136,8 +127,8 @@ def in_order(
     for group, frontier in _row_groups(archive, store, ranges):
         with store.open_input_file(group.path) as opened:
             file = pq.ParquetFile(opened, metadata=group.metadata)
-            keys = file.read_row_group(group.number, columns=list(KEYS)).combine_chunks()
-            parts = id_parts(keys["id"].combine_chunks())
+            keys = file.read_row_group(group.number, columns=list(files.KEYS)).combine_chunks()
+            parts = files.id_parts(keys["id"].combine_chunks())
             mask = _mask(keys["stream"].combine_chunks(), keys["id"].combine_chunks(), parts, ranges, seen)
             if held is None and _may_be_yielded_at_once(parts[0][mask], parts[1][mask], frontier):
                 yield from _matching_pages(file, group.number, mask, columns)
@@ -194,7 +185,7 @@ def _matching_pages(file: pq.ParquetFile, group: int, mask: Mask, columns: Seque
 def _divide(held: pa.Table, frontier: int | None) -> tuple[pa.Table, pa.Table | None]:
     """Return the rows below the frontier, in the order of their IDs and streams, and the others. A row that the archive
     has twice is returned once. Raises ArchiveError."""
-    ms, seq = id_parts(held["id"].combine_chunks())
+    ms, seq = files.id_parts(held["id"].combine_chunks())
     streams = pc.rank(held["stream"].combine_chunks().cast(pa.string()), tiebreaker="dense").to_numpy()
     order = np.lexsort((streams, seq, ms))
     count = len(order) if frontier is None else int(np.searchsorted(ms[order], np.uint64(frontier)))
@@ -242,27 +233,29 @@ class RowGroup:
         return max(1.0, size / max(1, rows))
 
 
-def first_row_group(archive: ArchiveTable, ranges: Sequence[Range]) -> RowGroup | None:
+def first_row_group(archive: files.ArchiveTable, ranges: Sequence[Range]) -> RowGroup | None:
     """Return the row group with the lowest IDs. Raises ArchiveError."""
     store, _root = archive.store()
     return next((group for group, _frontier in _row_groups(archive, store, ranges)), None)
 
 
 def _row_groups(
-    archive: ArchiveTable, store: fs.FileSystem, ranges: Sequence[Range]
+    archive: files.ArchiveTable, store: fs.FileSystem, ranges: Sequence[Range]
 ) -> Iterator[tuple[RowGroup, int | None]]:
     """Yield the row groups by their lowest IDs, each with milliseconds that no ID of a later one is below. None: there
     is no later one. Files are opened day by day."""
     if not ranges:
         return
     after, last = min(part.after for part in ranges), max(part.last for part in ranges)
-    days = retrying(lambda: sorted({file.lowest for file in archive.files(after, last)}), archive)
+    days = files.retrying(lambda: sorted({file.lowest for file in archive.files(after, last)}), archive)
     for day, next_day in zip_longest(days, days[1:]):
-        groups = retrying(partial(_groups_of_day, archive, store, day, ranges), archive)
+        groups = files.retrying(partial(_groups_of_day, archive, store, day, ranges), archive)
         yield from zip_longest(groups, (group.lowest for group in groups[1:]), fillvalue=next_day)
 
 
-def _groups_of_day(archive: ArchiveTable, store: fs.FileSystem, day: int, ranges: Sequence[Range]) -> list[RowGroup]:
+def _groups_of_day(
+    archive: files.ArchiveTable, store: fs.FileSystem, day: int, ranges: Sequence[Range]
+) -> list[RowGroup]:
     """Return the row groups of files of this day that may have an entry of the ranges by their statistics, by their
     lowest IDs."""
     groups = []
@@ -270,9 +263,9 @@ def _groups_of_day(archive: ArchiveTable, store: fs.FileSystem, day: int, ranges
         if source.lowest != day:
             continue
         with store.open_input_file(source.path) as opened:
-            file = open_parquet(opened, source.path)
+            file = files.open_parquet(opened, source.path)
             for number in range(file.num_row_groups):
-                bounds = id_bounds(file, number, source)
+                bounds = files.id_bounds(file, number, source)
                 if any(bounds.may_hold(part.stream, part.after, part.last) for part in ranges):
                     lowest = source.lowest if bounds.lowest is None else bounds.lowest
                     groups.append(RowGroup(source.path, file.metadata, number, lowest))

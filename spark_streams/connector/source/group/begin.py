@@ -33,17 +33,8 @@ from spark_streams.connector.options.parsers import PerStream
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.counting import count_read
+from spark_streams.connector.source.group import snapshot
 from spark_streams.connector.source.group.recovery import Start
-from spark_streams.connector.source.group.snapshot import (
-    GroupChange,
-    change_groups,
-    fetch_marks,
-    fetch_state,
-    missing,
-    shared_at_restart,
-    streams_without_group,
-    try_to_change,
-)
 from spark_streams.connector.source.group.streams import ExpectedStreams, StreamSet
 from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.offset import Offset
@@ -152,15 +143,15 @@ def first_positions(
 ) -> dict[str, StreamId]:
     """Return where a query without a checkpoint begins on streams that have the group: at its mark if a run has
     reserved entries above it before Spark logged an offset; else at the group, or where `restarts_at` says."""
-    heads, states = fetch_state(client, streams)
-    marks = fetch_marks(client, streams)
+    heads, states = snapshot.fetch_state(client, streams)
+    marks = snapshot.fetch_marks(client, streams)
     begun = {stream: mark.id for stream, mark in marks.items() if mark is not None and mark.is_begin}
     commands = [("XPENDING", stream, client.group, f"({begun[stream]}", "+", 1, client.consumer) for stream in begun]
     reserved = {stream for stream, reply in zip(begun, client.server.execute_all(commands), strict=True) if reply}
     positions: dict[str, StreamId] = {}
     for stream, state in states.items():
         if state is None:
-            raise missing(client, stream, not heads[stream].exists)
+            raise snapshot.missing(client, stream, not heads[stream].exists)
         if restarts_at is not None and restarts_at.covers(stream):
             positions[stream] = _starting_position(restarts_at, stream, heads[stream])
         elif stream in reserved:
@@ -173,24 +164,24 @@ def first_positions(
 def restart_groups(client: GroupClient, positions: Mapping[str, StreamId]) -> None:
     """Set existing groups to these positions, without pending entries of the query (onNewCheckpoint=restart). A killed
     query does this again. Raises GroupSharedError before any group is changed; DataLossError, ServerError."""
-    heads, states = fetch_state(client, list(positions))
+    heads, states = snapshot.fetch_state(client, list(positions))
     existing = {stream: state for stream, state in states.items() if state is not None}
     for stream, state in existing.items():
         if state.others or state.released:
-            raise shared_at_restart(client.member, stream, state)
+            raise snapshot.shared_at_restart(client.member, stream, state)
     deletions = [("XGROUP", "DELCONSUMER", stream, client.group, client.consumer) for stream in existing]
     for stream, reply in zip(existing, client.server.execute_all(deletions, is_key_required, is_no_group), strict=True):
         if is_key_required(reply) or is_no_group(reply):
-            raise missing(client, stream, stream_too=is_key_required(reply))
+            raise snapshot.missing(client, stream, stream_too=is_key_required(reply))
     starts = {
         stream: Start(positions[stream], count_read(client.server, stream, heads[stream], positions[stream]))
         for stream in existing
     }
     changes = {
-        stream: GroupChange(set_to=start, mark=Mark.at_begin(start.position, start.read), touch=True)
+        stream: snapshot.GroupChange(set_to=start, mark=Mark.at_begin(start.position, start.read), touch=True)
         for stream, start in starts.items()
     }
-    change_groups(client, changes)
+    snapshot.change_groups(client, changes)
 
 
 def unused_start(client: GroupClient, positions: Mapping[str, StreamId], starting: PerStream[str]) -> str | None:
@@ -300,7 +291,7 @@ class Opening:
         streams, starting = self._streams, self._options.starting_offsets
         if not streams.by_pattern:
             streams.hold(client, self._streams.names)
-            without = streams_without_group(client, self._streams.names)
+            without = snapshot.streams_without_group(client, self._streams.names)
             self._expected.record_absent(client.server, without)
             return self._initial.save(client.server, starting_positions(client.server, without, starting))
         without = streams.match(client)
@@ -325,14 +316,14 @@ class Opening:
             unnamed = [s for s in self._streams.names if not (checkpoint.token and s in checkpoint.positions)]
             streams.hold(client, self._streams.names)
             self._report_expected(client, unnamed)
-            without = streams_without_group(client, unnamed)
+            without = snapshot.streams_without_group(client, unnamed)
             if not self._expected.has_recorded:
                 self._expected.record_absent(client.server, without)
             self._join(client, checkpoint, without)
             self._initial.delete(client.server, without)  # the groups have the positions now
         if checkpoint.token:
             self._confirm(client, checkpoint)
-        return checkpoint if streams.by_pattern else self._without_dropped(client, checkpoint)
+        return self._without_dropped(client, checkpoint)
 
     def join(self, client: GroupClient, checkpoint: Offset) -> None:
         """Match the pattern, and join the streams that match it now. Raises as `open` does."""
@@ -362,20 +353,20 @@ class Opening:
         """Create groups, and streams that did not exist when the query started. Return the streams that have the group
         now. A stream of a pattern that has vanished since is no longer read; one of `streams` is a loss."""
         changes = {
-            stream: GroupChange.at_begin(start, makes_stream=self._expected.was_absent(stream))
+            stream: snapshot.GroupChange.at_begin(start, makes_stream=self._expected.was_absent(stream))
             for stream, start in starts.items()
         }
-        _, vanished = try_to_change(client, changes)
+        _, vanished = snapshot.try_to_change(client, changes)
         created = {*starts} - vanished
         if vanished and self._streams.by_pattern:
             self._streams.leave(vanished)
         elif vanished and self._options.fail_on_data_loss:
-            raise missing(client, min(vanished), stream_too=True)
+            raise snapshot.missing(client, min(vanished), stream_too=True)
         elif vanished:
             for stream in sorted(vanished):
                 _log.warning("stream %r was deleted after the query started. The query creates it again, empty", stream)
-            again = {stream: GroupChange.at_begin(starts[stream], makes_stream=True) for stream in vanished}
-            change_groups(client, again)
+            again = {stream: snapshot.GroupChange.at_begin(starts[stream], makes_stream=True) for stream in vanished}
+            snapshot.change_groups(client, again)
             created |= vanished
         warn_of_entries_before(client.member, {stream: starts[stream] for stream in created})
         return created
@@ -397,7 +388,7 @@ class Opening:
             restart_groups(client, covered)
         else:
             # A query that has committed nothing meets the group that it has created itself.
-            marks = fetch_marks(client, list(existing))
+            marks = snapshot.fetch_marks(client, list(existing))
             existing = {
                 stream: position
                 for stream, position in existing.items()
@@ -417,9 +408,9 @@ class Opening:
             raise
 
     def _without_dropped(self, client: GroupClient, checkpoint: Offset) -> Offset:
-        streams = self._streams.names
+        streams = self._streams.named(checkpoint)
         named = {*streams, *(returned_stream(stream, client.group) for stream in streams)}
-        _, states = fetch_state(client, [stream for stream in checkpoint.streams if stream not in named])
+        _, states = snapshot.fetch_state(client, [stream for stream in checkpoint.streams if stream not in named])
         return checkpoint.without(stream for stream, state in states.items() if state is None)
 
     def _confirm(self, client: GroupClient, checkpoint: Offset) -> None:

@@ -49,21 +49,10 @@ from spark_streams.connector.source.group.snapshot import streams_without_group
 from spark_streams.connector.source.group_client import GroupClient, Membership, lease_key
 from spark_streams.connector.source.limits import Limits
 from spark_streams.connector.source.offset import Offset
-from spark_streams.connector.wire import lease
+from spark_streams.connector.wire import lease, scan
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection, Reply, Server
 from spark_streams.connector.wire.replies import is_no_group, is_no_such_key, transact
-from spark_streams.connector.wire.scan import (
-    ABSENT,
-    CREATE,
-    SILENT,
-    WAITING,
-    bounded,
-    lines_of,
-    matching_streams,
-    missing,
-    nothing_matches,
-)
 from spark_streams.connector.wire.xinfo import group_named, stream_states
 
 _log = logging.getLogger("spark_streams.source")
@@ -124,19 +113,19 @@ class ExpectedStreams:
         reasons = {}
         for stream, state in stream_states(server, unknown).items():
             if not state.exists and not self._options.create_streams:
-                raise missing(server, stream, CREATE)
+                raise scan.missing(server, stream, scan.CREATE)
             if state.last == MIN_ID and not (
                 state.exists and Shard.parse(stream)
             ):  # shards are created before their rows
-                reasons[stream] = ABSENT if stream in self._absent or not state.exists else SILENT
-        for line in lines_of(server, reasons, WAITING, self._excluded):
+                reasons[stream] = scan.ABSENT if stream in self._absent or not state.exists else scan.SILENT
+        for line in scan.lines_of(server, reasons, scan.WAITING, self._excluded):
             _log.warning("%s", line)
         self._is_reported = True
 
     def report_unmatched(self, server: Server, streams: Sequence[str]) -> None:
         """Do the same for a pattern. streams: that match it, or that the checkpoint names."""
         if not self._is_reported and not streams:
-            line = nothing_matches(server, self._options.pattern, self._excluded)
+            line = scan.nothing_matches(server, self._options.pattern, self._excluded)
             _log.warning("%s; waiting for the first one", line)
         self._is_reported = True
 
@@ -207,10 +196,12 @@ class StreamSet:
         return self._options.streams_pattern is not None
 
     def named(self, checkpoint: Offset) -> tuple[str, ...]:
-        """Return the streams of the options, or those of the pattern and the checkpoint, without returned entries."""
+        """Return the streams of the options; of a pattern also those of the checkpoint that it selects, which may be
+        missing. Without returned entries."""
         if not self.by_pattern:
             return self.names
-        return tuple(sorted({*self.names, *filterfalse(is_returned, checkpoint.streams)}))
+        others = sorted({*filterfalse(is_returned, checkpoint.streams)}.difference(self.names))
+        return tuple(sorted((*self.names, *self._options.selected(others))))
 
     def of_trigger(self, client: GroupClient, checkpoint: Offset) -> tuple[str, ...]:
         """Return the streams to read, after returning due entries, and hold the lease. Raises ConsumerTakenError."""
@@ -303,8 +294,8 @@ class StreamSet:
     def _fetch_matching(self, client: GroupClient) -> list[str]:
         """Return the streams that match the pattern and have entries, or the group: some may wait for a retry."""
         own = own_dead_letter_streams(self._options.dead_letter_stream)
-        names = self._options.without_excluded(matching_streams(client.server, self._options.pattern, own))
-        found = bounded(names, partial(self._used, client), self._limits.pattern_streams)
+        names = self._options.without_excluded(scan.matching_streams(client.server, self._options.pattern, own))
+        found = scan.bounded(names, partial(self._used, client), self._limits.pattern_streams)
         self._report_left_out(found.left_out)
         matching = found.streams
         inputs = self._inputs.filter_inputs(client.server, matching)

@@ -17,25 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.connector.errors import DecodeError, SchemaError
-from spark_streams.connector.source.rows.nested_json import (
-    LONGEST_QUOTED,
-    is_nested,
-    members_that_do_not_fit,
-    quoted,
-    read_json,
-)
+from spark_streams.connector.source.rows import nested_json, text_forms
 from spark_streams.connector.source.rows.plain import plain_columns
-from spark_streams.connector.source.rows.text_forms import (
-    assemble,
-    bisect_cast,
-    bytes_of,
-    cast_texts,
-    empty_as_null,
-    may_be_plain,
-    nulls_instead,
-    plain_cast,
-    scalar_kind,
-)
 from spark_streams.connector.wire.entry_page import EntryPage, last_of_each_name
 from spark_streams.connector.wire.lines import Index, Mask
 
@@ -66,12 +49,12 @@ def _unsupported_type(field: pa.Field) -> str | None:
         return "VARIANT"
     if pa.types.is_struct(to) and any(part.metadata and b"srid" in part.metadata for part in to):
         return "GEOMETRY or GEOGRAPHY"
-    if pa.types.is_map(to) and is_nested(to.key_type):
+    if pa.types.is_map(to) and nested_json.is_nested(to.key_type):
         return f"{to}, a map whose keys are not scalars"
-    if is_nested(to) and to.num_fields:
+    if nested_json.is_nested(to) and to.num_fields:
         parts = [to.field(index) for index in range(to.num_fields)]
         return next((name for part in parts if (name := _unsupported_type(part)) is not None), None)
-    is_supported = pa.types.is_string(to) or pa.types.is_binary(to) or scalar_kind(to) is not None
+    is_supported = pa.types.is_string(to) or pa.types.is_binary(to) or text_forms.scalar_kind(to) is not None
     return None if is_supported else str(to)
 
 
@@ -84,18 +67,18 @@ def cast_values(
     that are not UTF-8 become U+FFFD and count as fitting. The empty text is null in every type but STRING and BINARY.
     null_values: texts that are null, also as a part of a JSON value.
     """
-    present = nulls_instead(values, null_values) if null_values else values
+    present = text_forms.nulls_instead(values, null_values) if null_values else values
     if pa.types.is_binary(to):
         return present, None
-    if is_nested(to):
-        return read_json(empty_as_null(_decode(present)), to, null_values)
-    return cast_texts(_decode(present), to)
+    if nested_json.is_nested(to):
+        return nested_json.read_json(text_forms.empty_as_null(_decode(present)), to, null_values)
+    return text_forms.cast_texts(_decode(present), to)
 
 
 def _decode(values: pa.Array) -> pa.Array:
     """Return values as text; bytes that are not UTF-8 become U+FFFD."""
     text = values.view(pa.string())
-    if len(text) > _SMALL and np.frombuffer(bytes_of(text), np.uint8).max(initial=0) < 0x80:
+    if len(text) > _SMALL and np.frombuffer(text_forms.bytes_of(text), np.uint8).max(initial=0) < 0x80:
         return text  # ASCII
     try:
         text.validate(full=True)
@@ -103,9 +86,11 @@ def _decode(values: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         pieces = [
             (_decode_each(values.take(pa.array(rows))) if column is None else column, rows)
-            for column, rows in bisect_cast(plain_cast, 50, values, np.arange(len(values)), pa.string())
+            for column, rows in text_forms.bisect_cast(
+                text_forms.plain_cast, 50, values, np.arange(len(values)), pa.string()
+            )
         ]
-        return assemble(pieces, len(values), pa.string())
+        return text_forms.assemble(pieces, len(values), pa.string())
 
 
 def _decode_each(values: pa.Array) -> pa.Array:
@@ -122,7 +107,7 @@ def in_sql(to: pa.DataType) -> str:
     from pyspark.sql.pandas.types import from_arrow_type  # `rstream init` imports this module without Spark
 
     name = from_arrow_type(to, prefer_timestamp_ntz=True).simpleString()
-    return name if is_nested(to) else name.upper()
+    return name if nested_json.is_nested(to) else name.upper()
 
 
 @dataclass(frozen=True)
@@ -139,7 +124,7 @@ class Unfit:
         return told + self._member(row)
 
     def _member(self, row: int) -> str:
-        if not is_nested(self.field.type) or self.values[row].as_buffer().size > _LONGEST_JSON:
+        if not nested_json.is_nested(self.field.type) or self.values[row].as_buffer().size > _LONGEST_JSON:
             return ""
         member = self._members.get(row)
         return " (it is not JSON)" if member is None else f" ({self.field.name}{member[0]} is {member[1]})"
@@ -150,19 +135,19 @@ class Unfit:
         sizes = pc.fill_null(pc.binary_length(self.values), 0)
         rows = np.flatnonzero(pc.and_(self.bad, pc.less_equal(sizes, _LONGEST_JSON)).to_numpy(zero_copy_only=False))
         texts = _decode(self.values.take(pa.array(rows)))
-        members = members_that_do_not_fit(texts, self.field.type, self.null_values)
+        members = nested_json.members_that_do_not_fit(texts, self.field.type, self.null_values)
         return {int(rows[index]): member for index, member in members.items()}
 
     def form(self, row: int) -> str:
         """Return the repr of the value's beginning with x for letters and 9 for digits: what a log may hold."""
-        return quoted(self._beginning(row).translate(_FORM))
+        return nested_json.quoted(self._beginning(row).translate(_FORM))
 
     def shown(self, row: int) -> str:
-        return quoted(self._beginning(row))
+        return nested_json.quoted(self._beginning(row))
 
     def _beginning(self, row: int) -> bytes:
         """Return what `quoted` needs of the row's value: it may be huge, and only this becomes a Python object."""
-        return bytes(memoryview(self.values[row].as_buffer())[: LONGEST_QUOTED + 1])
+        return bytes(memoryview(self.values[row].as_buffer())[: nested_json.LONGEST_QUOTED + 1])
 
 
 # -- rows of a page ----------------------------------------------------------------------------------------------------
@@ -319,7 +304,9 @@ class Columns:
         unfit: list[Unfit] = []
         absent: list[str] = []
         arrays = []
-        plain = plain_columns(page, self.schema) if self.declared and not may_be_plain(self.null_values) else {}
+        plain = (
+            plain_columns(page, self.schema) if self.declared and not text_forms.may_be_plain(self.null_values) else {}
+        )
         for field in self.schema:
             if not self.declared:
                 arrays.append(source.meta(field.name, field.type))

@@ -27,14 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from spark_streams.base.untyped import Json
-from spark_streams.connector.source.rows.text_forms import (
-    assemble,
-    bisect_cast,
-    bytes_of,
-    cast_texts,
-    may_be_plain,
-    nulls_instead,
-)
+from spark_streams.connector.source.rows import text_forms
 from spark_streams.connector.wire.entry_page import last_of_each_name
 from spark_streams.connector.wire.lines import Index, Mask
 
@@ -58,20 +51,20 @@ def read_json(text: pa.Array, to: pa.DataType, null_values: Collection[bytes] = 
 
     null_values: texts of parts that are null. Keys of maps are never null.
     """
-    raw = None if may_be_plain(null_values) else raw_type(to)
+    raw = None if text_forms.may_be_plain(null_values) else raw_type(to)
     if raw is None:
         return _Reader(len(text), null_values).read(text, to)
     bad: Mask = np.zeros(len(text), np.bool_)
     pieces: list[tuple[pa.Array, Index]] = []
     at_once = partial(_read_at_once, raw=raw, null_values=null_values)
-    for accepted, rows in bisect_cast(at_once, _MIN_SIZE, text, np.arange(len(text)), to):
+    for accepted, rows in text_forms.bisect_cast(at_once, _MIN_SIZE, text, np.arange(len(text)), to):
         column, unfit = accepted, None
         if accepted is None:
             column, unfit = _Reader(len(rows), null_values).read(text.take(pa.array(rows)), to)
         if unfit is not None:
             bad[rows] = unfit.to_numpy(zero_copy_only=False)
         pieces.append((column, rows))
-    return assemble(pieces, len(text), to), pa.array(bad) if bad.any() else None
+    return text_forms.assemble(pieces, len(text), to), pa.array(bad) if bad.any() else None
 
 
 # -- at once -----------------------------------------------------------------------------------------------------------
@@ -110,7 +103,7 @@ def raw_type(to: pa.DataType) -> pa.DataType | None:
 
 def read_lines(text: pa.Array, raw: pa.DataType) -> pa.Array:
     """Return the column. Raises pa.ArrowInvalid unless the texts are certain to be read correctly."""
-    text_bytes = bytes_of(text).tobytes()
+    text_bytes = text_forms.bytes_of(text).tobytes()
     if b"\0" in text_bytes:
         raise pa.ArrowInvalid("a zero byte")  # Arrow ends a text there
     # Searching for one byte is much faster than for a word, and most texts have neither `I` nor `N`.
@@ -135,7 +128,7 @@ def _has_fields(raw: pa.DataType) -> bool:
 
 def _read(text: pa.Array, raw: pa.DataType, head: str, tail: str, unexpected: str) -> pa.Array:
     lines = pc.binary_join_element_wise(head, text, tail, "")
-    data = pa.py_buffer(bytes_of(lines))
+    data = pa.py_buffer(text_forms.bytes_of(lines))
     table = pyarrow.json.read_json(
         pa.BufferReader(data),
         read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=data.size + 1),
@@ -163,10 +156,10 @@ def _convert(column: pa.Array, to: pa.DataType, null_values: Collection[bytes]) 
             parts.append(part)
         return pa.StructArray.from_arrays(parts, fields=list(to), mask=pc.invert(is_present))
     if null_values and pa.types.is_string(column.type):
-        column = nulls_instead(column, null_values)
+        column = text_forms.nulls_instead(column, null_values)
     if column.type == to:
         return column
-    values, unfit = cast_texts(column, to)
+    values, unfit = text_forms.cast_texts(column, to)
     if unfit is not None:
         raise pa.ArrowInvalid("a value does not fit")
     return values
@@ -303,7 +296,7 @@ class _Reader:
         texts = self._require(str, named, rows, path)
         if pa.types.is_binary(to):
             return pa.array([self._bytes(text, row, path) for text, row in zip(texts, rows, strict=True)], to)
-        column, unfit = cast_texts(_strings(texts), to)
+        column, unfit = text_forms.cast_texts(_strings(texts), to)
         if unfit is not None:
             for index in unfit.to_numpy(zero_copy_only=False).nonzero()[0].tolist():
                 self._refuse(int(rows[index]), path, texts[index])

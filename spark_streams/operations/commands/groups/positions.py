@@ -145,7 +145,7 @@ def seek(names: tuple[str, ...], target: GroupTarget, consumers: tuple[str, ...]
       rstream groups seek orders --group etl --to=-1000 --yes --json
     """
     from spark_streams.connector.admin.groups import find_query_keys
-    from spark_streams.operations.groups.position import Sought
+    from spark_streams.operations.groups.position import Sought, require_none_began_beside
     from spark_streams.operations.groups.position import seek as move
 
     with connect(options.url) as server:
@@ -155,6 +155,8 @@ def seek(names: tuple[str, ...], target: GroupTarget, consumers: tuple[str, ...]
         snapshots = load_groups(server, names, options.group, options.exact, consumers, options.only, keys)
         refused = [reason for snapshot in snapshots for reason in snapshot.in_use(None, options.even_active)]
         report.add_all(server, snapshots, refused, lambda snapshot: move(server, snapshot, target, now, options.only))
+        if options.yes:
+            require_none_began_beside(server, snapshots)
         for snapshot, sought in zip(snapshots, report.stream_reports, strict=True):
             if sought.position != sought.position_before:
                 report.add_query_notes(snapshot.marks)

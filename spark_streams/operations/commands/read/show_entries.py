@@ -371,6 +371,12 @@ def _without_login(ctx: click.Context, param: click.Parameter, values: tuple[str
     callback=_without_login,
     help="Table of the job archive: also tell which file has the entry. Repeatable.",
 )
+@click.option(
+    "--sent-to",
+    multiple=True,
+    metavar="STREAM",
+    help="Also search this stream for what dead letters were sent to it (rstream dead redrive --to). Repeatable.",
+)
 @url_option
 @json_option
 def where(
@@ -380,6 +386,7 @@ def where(
     folders: tuple[str, ...],
     tables: tuple[str, ...],
     archives: tuple[str, ...],
+    sent_to: tuple[str, ...],
     url: str,
     as_json: bool,
 ) -> None:
@@ -413,10 +420,12 @@ def where(
     if tables and not folders:
         raise click.UsageError("--table needs --checkpoint: the checkpoint names the batch whose rows are in the table")
     checkpoints = [read_checkpoint(Path(folder)) for folder in folders]
-    beside = Beside(checkpoints, [read_table(table) for table in tables], archives)
+    rows = [read_table(table) for table in tables]
     told: list[Journey] = []
     with Session(address_of(url)) as session:
         server = session.get()
+        others = [name for found, _ in streams_by_word(server, sent_to, exact=True).values() for name in found]
+        beside = Beside(checkpoints, rows, archives, others)
         names = streams_by_word(server, [stream], exact=True)[stream][0]
         for entry in dict.fromkeys(ids):
             of_names = [journeys(session, name, entry, limit, beside) for name in names]

@@ -176,3 +176,42 @@ def test_a_stream_that_appears_before_the_first_trigger_is_read(server: Server, 
     add(client, 2, "t", first=10)
     end = one.latestOffset(at, ALL)
     assert sorted(driving.read(one, at, end)) == [0, 1, 2, 10, 11]
+
+
+# -- why the group is made before the stream's first entry -------------------------------------------------------------
+
+
+def _removes_at_once(server: Server, client: redis.Redis) -> list[list[int]]:
+    """Run another query with onCommit=delete, which is quicker, to its end."""
+    return drain(driving.another_reader(server, group="quick", onCommit="delete"))
+
+
+def test_entries_of_a_new_stream_wait_for_each_query_that_has_begun(server: Server, client: redis.Redis) -> None:
+    """The query is busy, or between two looks, when the first entries come and another query removes them."""
+    one = reader(server, limits=driving.NEVER_AHEAD, startingOffsets="latest")
+    at = one.initialOffset()
+    assert one.latestOffset(at, ALL) == at
+    add(client, 3)
+    assert _removes_at_once(server, client) == [[0, 1, 2]]
+    assert drain(one) == [[0, 1, 2]]
+
+
+def test_under_a_pattern_they_do_not(server: Server, client: redis.Redis) -> None:
+    """A stream that the pattern has not found has no group of the query: what others remove is not noticed."""
+    one = driving.reader(server, limits=LOOK_EACH_TIME, streamsPattern="s*")
+    at = one.initialOffset()
+    assert one.latestOffset(at, ALL) == at
+    add(client, 3)
+    assert _removes_at_once(server, client) == [[0, 1, 2]]
+    assert drain(one) == []
+
+
+def test_entries_that_come_while_a_query_without_a_batch_is_stopped_are_read(
+    server: Server, client: redis.Redis
+) -> None:
+    """No checkpoint names the stream yet, and startingOffsets=latest would pass over them."""
+    one = reader(server, startingOffsets="latest")
+    one.latestOffset(one.initialOffset(), ALL)
+    one.stop()
+    add(client, 3)
+    assert drain(reader(server, startingOffsets="latest")) == [[0, 1, 2]]
