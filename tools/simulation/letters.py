@@ -84,7 +84,7 @@ class Letters:
         self._world = world
         self.all: dict[str, Letter] = {}
         self._sources: dict[int, Letter] = {}  # by the number of the entry that was made of it
-        self._due: dict[tuple[str, str], int] = {}  # when entries that wait are read again: Unix milliseconds
+        self._due: dict[tuple[str, int, str], int] = {}  # when entries that wait are read again: Unix milliseconds
         self._forgotten = set[int]()  # of these, what a server that was set back has not: it may give their IDs again
 
     def observe(self) -> None:
@@ -111,19 +111,18 @@ class Letters:
         if delays == [0] or "noAck" in options or any(one in _READ_AGAIN or "evicted" in one for one in ever):
             self._due = {}
             return
-        clock = world.server.core.clock
-        streams = [
-            (retry_stream(name, GROUP, attempts), delays[min(attempts, len(delays)) - 1])
-            for name in world.query.reads()
+        now, reads = world.server.core.clock.unix_ms(), [*world.query.reads()]
+        waits = {
+            (name, attempts, entry_id): id_key(entry_id)[0] + delays[min(attempts, len(delays)) - 1]
+            for name in world.names()
             for attempts in range(1, len(delays) + 1)
-        ]
-        due = {(one, n): id_key(n)[0] + delay for one, delay in streams for n, _ in self._entries(one)}
-        early = {one: at for one, at in self._due.items() if one not in due and at > clock.unix_ms()}
-        late = {one: at for one, at in due.items() if at + _LATE < clock.unix_ms()}
-        if (early or late) and not (clock.server_ahead or clock.set_back):
-            details = f"{early or late} at {clock.unix_ms()}"
-            world.fail(f"read again {'early' if early else 'late'} | {world.query.mode}", details)
-        self._due = due
+            for entry_id, _ in self._entries(retry_stream(name, GROUP, attempts))
+        }
+        early = {one: due for one, due in self._due.items() if one not in waits and due > now}
+        late = {one: due for one, due in waits.items() if due + _LATE < now and one[0] in reads}
+        if (early or late) and not (world.server.core.clock.server_ahead or world.server.core.clock.set_back):
+            world.fail(f"read again {'early' if early else 'late'} | {world.query.mode}", f"{early or late} at {now}")
+        self._due = waits
 
     def copied(self, is_changed: bool) -> int:
         """Register entries that were made of dead letters since the last time. is_changed: with another value. Return

@@ -71,8 +71,10 @@ def finding_of(text: str, error: RStreamError | None = None) -> str:
 
 def possible() -> dict[str, list[str]]:
     """Return the remedies that each finding has, by the texts of the product."""
-    of_findings = {name: remedies for name, (_, _, remedies) in _FINDINGS.items()}
-    return {**of_findings, **{name: [remedy] for name, remedy in _OTHERS.items()}}
+    named = {name: list(remedies) for name, (_, _, remedies) in _FINDINGS.items()}
+    for kind in RECOVERY_ACTIONS:
+        named.setdefault(kind.name, []).append(LENIENT)
+    return {**named, **{name: [remedy] for name, remedy in _OTHERS.items()}}
 
 
 def report(met: Mapping[str, int]) -> str:
