@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tools.simulation.options import VALUES, with_option, without
+from tools.simulation.options import STREAMS, VALUES, with_option, without
 from tools.simulation.setup import Plan, Step, random_step, triggers, woven
 
 
@@ -30,9 +30,13 @@ def _changing(*kinds: str) -> Callable[[random.Random], list[Step]]:
 
 def _with_patterns(chance: random.Random, plan: Plan) -> Plan:
     """The list of streams becomes a pattern, and back."""
+    names = STREAMS[: chance.choice([2, 3, 4, 4])]
+    plan = plan.with_options(
+        lambda options: {**options, "streams": ",".join(names)} if "streams" in options else {**options}
+    )
     block = _changing("repattern", "repattern", "repattern", "leave_out", "put_back")
     steps = woven(chance, plan.steps, [2, 2, 3, 5], lambda: block(chance))
-    return replace(plan, setup=replace(plan.setup, streams=max(2, plan.setup.streams)), steps=steps)
+    return replace(plan, setup=replace(plan.setup, streams=len(names)), steps=steps)
 
 
 def _with_other_starts(chance: random.Random, plan: Plan) -> Plan:

@@ -36,6 +36,7 @@ from tools.simulation.world import GROUP, World, shape
 
 _ENVELOPE = frozenset(name.decode() for name in FIELDS)
 _MARK = MARK.decode()
+_KEYS_LOST = {"flushed", "server set back"}
 _LATE = 1_000  # milliseconds, more than an idle trigger takes
 _A_LETTER, _WAITS = "a dead letter", "waits for a retry"
 # Events after which an entry may be read again, and fail again.
@@ -108,7 +109,7 @@ class Letters:
         world, options = self._world, self._world.query.options
         delays = [1000 * int(delay) for delay in long_delays(options.get("retryDelay", ""))]
         ever = {event for stream in world.model.streams.values() for event in stream.ever}
-        if delays == [0] or "noAck" in options or any(one in _READ_AGAIN or "evicted" in one for one in ever):
+        if delays == [0] or "noAck" in options or any(one in _KEYS_LOST or "evicted" in one for one in ever):
             self._due = {}
             return
         now, reads = world.server.core.clock.unix_ms(), [*world.query.reads()]

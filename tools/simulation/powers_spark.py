@@ -115,7 +115,7 @@ def repattern(world: World, step: Step) -> None:
     """Stop the query, and start it with a pattern in place of its list, or with a list in place of its pattern."""
     options = world.query.options
     if "streams" in options:
-        excluded = {"streamsExcept": EXCLUDED} if step.how > 0.8 else {}
+        excluded = {"streamsExcept": EXCLUDED} if step.how > 0.6 else {}
         _start_with(world, {**with_option(without(options, "streams"), "streamsPattern", PATTERN), **excluded})
     else:
         listed = world.query.reads() if step.how < 0.7 else []
