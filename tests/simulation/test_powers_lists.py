@@ -86,7 +86,7 @@ def test_a_stream_that_a_pattern_leaves_out_is_not_read_although_the_checkpoint_
 ) -> None:
     """It is read again, from where the query has left it, when it is named again."""
     add = Step("add", choice=0.9, amount=0.3)
-    steps = (add, "trigger", Step("repattern", how=0.9), add, "trigger", Step("add", amount=0.1), "trigger")
+    steps = (add, "trigger", Step("repattern", choice=0.9, how=0.9), add, "trigger", Step("add", amount=0.1), "trigger")
     setup = Setup(7, 4, "recorder", NEVER_AHEAD, 0, {"startingOffsets": "earliest", "streams": "s:0,s:3"}, before=2)
     back = (Step("repattern"), Step("put_back"), "trigger")
     plan = Plan(setup, tuple(Step(one) if isinstance(one, str) else one for one in (*steps, *back)))

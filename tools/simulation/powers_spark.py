@@ -13,7 +13,7 @@ from spark_streams.connector.errors import ConsumerTakenError, RStreamError
 from spark_streams.connector.source.group_client import lease_key
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Actor, Killed, TaskFailed
-from tools.simulation.options import EXCLUDED, PATTERN, with_option, without
+from tools.simulation.options import PATTERN, with_option, without
 from tools.simulation.powers_clients import NAMES
 from tools.simulation.setup import Step, part, pick
 from tools.simulation.tasks import Twin
@@ -115,7 +115,7 @@ def repattern(world: World, step: Step) -> None:
     """Stop the query, and start it with a pattern in place of its list, or with a list in place of its pattern."""
     options = world.query.options
     if "streams" in options:
-        excluded = {"streamsExcept": EXCLUDED} if step.how > 0.6 else {}
+        excluded = {"streamsExcept": pick(world.names(), step.choice)} if step.how > 0.5 else {}
         _start_with(world, {**with_option(without(options, "streams"), "streamsPattern", PATTERN), **excluded})
     else:
         listed = world.query.reads() if step.how < 0.7 else []

@@ -220,36 +220,28 @@ class Operator:
         self._world.met[pair(finding_of(error.message, error), remedy)] += 1
 
     def _do(self, name: str, text: str, streams: list[str]) -> None:
-        match name:
-            case "allow losses":
-                self._allow_losses()
-            case "new checkpoint":
-                self._start_new_checkpoint()
-            case "set group":
-                self._set_group(text, streams)
-            case "remove consumer":
-                self._remove(text, streams)
-            case "acknowledge":
-                self._acknowledge(streams)
-            case "list pending":
-                self._list_pending()
-            case "start again":
-                self._start_again(streams if GOES_ON in text else [])
+        {
+            "allow losses": self._allow_losses,
+            "new checkpoint": self._start_new_checkpoint,
+            "set group": lambda: self._set_group(text, streams),
+            "remove consumer": lambda: self._remove(text, streams),
+            "acknowledge": lambda: self._acknowledge(streams),
+            "list pending": self._list_pending,
+            "start again": lambda: self._start_again(streams if GOES_ON in text else []),
+        }[name]()
 
     def _remedy_ledger(self, name: str, text: str) -> None:
         """Apply a remedy of the sink's errors (connector/sink/refusals.py)."""
         found = re.search(LEDGER_REMEDIES[name], text)
-        match name:
-            case "keep the rows":
-                assert found is not None
-                self._stay_with(*found.groups())
-            case "set done":
-                assert found is not None
-                self._world.sink_client.hset(found[1], found[2].strip('"'), found[3])
-            case "newer checkpoint":
-                self._world.query.put_back()
-            case "write again":
-                self._write_again()
+        words = () if found is None else found.groups()
+        if name == "keep the rows":
+            self._stay_with(*words)
+        elif name == "set done":
+            self._world.sink_client.hset(words[0], words[1].strip('"'), words[2])
+        elif name == "newer checkpoint":
+            self._world.query.put_back()
+        elif name == "write again":
+            self._write_again()
 
     def _stay_with(self, key: str, field: str, batch: str) -> None:
         """Keep the written rows of the batch, and do not write its present rows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import redis
@@ -26,13 +27,6 @@ _PARTS = (0, 5_000, 10_000, 15_000, SLOTS)
 _LATER = 1_000_000  # numbers of the second node's connections
 
 
-class _NoCache(dict[bytes, Command]):
-    """Of an engine whose commands are all looked up."""
-
-    def __setitem__(self, name: bytes, command: Command) -> None:
-        """Keep nothing."""
-
-
 @dataclass
 class Slots:
     """Which node has each part of the slots. epoch: number of moves."""
@@ -43,10 +37,8 @@ class Slots:
 
     def __post_init__(self) -> None:
         for node, core in enumerate(self.cores):
-            engine = core.engine
-            engine.__dict__["_command_cache"] = _NoCache()
-            engine.__dict__["look_up"] = lambda args, node=node: self._look_up(node, args)
-            engine.__dict__["cluster"] = self
+            core.engine._command_cache.clear()  # each command is looked up
+            core.engine.__dict__ |= {"look_up": partial(self._look_up, node), "cluster": self}
 
     def node_of(self, key: bytes) -> int:
         """Return the node that has a key."""
