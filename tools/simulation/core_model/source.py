@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.source.commit_mark import Mark
+from spark_streams.connector.source.commit_mark import SOUGHT, Mark
 from tools.simulation.core_model.facts import (
     Look,
     Offset,
@@ -118,7 +118,7 @@ class Source:
         if mark is not None and mark.id == position and (known := mark.read_at_begin) is not None:
             return Offset(position, known, min(known, look.added), 0, "")
         read, missed = self._read_before(position, look)
-        name = (mark.number, mark.token) if mark and mark.number else (0, "")
+        name = (mark.number, SOUGHT if mark.is_seek else mark.token) if mark and mark.number else (0, "")
         start = Offset(position, read, look.added, *name, missed)
         self._do(member, ["SET", self._mark_key, str(start.mark())])
         return start
@@ -488,7 +488,8 @@ class Source:
             is_logged = bool(checkpoint.number) and checkpoint.position == start.position
             read = checkpoint.read if is_logged else start.read
             more = lost_above(look, start.position, read) or 0  # negative: losses above the position were counted
-            done = replace(done, read=None if read is None else read + min(more, 0))
+            number = max(done.number, look.mark.number if look.mark else 0)
+            done = replace(done, number=number, read=None if read is None else read + min(more, 0))
             self._put_group("SETID", done)
         elif outcome == "CHECKPOINT_OLDER":
             if (mark := look.mark) is None:
