@@ -36,7 +36,7 @@ from spark_streams.connector.deadletter.envelope import dead_letter_fields
 from spark_streams.connector.keys import key_beside, origin_field, origin_of, origins_key
 from spark_streams.connector.wire.connect import find_exceeded_limit
 from spark_streams.connector.wire.connection import Argument, Connection, Key, PageSizer, Reply, ReplyError, Server
-from spark_streams.connector.wire.replies import find_errors, is_no_such_key, transact, transact_each
+from spark_streams.connector.wire.replies import WATCHED_TRIES, find_errors, is_no_such_key, transact, transact_each
 from spark_streams.connector.wire.xinfo import RELEASED_IDLE, stream_in
 
 T = TypeVar("T")
@@ -300,9 +300,9 @@ class _Portion:
     def post(self) -> int:
         """Return how many dead letters were due."""
         outbox = self.outbox
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             target, home = self.server.connection_for(self.to), self.server.connection_for(self.stream)
-            appended = self._watch(target, outbox)
+            appended = self._watch(target, outbox, attempt < WATCHED_TRIES)
             due = self._due(target, home)
             fresh = [entry for entry in due if entry.id not in appended]
             if not fresh:
@@ -319,14 +319,13 @@ class _Portion:
             f"stream {self.to!r} at {self.server.address} changes too often: dead letters could not be appended"
         )
 
-    def _watch(self, target: Connection, outbox: bytes | None) -> set[bytes]:
-        """Watch the dead-letter stream and return the IDs in the outbox. Raises if the stream cannot take this many
-        dead letters; then nothing is watched."""
-        if outbox is None:
-            watch_and_check_ids(target, [self.to], [self.to], len(self.entries))
-            return set()
-        [flat] = watch_and_check_ids(target, [self.to, outbox], [self.to], len(self.entries), ("HGETALL", outbox))
-        return set(flat[0::2])
+    def _watch(self, target: Connection, outbox: bytes | None, with_stream: bool) -> set[bytes]:
+        """Watch the dead-letter stream and the outbox, and return the IDs in it. Raises if the stream cannot take this
+        many dead letters; then nothing is watched."""
+        keys, reads = [self.to] if with_stream else list[Key](), [] if outbox is None else [("HGETALL", outbox)]
+        keys += [] if outbox is None else [outbox]
+        replies = watch_and_check_ids(target, keys, [self.to], len(self.entries), *reads)
+        return {entry for flat in replies for entry in flat[0::2]}
 
     def _due(self, target: Connection, home: Connection) -> list[FailedEntry]:
         try:

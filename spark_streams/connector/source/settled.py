@@ -36,6 +36,11 @@ class Standing(NamedTuple):
         return self.at.number > 0 and (self.mark is None or self.mark.number < self.at.number)
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the mark is missing: the query has one before its first batch, and with noAck needs none."""
+        return self.mark is None and self.at.number > 0 and self.at.mark.has_pending_list
+
+    @property
     def is_known(self) -> bool:
         """Whether the mark proves that the last batch is acknowledged, also if the group was moved since."""
         return self.mark is not None and (self.mark.number, self.mark.token) == (self.at.number, self.at.token)

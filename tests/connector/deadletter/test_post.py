@@ -20,10 +20,13 @@ from spark_streams.connector.source.pending import claim
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection, ReplyError, pack
+from spark_streams.connector.wire.replies import WATCHED_TRIES
 from tests.connector.deadletter.making import DEAD, envelopes, numbers
 from tools.driving import ALL, SMALL, another_reader, drain, forget_all, pending_count, read, reader
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server, skip_without_xnack
+
+watches_streams = True  # and runs under both rules of WATCH
 
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": DEAD}
 OVERDUE = {"claimIdle": "1ms", "maxDeliveries": "1", "deadLetterStream": DEAD}
@@ -323,13 +326,13 @@ def test_two_queries_that_give_up_the_same_entries_post_one_dead_letter_each(
 def test_dead_letters_that_others_append_meanwhile_are_no_matter(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dead-letter stream changes between WATCH and EXEC; the transaction is tried again."""
+    """The dead-letter stream changes between WATCH and EXEC; the transaction is tried again, at last without WATCH."""
     ids = pending(client, 4)
-    before(monkeypatch, "MULTI", lambda: client.xadd(DEAD, {"n": -1}), times=5)
+    before(monkeypatch, "MULTI", lambda: client.xadd(DEAD, {"n": -1}), times=WATCHED_TRIES + 1)
     letters = [FailedEntry("s", entry.encode(), [b"n", b"%d" % n], {"stream": "s"}) for n, entry in enumerate(ids)]
     with Connection(Address.parse(server.url)) as connection:
         assert post(connection, DEAD, "g", letters) == 4
-    assert numbers(server, DEAD) == [-1] * 5 + [0, 1, 2, 3]
+    assert numbers(server, DEAD) == [-1] * (WATCHED_TRIES + 1) + [0, 1, 2, 3]
     assert (pending_count(client), len([e for e in envelopes(server) if e])) == (0, 4)
 
 

@@ -114,6 +114,11 @@ def is_older(start: Offset, mark: Mark | None) -> bool:
     )
 
 
+def is_unmarked(start: Offset, look: Look) -> bool:
+    """Whether the mark is gone, so that nobody knows whether the checkpoint is an older copy."""
+    return look.mark is None and start.number > 0 and bool(start.checkpoint) and look.is_member
+
+
 def unacknowledged(start: Offset, mark: Mark | None) -> list[Range]:
     """The ranges that may still be pending although `start` is committed: none if the mark knows its batch. If the mark
     is behind, these are all of our entries up to the position, unless old ones may be left that no batch has."""

@@ -131,18 +131,18 @@ class _Comparison:
         if not head.exists:
             return Kind.STREAM_MISSING, unread
         added = head.added or 0
-        is_older = Standing(at, self.snapshot.mark).is_older
-        if is_ahead(at, head) and (added >= at.added if group is None else not is_older):
+        standing = Standing(at, self.snapshot.mark)
+        if is_ahead(at, head) and (added >= at.added if group is None else not standing.is_older):
             return None if group is not None else (Kind.GROUP_MISSING, 0)
         is_other = head.last < at.position or added < at.added
         if group is None:
             lost = lost_above(head, at.position, at.read) or 0
             return (Kind.STREAM_REPLACED, unread) if is_other or lost < 0 else (Kind.GROUP_MISSING, 0)
-        if is_older:
-            skipped = 1 if use_of(at, self.snapshot) is GroupUse.SHARED else 0  # alone: it reads them again
-            return Kind.CHECKPOINT_OLDER, skipped
-        if is_other:
+        if is_other and not standing.is_older:
             return Kind.SERVER_RESTORED, max(at.added - added, 1)
+        if standing.is_older or (standing.is_lost and group.has_consumer):  # without, the group was created again
+            # alone: it reads again what a newer copy may have read
+            return Kind.CHECKPOINT_OLDER, int(use_of(at, self.snapshot) is GroupUse.SHARED)
         delivered = group.last_delivered
         if use_of(at, self.snapshot) is GroupUse.SHARED:
             if delivered < at.position:
@@ -244,8 +244,8 @@ def repaired(finding: Finding, at: StreamOffset, snapshot: StreamSnapshot, logge
         more = min(lost_above(head, at.position, read) or 0, 0)  # negative: losses above the position were counted
         return Repair(at._replace(read=None if read is None else read + more), "SETID")
     if kind is Kind.CHECKPOINT_OLDER:
-        assert snapshot.mark is not None
-        mark = snapshot.mark
+        if (mark := snapshot.mark) is None:
+            return Repair(at, creates_consumer=True)
         return Repair(StreamOffset(mark.id, mark.number, mark.token, added=added, missed=at.missed))
     return Repair(at.moved(group.last_delivered, None, at.missed), creates_consumer=True)
 

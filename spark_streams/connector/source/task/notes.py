@@ -95,7 +95,7 @@ class NoteWriter:
         """Delete the notes on entries that fit now, by stream: an earlier run may have noted them."""
         prefix = prefix_of(self.token, LETTER)
         for stream, ids in entries.items():
-            delete_notes(self.server, notes_key(stream, self.member), [prefix + entry for entry in ids], self.limits)
+            delete_notes(self.server, notes_key(stream, self.member), [prefix + entry for entry in ids])
 
     def columns(self, notes_stream: str, task: Range, report: ColumnReport, is_complete: bool) -> None:
         """Note the column report of a task. notes_stream: stream whose hash has the note; task: its first range;
@@ -271,10 +271,10 @@ def scan(server: Server, key: bytes, size: int, pattern: bytes = b"*") -> Iterat
         yield dict(zip(flat[0::2], flat[1::2], strict=True))
 
 
-def delete_notes(server: Server, key: bytes, fields: Sequence[bytes], limits: Limits = LIMITS) -> None:
-    """Delete these fields of a hash of notes, a page with each command. Raises ServerError."""
-    pages = [fields[first : first + limits.note_page] for first in range(0, len(fields), limits.note_page)]
-    server.execute_all([("HDEL", key, *page) for page in pages])
+def delete_notes(server: Server, key: bytes, fields: Sequence[bytes]) -> None:
+    """Delete these fields of a hash of notes. Raises ServerError."""
+    if fields:
+        server.execute("HDEL", key, *fields)
 
 
 # -- notes and replays -------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def _keep(client: GroupClient, stream: str, token: str, parts: Sequence[Part]) -
         due = _due(client, stream, token, parts, letters)
         has_letters = has_letters or any(field.startswith(prefix_of(token, LETTER)) for field in due)
         void |= page.keys() - due - {BATCH}
-    delete_notes(client.server, key, sorted(void), client.limits)
+    delete_notes(client.server, key, sorted(void))
     return has_letters
 
 

@@ -49,7 +49,7 @@ from spark_streams.connector.source.pending_list import acknowledge
 from spark_streams.connector.source.settled import Settled, Standing
 from spark_streams.connector.source.trigger import roles
 from spark_streams.connector.source.trigger.run_state import ENDLESS, Backlog, Reserved, RunState
-from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.connection import Connection, Server
 from spark_streams.connector.wire.replies import is_key_required, is_no_such_key
 from spark_streams.connector.wire.xinfo import GroupInfo, group_named
 
@@ -169,7 +169,7 @@ def snapshot_at_query(at: StreamOffset | None, snapshot: StreamSnapshot) -> Stre
     if mark.is_seek and mark.id != at.position:
         return snapshot
     is_passed_over = at.number > 0 and not mark.has_pending_list and Standing(at, mark).is_older
-    return snapshot._replace(group=at_position(at, group), mark=None if is_passed_over else mark)
+    return snapshot._replace(group=at_position(at, group), mark=at.mark if is_passed_over else mark)
 
 
 def _delivered(group: GroupState, position: StreamId, count: int) -> GroupState:
@@ -273,8 +273,8 @@ def _walk(scratch: GroupClient, walks: Sequence[ScratchSteps], step: int) -> Non
                 )
 
 
-def _scratch_step(scratch: Membership, walk: ScratchSteps, count: int) -> bytes:
-    return roles.silent_step(scratch, walk.stream, count, _NOACK)
+def _scratch_step(scratch: Membership, connection: Connection, walk: ScratchSteps, count: int) -> bytes:
+    return roles.silent_step(connection, scratch, walk.stream, count, _NOACK)
 
 
 def _counted(server: Server, walk: ScratchSteps) -> list[Range]:
