@@ -77,8 +77,12 @@ def at_peace(world: World) -> None:
             if query.is_lenient:
                 model.streams[name].forgiven |= model.streams[name].causes
             if model.streams[name].in_checkpoint:  # else the query may notice the events later
-                pending = model.entries_of(name, world.see(name).pending)  # for others: a claim notices it later
-                model.streams[name].causes = {entry.removed_by for entry in pending if entry.removed_by}
+                seen, causes = world.see(name), model.streams[name].causes
+                pending = model.entries_of(name, seen.pending)  # for others: a claim notices it later
+                is_below = id_key(seen.position or "0-0") < id_key(query.logged(name))  # noticed with the next entry
+                model.streams[name].causes = {entry.removed_by for entry in pending if entry.removed_by} | (
+                    {"group set back"} & causes if is_below else set()
+                )
             model.streams[name].skipped.clear()
             if model.streams[name].counted:
                 model.streams[name].told = model.streams[name].counted

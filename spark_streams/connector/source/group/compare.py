@@ -210,11 +210,6 @@ class Repair:
     reported_deletion: StreamId = MIN_ID  # the highest XDEL that is reported and that `at` does not count
 
     @property
-    def sets_mark(self) -> bool:
-        """Whether the commit mark is set to the new position."""
-        return bool(self.command) or self.creates_consumer
-
-    @property
     def change(self) -> GroupChange:
         start = Start(self.at.position, self.at.read)
         return GroupChange(
@@ -222,7 +217,7 @@ class Repair:
             set_to=start if self.command == "SETID" else None,
             makes_stream=self.makes_stream,
             consumer=self.command == "CREATE" or self.creates_consumer,
-            mark=self.at.mark if self.sets_mark else None,
+            mark=self.at.mark if self.command or self.creates_consumer else None,
         )
 
 
