@@ -20,7 +20,7 @@ KNOWN: dict[str, str] = {
         "a shared group goes on where it was set, and reads entries again"
     ),
     r"^twice \| passed over(\+trimmed|\+deleted)* \| .*checkpoint put back": (
-        "an older copy of the checkpoint had entries delivered again"
+        "the newer checkpoint is used again after an older copy, as its error allows"
     ),
     r"^(silent|uncounted) \| (deleted|trimmed) \| .*group set forward.*others read": (
         "a shared group is set forward over removed entries"

@@ -22,6 +22,7 @@ from tools.servers.server import Server
 from tools.simulation.actor import Actor
 from tools.simulation.in_process.patches import on_core
 from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.met import LENIENT, finding_of, pair
 from tools.simulation.threads import SimulatedWorker, TaskPlace, world_of
 from tools.simulation.world import World
 
@@ -119,6 +120,8 @@ class _Losses(logging.Handler):
         world.tell(f"      log: {record.getMessage()}")
         if "keeping the %d rows that batch" in str(record.msg):
             world.sink.keeps_rows()
+        if finding := finding_of(record.getMessage()):
+            world.met[pair(finding, LENIENT)] += 1
         if "Lost entries of stream" in str(record.msg) and isinstance(record.args, tuple):
             world.lost(str(record.args[1]), int(str(record.args[3])))
             world.has_no_proof(str(record.args[1]), record.getMessage())

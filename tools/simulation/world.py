@@ -6,7 +6,7 @@ import functools
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -62,6 +62,7 @@ class Outcome:
     batches: int
     ticks: int
     digest: int = 0  # of all commands and replies; 0 on a server that runs in its own time
+    met: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class World:
         self.model = Model()
         self.ticks = Ticks(self.happen)
         self.failures: list[Failure] = []
+        self.met = Counter[str]()  # what was reported, and what the operator did (met.py)
         self.suspicions: list[Failure] = []  # what fails a run in which nothing else does
         self.connections: list[tuple[Connection, Actor | None]] = []
         self.process = 0  # number of the driver's process, as in its lease

@@ -45,6 +45,7 @@ from spark_streams.connector.wire.sockets import Duplex, Gaps, TooMuchError, ope
 # -- how many entries to request, so that a reply has about the wanted size --------------------------------------------
 
 _CUT = 100  # factor by which a page is made smaller after a page that was too large
+_LESS = 4  # the same after a connection that broke
 
 
 @dataclass
@@ -65,6 +66,11 @@ class PageSizer:
     def too_large(self, requested: int | None = None) -> None:
         """Reduce the size: the reply to `requested` entries (None: a whole page) exceeded the limit."""
         self.size = max(1, (self.size if requested is None else requested) // _CUT)
+
+    def lost(self) -> None:
+        """Reduce size and target: the connection broke before a reply was complete. The server may close it if more
+        bytes are unread (client-output-buffer-limit)."""
+        self.size, self.page_bytes = max(1, self.size // _LESS), max(1, self.page_bytes // _LESS)
 
 
 # -- the connection ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.source.commit_mark import Mark
+from spark_streams.connector.source.commit_mark import SOUGHT, Mark
 from tools.simulation.core_model.facts import (
     Look,
     Offset,
@@ -81,7 +81,7 @@ class Source:
         self._adjusted: tuple[str, Offset] | None = None  # token of the checkpoint's offset, the offset after a repair
         self._is_corrected = False  # whether an offset must keep a correction
         self._live = ""  # token of the batch that this process has made or planned
-        self._is_as_left = False  # the group, when this process looked last
+        self._knows = False  # that no checkpoint is newer: it has made a trigger
         self._settled = ""  # token of the last batch that this process has acknowledged completely
         self._told: StreamId = MIN_ID  # highest XDEL in a shared group that this process has reported
 
@@ -118,7 +118,7 @@ class Source:
         if mark is not None and mark.id == position and (known := mark.read_at_begin) is not None:
             return Offset(position, known, min(known, look.added), 0, "")
         read, missed = self._read_before(position, look)
-        name = (mark.number, mark.token) if mark and mark.number else (0, "")
+        name = (mark.number, SOUGHT if mark.is_seek else mark.token) if mark and mark.number else (0, "")
         start = Offset(position, read, look.added, *name, missed)
         self._do(member, ["SET", self._mark_key, str(start.mark())])
         return start
@@ -374,6 +374,9 @@ class Source:
             self._adjusted = (checkpoint.token, start)
             outcome, count = self._compare(start, look)
             if not outcome:
+                if look.mark is None and look.others and start.number and not start.checkpoint:
+                    self._do(["SET", self._mark_key, str(start.mark())])
+                self._knows = True
                 return start, look
             if start.read is not None and not look.others:
                 look = self._look()
@@ -400,14 +403,12 @@ class Source:
         """Return what the short look shows. If the group is where this process has left it, with as many pending
         entries, the product asks neither whose they are (what was released since is found a trigger later) nor for the
         mark."""
-        self._is_as_left = False
         if self._live != start.token or start.read is None or look.others or not look.is_member:
             return look
         is_settled = self._settled == start.token
         unsettled = 0 if is_settled else sum(entries.count for entries in start.ranges)
         is_as_left = look.delivered == start.position and look.ours + look.released == unsettled
         mark = start.mark() if is_settled and look.mark is None else look.mark
-        self._is_as_left = is_as_left
         return replace(look, ours=unsettled, released=0, mark=mark) if is_as_left else look
 
     def _compare(self, start: Offset, look: Look) -> tuple[str, int]:
@@ -423,8 +424,7 @@ class Source:
             return "CHECKPOINT_OLDER", int(bool(look.others) or start.read is None)
         if is_other:
             return "SERVER_RESTORED", max(start.added - look.added, 1)
-        # A process that has acknowledged knows that no checkpoint is newer.
-        if is_unmarked(start, look) and not (self._settled or self._is_as_left):
+        if is_unmarked(start, look) and not self._knows:
             return "CHECKPOINT_OLDER", int(bool(look.others) or start.read is None)
         if look.others or start.read is None:
             if look.delivered < start.position:
@@ -488,7 +488,8 @@ class Source:
             is_logged = bool(checkpoint.number) and checkpoint.position == start.position
             read = checkpoint.read if is_logged else start.read
             more = lost_above(look, start.position, read) or 0  # negative: losses above the position were counted
-            done = replace(done, read=None if read is None else read + min(more, 0))
+            number = max(done.number, look.mark.number if look.mark else 0)
+            done = replace(done, number=number, read=None if read is None else read + min(more, 0))
             self._put_group("SETID", done)
         elif outcome == "CHECKPOINT_OLDER":
             if (mark := look.mark) is None:

@@ -222,6 +222,8 @@ class Fetcher:
                 continue
             except RStreamError as error:
                 self._server.wait_before_retry(error)
+                if request is not None and isinstance(error, ServerUnreachableError):
+                    self._sizer.lost()
                 request = None
                 continue
             self._server.backoff.succeeded()

@@ -15,7 +15,7 @@ from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.connection import Connection
 from tests.remedies import carry_out
-from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
+from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, positions, read, reader, stop_all
 from tools.servers.server import Server
 
 LENIENT = {"failOnDataLoss": "false"}
@@ -86,6 +86,53 @@ def test_a_batch_that_the_commit_log_has_lost_is_not_taken_for_one_of_another_hi
     assert copy.latestOffset(other, ReadMaxRows(0)) == other
     with pytest.raises(DataLossError, match="an older copy of the checkpoint"):
         read(reader(server, limits=NEVER_AHEAD), log[2], log[3])
+
+
+@pytest.mark.parametrize("to", [2, 1, None], ids=["its position", "below it", "lenient"])
+def test_the_newer_checkpoint_is_noticed_after_an_older_copy_was_used(
+    server: Server, client: redis.Redis, to: int | None
+) -> None:
+    """The numbers of the older copy go on after those of the newer one, also if it is killed before Spark has logged
+    where it goes on."""
+    add(client, 50)
+    log = batches(reader(server, limits=NEVER_AHEAD), 4)
+    stop_all()
+    options, first = (LENIENT, 2) if to is None else ({}, to)
+    if to is not None:
+        seek(server, positions(log[to])["s"])
+    reader(server, limits=NEVER_AHEAD, **options).latestOffset(log[2], TEN)  # it is killed
+    stop_all()
+    older = reader(server, limits=NEVER_AHEAD, **options)
+    end = older.latestOffset(log[2], TEN)
+    assert read(older, log[2], end) == list(range(10 * first, 10 * first + 10))
+    older.latestOffset(end, TEN)
+    stop_all()
+    with pytest.raises(DataLossError, match="an older copy of the checkpoint"):
+        reader(server, limits=NEVER_AHEAD).latestOffset(log[4], TEN)
+    stop_all()
+    assert reader(server, limits=NEVER_AHEAD).latestOffset(end, TEN) != end
+
+
+def test_an_earlier_checkpoint_is_noticed_after_a_new_one_has_followed_a_seek(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 50)
+    log = batches(reader(server, limits=NEVER_AHEAD), 4)
+    stop_all()
+    seek(server, positions(log[1])["s"])
+    renewed = reader(server, limits=NEVER_AHEAD)
+    start = renewed.initialOffset()
+    end = renewed.latestOffset(start, TEN)
+    assert read(renewed, start, end) == list(range(10, 20))
+    stop_all()
+    with pytest.raises(DataLossError, match="an older copy of the checkpoint"):
+        reader(server, limits=NEVER_AHEAD).latestOffset(log[4], TEN)
+    stop_all()
+    assert reader(server, limits=NEVER_AHEAD).latestOffset(end, TEN) != end
+
+
+def seek(server: Server, to: str) -> None:
+    carry_out(server, f"(rstream groups seek s --group g --to {to} --yes)")
 
 
 MARK = "rstream:committed:{s}:g:spark"
