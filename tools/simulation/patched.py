@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
@@ -12,15 +13,20 @@ from spark_streams.connector.errors import ServerUnreachableError
 from spark_streams.connector.shards import names
 from spark_streams.connector.source.query import batch_stream as micro_batch_stream
 from spark_streams.connector.spark import worker as task_context
+from spark_streams.connector.wire import parts
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
-from tools.sending import acknowledged_in, claimed_in
+from tools.sending import acknowledged_in, claimed_in, commands_in
+from tools.servers.managed.newer_watch import newer_watch
 from tools.servers.server import Server
 from tools.simulation.actor import Actor
 from tools.simulation.in_process.patches import on_core
 from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.met import LENIENT, finding_of, pair
 from tools.simulation.threads import SimulatedWorker, TaskPlace, world_of
 from tools.simulation.world import World
+
+_USUAL = parts.MOST_ARGUMENTS
 
 
 @contextlib.contextmanager
@@ -51,7 +57,8 @@ def in_world(world: World) -> Iterator[None]:
     server = world.server
     clock = server.core.clock.in_charge() if isinstance(server, ProcessServer) else contextlib.nullcontext()
     try:
-        with clock:
+        rule = newer_watch() if world.setup.newer_watch else contextlib.nullcontext()
+        with clock, rule, mock.patch.object(parts, "MOST_ARGUMENTS", world.setup.arguments):
             yield
     finally:
         del world_of["now"]
@@ -73,6 +80,10 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
         _require_life()
         world.tick(self, data)
         request = bytes(data)
+        if parts.MOST_ARGUMENTS < _USUAL:
+            for words in commands_in(request):
+                if len(words) > parts.MOST_ARGUMENTS and words[0] != b"XADD":  # an entry is one request
+                    world.fail("A request has too many arguments", f"{len(words)}: {words[:4]}")
         if b"XACK" in request:
             for stream, group, ids in acknowledged_in(request):
                 world.acknowledged(stream, group, ids)
@@ -109,5 +120,8 @@ class _Losses(logging.Handler):
         world.tell(f"      log: {record.getMessage()}")
         if "keeping the %d rows that batch" in str(record.msg):
             world.sink.keeps_rows()
+        if finding := finding_of(record.getMessage()):
+            world.met[pair(finding, LENIENT)] += 1
         if "Lost entries of stream" in str(record.msg) and isinstance(record.args, tuple):
             world.lost(str(record.args[1]), int(str(record.args[3])))
+            world.has_no_proof(str(record.args[1]), record.getMessage())

@@ -107,6 +107,7 @@ class Tally:
     digest: int = 0
     seeds: dict[str, list[int]] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
+    met: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: Tally) -> None:
         """Add another tally."""
@@ -115,6 +116,7 @@ class Tally:
         self.ticks += other.ticks
         self.seconds += other.seconds
         self.add_digest(other.digest)
+        self.met = {**Counter(self.met) + Counter(other.met)}
         for kind, seeds in other.seeds.items():
             self.seeds.setdefault(kind, []).extend(seeds)
             self.details.setdefault(kind, other.details[kind])
@@ -178,6 +180,7 @@ def soak(
             tally.batches += outcome.batches
             tally.ticks += outcome.ticks
             tally.add_digest(outcome.digest)
+            tally.met = {**Counter(tally.met) + Counter(outcome.met)}
             tally.seconds = time.perf_counter() - began
             for failure in outcome.failures[:1]:
                 tally.seeds.setdefault(failure.kind, []).append(seed)

@@ -56,8 +56,9 @@ _WHAT_TO_READ = (
     Option(
         "createStreams",
         parsers.flag,
-        "`true`: missing streams of `streams` are created empty. `false`: the query fails at start if a stream is "
-        "missing. A missing stream that the checkpoint names is a loss (`failOnDataLoss`).",
+        "`true`: missing streams of `streams` are created empty, with the group, which holds entries back. `false`: "
+        "the query fails at start if a stream is missing. A missing stream that the checkpoint names is a loss "
+        "(`failOnDataLoss`).",
         default=True,
         only="stream",
     ),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from spark_streams.base.ids import StreamId
 from spark_streams.base.printable import name_text
 from spark_streams.connector import counters
 from spark_streams.connector.counters import Counts, RunCounter
@@ -26,10 +27,12 @@ from spark_streams.connector.lag.group_metrics import (
 )
 from spark_streams.connector.lag.margin import Margin, MarginWindow, node_memories
 from spark_streams.connector.lag.survey import GroupLag, survey
-from spark_streams.connector.watch.progress import WatchedQuery
+from spark_streams.connector.source.offset import Range
+from spark_streams.connector.watch.latency import BOUNDS
+from spark_streams.connector.watch.progress import Progress, WatchedQuery
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import KeptConnection
-from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.connection import Reply, Server
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -84,6 +87,15 @@ class LagCache:
         if group_keys and self.use(lambda server: waiting.extend(waiting_of(server, group_keys))):
             return waiting
         return []
+
+    def first_entries(self, progress: Progress) -> Mapping[Range, StreamId]:
+        """Return the first entry of each range of a micro-batch that is not removed; none if the server is away."""
+        parts = [one for source in progress.sources for stream in source.streams for one in stream.ranges]
+        asked = [("XRANGE", one.stream, f"({one.after}", bytes(one.last), "COUNT", 1) for one in parts if one.count > 1]
+        replies: list[Reply] = []
+        self.use(lambda server: replies.extend(server.pipeline(asked)))
+        found = zip((one for one in parts if one.count > 1), replies, strict=False)
+        return {part: StreamId.parse(reply[0][0]) for part, reply in found if isinstance(reply, list) and reply}
 
     def forget(self) -> None:
         """Make the next call read from the server."""
@@ -154,11 +166,14 @@ _LIMIT = MetricTable(
     (*_OF_QUERIES, "group", "consumer"),
     (Family("rstream_batch_limit_entries", "Limit of the last micro-batch by targetBatchTime."),),
 )
+_LATENCY = MetricTable(
+    _OF_STREAMS, (Family("rstream_latency_seconds", "From XADD to the commit of the micro-batch.", spreads=True),)
+)
 
 
 def tables() -> tuple[MetricTable, ...]:
     """Return the metrics of queries; docs/reference/metrics.md lists them."""
-    return (_QUERY, _LIMIT, *(_table(counter) for counter in counters.TABLE if counter.metric))
+    return (_QUERY, _LIMIT, _LATENCY, *(_table(counter) for counter in counters.TABLE if counter.metric))
 
 
 def _table(counter: RunCounter) -> MetricTable:
@@ -171,6 +186,9 @@ def _queries(queries: list[WatchedQuery]) -> Iterable[Metric]:
     yield from metrics(_QUERY, map(_of_query, queries))
     limits = {labels: value for query in queries for labels, value in _limits(query)}  # labels are unique
     yield from metrics(_LIMIT, limits.items())
+    latencies = {(query.name, *key): one for query in queries for key, one in query.latencies.items()}
+    spreads = [(key, (([*zip(BOUNDS, one.counts, strict=True)], one.total),)) for key, one in sorted(latencies.items())]
+    yield from metrics(_LATENCY, spreads)
     for counter in counters.TABLE:
         if counter.metric:
             yield from metrics(

@@ -40,11 +40,12 @@ from spark_streams.connector.wire.named_errors import (
     remedy,
 )
 from spark_streams.connector.wire.parts import have_long, in_parts, joined
-from spark_streams.connector.wire.sockets import Duplex, TooMuchError, open_connection, socket_of
+from spark_streams.connector.wire.sockets import Duplex, Gaps, TooMuchError, open_connection, socket_of
 
 # -- how many entries to request, so that a reply has about the wanted size --------------------------------------------
 
 _CUT = 100  # factor by which a page is made smaller after a page that was too large
+_LESS = 4  # the same after a connection that broke
 
 
 @dataclass
@@ -65,6 +66,11 @@ class PageSizer:
     def too_large(self, requested: int | None = None) -> None:
         """Reduce the size: the reply to `requested` entries (None: a whole page) exceeded the limit."""
         self.size = max(1, (self.size if requested is None else requested) // _CUT)
+
+    def lost(self) -> None:
+        """Reduce size and target: the connection broke before a reply was complete. The server may close it if more
+        bytes are unread (client-output-buffer-limit)."""
+        self.size, self.page_bytes = max(1, self.size // _LESS), max(1, self.page_bytes // _LESS)
 
 
 # -- the connection ----------------------------------------------------------------------------------------------------
@@ -95,6 +101,11 @@ class ReplyError(Exception):
     def code(self) -> str:
         """The first word: OOM, LOADING, NOGROUP, ERR … If EXEC was refused for such a state, its word."""
         return str(self).removeprefix(_EXEC_REFUSED).split(" ", 1)[0]
+
+
+def _is_refused(reply: Reply) -> bool:
+    """Whether the user may not send a command, or the server does not know it."""
+    return isinstance(reply, ReplyError) and reply.code in ("NOPERM", "ERR")
 
 
 class ReplyTooLargeError(Exception):
@@ -243,7 +254,8 @@ class Connection(Server):
         self._mark_request = pack("ECHO", mark)
         self._mark_reply = b"$%d\r\n%b\r\n" % (len(mark), mark)
         self._separated = 1  # commands of the last `request_separately`
-        self._may_be_silent = False
+        self._is_silent: bool | None = None  # whether the server suppresses replies, once it was asked
+        self._gaps = Gaps(self._mark_reply)
         self._has_all_keys = address.is_cluster  # of a cluster, all nodes are known
         self._memory = (-math.inf, Memory())  # time of the question, the answer
         try:
@@ -331,11 +343,16 @@ class Connection(Server):
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
-    def require_silence(self) -> None:
-        """Check once that this user may suppress replies (CLIENT REPLY). Raises ServerReplyError."""
-        if not self._may_be_silent:
-            self.execute("CLIENT", "REPLY", "ON")
-            self._may_be_silent = True
+    def is_silent(self) -> bool:
+        """Ask once whether this user may suppress replies (CLIENT REPLY). Raises ServerReplyError."""
+        if self._is_silent is None:
+            [reply] = self.execute_all([("CLIENT", "REPLY", "ON")], _is_refused)
+            self._is_silent = not isinstance(reply, ReplyError)
+        return self._is_silent
+
+    def silenced(self, command: bytes) -> bytes:
+        """Return a packed command without a reply; `next_reply` drops a reply that the server does not suppress."""
+        return SKIP + command if self._is_silent else self._mark_request + command + self._mark_request
 
     def send(self, data: bytes | memoryview) -> None:
         """Send raw request bytes; replies that arrive meanwhile are stored. Raises ServerUnreachableError."""
@@ -361,7 +378,8 @@ class Connection(Server):
     def next_reply(self) -> Reply:
         """Return the next reply as a Python value; an error reply is a ReplyError value."""
         while (reply := self._reader.gets()) is False:
-            self._reader.feed(self._duplex.receive())  # type: ignore[arg-type]  # it takes any buffer
+            data = self._duplex.receive()
+            self._reader.feed(self._gaps.around(data) if self._is_silent is False else data)  # type: ignore[arg-type]
         return reply
 
     def execute(self, *arguments: Argument) -> Reply:
