@@ -221,9 +221,9 @@ class Fetcher:
                 request = None
                 continue
             except RStreamError as error:
-                self._server.wait_before_retry(error)
                 if request is not None and isinstance(error, ServerUnreachableError):
                     self._sizer.lost()
+                self._server.wait_before_retry(error)
                 request = None
                 continue
             self._server.backoff.succeeded()
