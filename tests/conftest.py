@@ -16,6 +16,7 @@ from tests.seeds import TIMES
 from tests.trimming import nodes_of_one_entry
 from tests.turns import EACH_TURN, TURNS, rows_of_turn, test_and_row, turn_of_file
 from tools.day_seed import first_seed
+from tools.servers.managed.newer_watch import running_newer_engine
 from tools.servers.server import (
     KINDS,
     Server,
@@ -173,6 +174,13 @@ def engine_server() -> Iterator[Server]:
 def redis_server() -> Iterator[Server]:
     skip_without_redis()
     with running_redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def newer_server() -> Iterator[Server]:
+    """The engine with a newer rule of WATCH: on it run modules with `watches_streams`, too."""
+    with running_newer_engine() as server:
         yield server
 
 

@@ -123,7 +123,7 @@ def at_each_point(begin: Callable[[], None], act: Callable[[], object], check: C
 def acknowledged_in(requests: bytes) -> list[tuple[str, str, list[str]]]:
     """Return (stream, group, IDs) of every XACK in a sequence of complete requests."""
     acknowledgements = []
-    for words in _commands_in(requests):
+    for words in commands_in(requests):
         if words[0] in (b"XACK", b"XACKDEL"):
             ids = words[3:] if words[0] == b"XACK" else words[words.index(b"IDS") + 2 :]
             acknowledgements.append((words[1].decode(), words[2].decode(), [entry_id.decode() for entry_id in ids]))
@@ -134,12 +134,13 @@ def claimed_in(requests: bytes) -> list[tuple[str, list[str]]]:
     """Return (stream, IDs) of every XCLAIM in a sequence of complete requests."""
     return [
         (words[1].decode(), [word.decode() for word in words[5:] if word[:1].isdigit() and b"-" in word])
-        for words in _commands_in(requests)
+        for words in commands_in(requests)
         if words[0] == b"XCLAIM"
     ]
 
 
-def _commands_in(requests: bytes) -> Iterator[list[bytes]]:
+def commands_in(requests: bytes) -> Iterator[list[bytes]]:
+    """Yield the arguments of each command in a sequence of complete requests."""
     reader = hiredis.Reader()
     reader.feed(requests)
     while (words := reader.gets()) is not False:

@@ -134,8 +134,8 @@ def main() -> int:
         "one group, in place of each plan (driver), patterns in place of lists (patterns), other startingOffsets, "
         "onCommit and group (starts), retries after hours (delays), several operators (hands), older checkpoints with "
         "onCommit (older), redrives that are refused (redriven), options of the sink (outputs), a cluster (cluster), "
-        "or each of these in its share of the plans (drawn); unmarked: do not judge commit marks; can be given "
-        "several times",
+        "or each of these in its share of the plans (drawn); a server that takes few arguments (arguments), or has a "
+        "newer rule of WATCH (watch); unmarked: do not judge commit marks; can be given several times",
     )
     parser.add_argument("--whole", action="store_true", help="with --story: do not shrink")
     parser.add_argument("--pairs", action="store_true", help="print the pairs of source options, and run no plan")

@@ -309,6 +309,16 @@ def _with_faults(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, steps=tuple(steps))
 
 
+def _with_few_arguments(chance: random.Random, plan: Plan) -> Plan:
+    """A server that takes only short requests."""
+    return replace(plan, setup=replace(plan.setup, arguments=chance.choice([12, 20, 40])))
+
+
+def _with_newer_watch(chance: random.Random, plan: Plan) -> Plan:
+    """A server whose WATCH of a stream is broken by commands of its groups."""
+    return replace(plan, setup=replace(plan.setup, newer_watch=True))
+
+
 def _unmarked(chance: random.Random, plan: Plan) -> Plan:
     """The same plan. Commit marks are not judged (verdict.py)."""
     return replace(plan, setup=replace(plan.setup, judges_marks=False))
@@ -361,6 +371,8 @@ MIXES: Mapping[str, Mix] = {
     **FATES,
     "drawn": _drawn,
     "unmarked": _unmarked,
+    "arguments": _with_few_arguments,
+    "watch": _with_newer_watch,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
@@ -12,9 +13,11 @@ from spark_streams.connector.errors import ServerUnreachableError
 from spark_streams.connector.shards import names
 from spark_streams.connector.source.query import batch_stream as micro_batch_stream
 from spark_streams.connector.spark import worker as task_context
+from spark_streams.connector.wire import parts
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
-from tools.sending import acknowledged_in, claimed_in
+from tools.sending import acknowledged_in, claimed_in, commands_in
+from tools.servers.managed.newer_watch import newer_watch
 from tools.servers.server import Server
 from tools.simulation.actor import Actor
 from tools.simulation.in_process.patches import on_core
@@ -22,6 +25,8 @@ from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.met import LENIENT, finding_of, pair
 from tools.simulation.threads import SimulatedWorker, TaskPlace, world_of
 from tools.simulation.world import World
+
+_USUAL = parts.MOST_ARGUMENTS
 
 
 @contextlib.contextmanager
@@ -52,7 +57,8 @@ def in_world(world: World) -> Iterator[None]:
     server = world.server
     clock = server.core.clock.in_charge() if isinstance(server, ProcessServer) else contextlib.nullcontext()
     try:
-        with clock:
+        rule = newer_watch() if world.setup.newer_watch else contextlib.nullcontext()
+        with clock, rule, mock.patch.object(parts, "MOST_ARGUMENTS", world.setup.arguments):
             yield
     finally:
         del world_of["now"]
@@ -73,16 +79,21 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
         world = world_of["now"]
         _require_life()
         world.tick(self, data)
-        if b"XACK" in bytes(data):
-            for stream, group, ids in acknowledged_in(bytes(data)):
+        request = bytes(data)
+        if parts.MOST_ARGUMENTS < _USUAL:
+            for words in commands_in(request):
+                if len(words) > parts.MOST_ARGUMENTS and words[0] != b"XADD":  # an entry is one request
+                    world.fail("A request has too many arguments", f"{len(words)}: {words[:4]}")
+        if b"XACK" in request:
+            for stream, group, ids in acknowledged_in(request):
                 world.acknowledged(stream, group, ids)
-        claimed = claimed_in(bytes(data)) if world.elsewhere.living and b"XCLAIM" in bytes(data) else []
+        claimed = claimed_in(request) if world.elsewhere.living and b"XCLAIM" in request else []
         for stream, ids in claimed:
             world.elsewhere.claims(stream, ids)
-        if b"XREADGROUP" in bytes(data):  # before the group leaves the position at which it was created
+        if b"XREADGROUP" in request:  # before the group leaves the position at which it was created
             world.births.update()
         if not world.network.loses_request(self):
-            original_send(self, data)
+            original_send(self, request)
             for stream, ids in claimed:
                 world.elsewhere.has_claimed(stream, ids)
             world.network.reply(self)
@@ -95,7 +106,7 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
 def _require_life() -> None:
     """Raise an error if the process of this thread was killed."""
     actor = Actor.current()
-    if actor is not None and actor.is_dead:
+    if world_of["now"].dying or (actor is not None and actor.is_dead):
         raise ServerUnreachableError("this process was killed")
 
 
@@ -113,3 +124,4 @@ class _Losses(logging.Handler):
             world.met[pair(finding, LENIENT)] += 1
         if "Lost entries of stream" in str(record.msg) and isinstance(record.args, tuple):
             world.lost(str(record.args[1]), int(str(record.args[3])))
+            world.has_no_proof(str(record.args[1]), record.getMessage())

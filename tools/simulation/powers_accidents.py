@@ -73,6 +73,12 @@ def evict(world: World, step: Step) -> None:
         world.client.delete(key)
         if kind == "evicted first":
             world.births.forget()
+        elif kind == "evicted committed":
+            world.set_back_in = world.query.runs
+        elif kind == "evicted attempts" and world.query.has_record:  # documented
+            for name in world.names():
+                for entry in world.model.entries_of(name, world.see(name).ours()):
+                    entry.repeat_reasons.add("pending, and the record of failed batches was deleted")
         for name in [*world.names(), OUT]:
             world.model.stream(name).suffers(kind)
 
@@ -312,6 +318,8 @@ def rollback(world: World, step: Step) -> None:
             world.model.stream(entry.stream).skipped.add(entry.n)
             if entry.stream in shared:
                 world.model.is_shared(entry.stream)
+        if entry.stream in query.offsets[-1].get("left", ()) and entry.key <= id_key(query.logged(entry.stream)):
+            entry.excuses.add("pending and in no batch of the older copy, and read since")  # documented
     _suffers(world, "checkpoint set back")
     world.model.stream(OUT).suffers("checkpoint set back")
 

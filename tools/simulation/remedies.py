@@ -109,6 +109,7 @@ class Operator:
             world.fail(f"a lenient query stops | {shape(error)} | after {'+'.join(causes)} | {query.mode}", text)
         for name in streams:
             self._name(name)
+            world.has_no_proof(name, text)
             if "had left pending or released" in text:
                 self._settle_what_was_claimed(name)
         if any("flushed" in world.model.stream(name).causes for name in streams):
@@ -338,8 +339,8 @@ class Operator:
             )
         else:
             world.client.xgroup_setid(name, GROUP, id=position, entries_read=world.added_to(name, position))
-            if (value := world.client.get(key := committed_key(name, GROUP, CONSUMER))) is not None:
-                world.client.set(key, str(Mark.of_seek(StreamId.parse(position), Mark.parse(value.encode()))))
+            value = world.raw.get(key := committed_key(name, GROUP, CONSUMER))
+            world.client.set(key, str(Mark.of_seek(StreamId.parse(position), Mark.parse(value))))
         world.model.pass_over(world.model.entries_of(name, world.see(name).ours()), id_key(position))
         for entry in world.model.entries_of(name):
             entry.settled |= entry.named and world.model.is_due(entry) and entry.key <= id_key(position)

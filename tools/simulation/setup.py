@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from spark_streams.connector.wire.parts import MOST_ARGUMENTS
+
 T = TypeVar("T")
 NEVER_AHEAD = 1 << 62
 
@@ -81,7 +83,8 @@ class Setup:
     sink_options: more of the exactly-once sink: `transaction` (as within foreachBatch), streamColumn, idColumn,
     waitReplicas; sink_elsewhere: it writes to a server of its own; judges_marks: commit marks are judged
     (verdict.py); nodes: 2: the server is a cluster of two; command_us: microseconds that a command takes; drivers: 2:
-    another one reads from the group, too (drivers.py).
+    another one reads from the group, too (drivers.py); arguments: most of a request; newer_watch: groups break a WATCH
+    (servers.managed).
     """
 
     seed: int
@@ -100,6 +103,8 @@ class Setup:
     judges_marks: bool = True
     command_us: int = 50
     drivers: int = 1
+    arguments: int = MOST_ARGUMENTS
+    newer_watch: bool = False
     nodes: int = 1
 
 

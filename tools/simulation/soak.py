@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import queue
 import time
@@ -90,6 +91,7 @@ def _with(plan: Plan, index: int, **changes: object) -> Plan:
 # -- many plans --------------------------------------------------------------------------------------------------------
 
 
+_OBJECTS_PER_COLLECTION = 50_000  # as in the process of a source (set_up_source_process): a plan has few cycles
 _BLOCK = 10  # plans that a process runs before it tells
 
 
@@ -169,6 +171,7 @@ def soak(
 ) -> Iterator[Tally]:
     """Run these seeds. Yield the tally so far after each. additions: see plan.make."""
     tally = Tally() if tally is None else tally
+    gc.set_threshold(_OBJECTS_PER_COLLECTION)
     with product(server), server.client(decode_responses=True) as client:
         began = time.perf_counter()
         for seed in seeds:

@@ -47,15 +47,7 @@ from spark_streams.connector.deadletter.post import (
 )
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, RedriveReport, purge
 from spark_streams.connector.deadletter.redrive_plan import PARKED, Origin, RedriveOptions
-from spark_streams.connector.deadletter.transform import (
-    DeadLetter,
-    FieldChanges,
-    Loaded,
-    StreamEntry,
-    call,
-    encode_fields,
-    load,
-)
+from spark_streams.connector.deadletter.transform import DeadLetter, FieldChanges
 from spark_streams.connector.deadletter.waiting_entries import delay_after
 from spark_streams.connector.keys import delays_key, origins_key
 from spark_streams.connector.running.progress_bar import showing_progress

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_streams.connector.deadletter.post import fetch_recorded
-from spark_streams.connector.lag.margin import MarginWindow, NodeMemory, node_memories
-from spark_streams.connector.lag.survey import Survey
 from spark_streams.connector.options.access_options import server_of
 from spark_streams.connector.options.parsers import null_values
 from spark_streams.connector.options.table import IDENTITY

@@ -54,7 +54,7 @@ from spark_streams.connector.errors import RedriveTakenError, RStreamError, Serv
 from spark_streams.connector.keys import key_beside
 from spark_streams.connector.operator_commands import redrive_command
 from spark_streams.connector.wire.connection import Argument, Connection, Reply, Server
-from spark_streams.connector.wire.replies import execute_packed, find_errors, is_wrong_type, transact
+from spark_streams.connector.wire.replies import WATCHED_TRIES, execute_packed, find_errors, is_wrong_type, transact
 from spark_streams.connector.wire.session import Session
 from spark_streams.connector.wire.xinfo import stream_states
 
@@ -269,9 +269,6 @@ def forget(run: RedriveRun) -> None:
         require_unchanged(run, transact(node, [("DEL", *keys)]))
     run.watch()
     run.write(replace(run.state, to=()))
-
-
-WATCHED_TRIES = 3  # of a transaction with its destination streams watched
 
 
 class Mover:

@@ -31,18 +31,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from spark_streams.base.ids import MAX_ID
+from spark_streams.connector import errors
 from spark_streams.connector.deadletter.envelope import dead_letter_fields
-from spark_streams.connector.errors import (
-    IdsExhaustedError,
-    RowTooLargeError,
-    ServerReplyError,
-    ServerUnreachableError,
-    WrongKeyTypeError,
-)
 from spark_streams.connector.keys import key_beside, origin_field, origin_of, origins_key
 from spark_streams.connector.wire.connect import find_exceeded_limit
 from spark_streams.connector.wire.connection import Argument, Connection, Key, PageSizer, Reply, ReplyError, Server
-from spark_streams.connector.wire.replies import find_errors, is_no_such_key, transact, transact_each
+from spark_streams.connector.wire.replies import WATCHED_TRIES, find_errors, is_no_such_key, transact, transact_each
 from spark_streams.connector.wire.xinfo import RELEASED_IDLE, stream_in
 
 T = TypeVar("T")
@@ -224,10 +218,10 @@ def watch_destinations(
     """Do the same for destinations of dead letters of the stream `source`: the error names the type of a wrong key."""
     try:
         watch_and_check_ids(server, keys, streams, entries)
-    except WrongKeyTypeError as error:
+    except errors.WrongKeyTypeError as error:
         for stream, kind in zip(streams, server.execute_all([("TYPE", stream) for stream in streams]), strict=True):
             if kind not in (b"stream", b"none"):
-                raise WrongKeyTypeError(
+                raise errors.WrongKeyTypeError(
                     f"dead letters of stream {source!r} cannot be moved to key {_shown(stream)!r} at {server.address}: "
                     f"it holds a {kind.decode()}. Name a stream (--to)"
                 ) from error
@@ -240,7 +234,7 @@ def _require_ids(server: Connection, stream: Key, reply: Reply, entries: int) ->
         return
     last = stream_in(reply).last
     if (MAX_ID.ms - last.ms << 64) + MAX_ID.seq - last.seq < entries:
-        raise IdsExhaustedError(
+        raise errors.IdsExhaustedError(
             f"stream {_shown(stream)!r} at {server.address} cannot take {entries} more entries: its last ID is {last}. "
             "Stop its readers and writers, and rename it (RENAME): its entries and groups are kept under the new name"
         )
@@ -253,11 +247,6 @@ def _shown(stream: Key) -> str:
 # -- the dead letters --------------------------------------------------------------------------------------------------
 
 _ATTEMPTS = 100  # while other clients append to the same dead-letter stream
-
-
-def outbox_key(to: str, group: str, stream: str) -> bytes:
-    """Return the key of the ids of entries that have a dead letter in `to` and may still be pending."""
-    return key_beside(to, "outbox", group, stream)
 
 
 def post(
@@ -303,16 +292,17 @@ class _Portion:
 
     @property
     def outbox(self) -> bytes | None:
-        """The key of the outbox; None if one transaction covers the dead letters and their entries."""
+        """The key of the IDs of entries that have a dead letter in `to` and may still be pending; None if one
+        transaction covers the dead letters and their entries."""
         apart = len(self.server.together([self.to, self.stream], lambda key: key)) > 1
-        return outbox_key(self.to, self.group, self.stream) if apart else None
+        return key_beside(self.to, "outbox", self.group, self.stream) if apart else None
 
     def post(self) -> int:
         """Return how many dead letters were due."""
         outbox = self.outbox
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             target, home = self.server.connection_for(self.to), self.server.connection_for(self.stream)
-            appended = self._watch(target, outbox)
+            appended = self._watch(target, outbox, attempt < WATCHED_TRIES)
             due = self._due(target, home)
             fresh = [entry for entry in due if entry.id not in appended]
             if not fresh:
@@ -325,23 +315,22 @@ class _Portion:
                     assert done is not None  # nothing is watched there
                 self._forget(target, home, outbox, appended | {entry.id for entry in due})
             return len(due)
-        raise ServerReplyError(
+        raise errors.ServerReplyError(
             f"stream {self.to!r} at {self.server.address} changes too often: dead letters could not be appended"
         )
 
-    def _watch(self, target: Connection, outbox: bytes | None) -> set[bytes]:
-        """Watch the dead-letter stream and return the IDs in the outbox. Raises if the stream cannot take this many
-        dead letters; then nothing is watched."""
-        if outbox is None:
-            watch_and_check_ids(target, [self.to], [self.to], len(self.entries))
-            return set()
-        [flat] = watch_and_check_ids(target, [self.to, outbox], [self.to], len(self.entries), ("HGETALL", outbox))
-        return set(flat[0::2])
+    def _watch(self, target: Connection, outbox: bytes | None, with_stream: bool) -> set[bytes]:
+        """Watch the dead-letter stream and the outbox, and return the IDs in it. Raises if the stream cannot take this
+        many dead letters; then nothing is watched."""
+        keys, reads = [self.to] if with_stream else list[Key](), [] if outbox is None else [("HGETALL", outbox)]
+        keys += [] if outbox is None else [outbox]
+        replies = watch_and_check_ids(target, keys, [self.to], len(self.entries), *reads)
+        return {entry for flat in replies for entry in flat[0::2]}
 
     def _due(self, target: Connection, home: Connection) -> list[FailedEntry]:
         try:
             proofs = home.execute_all([entry.proof(self.group) for entry in self.entries])
-        except ServerReplyError:
+        except errors.ServerReplyError:
             target.execute("UNWATCH")
             raise
         return [entry for entry, proof in zip(self.entries, proofs, strict=True) if proof]
@@ -366,7 +355,7 @@ class _Portion:
                 acked = replies[len(fresh)]
                 restore = [entry.restore(self.group) for entry in refused_entries] if acked else []
                 target.execute_all([*restore, *note_commands(refused_entries, due=True)])
-            raise ServerReplyError(
+            raise errors.ServerReplyError(
                 f"stream {self.to!r} at {self.server.address} refused {len(refused_entries)} dead letters of stream "
                 f"{self.stream!r}, the first one of entry {refused_entries[0].id.decode()}. Their entries are pending "
                 f"as before. {target.error_of(refused[0][1], ('XADD', self.to)).message}"
@@ -394,12 +383,12 @@ def _transaction(
     """Return the replies to the commands; None if `to` has changed."""
     try:
         return transact_each(server, commands)
-    except ServerUnreachableError as error:
+    except errors.ServerUnreachableError as error:
         largest = max(entries, key=lambda entry: entry.size)
         why = find_exceeded_limit(server.address, max(map(len, largest.fields), default=0), largest.size)
         if not why:
             raise
-        raise RowTooLargeError(
+        raise errors.RowTooLargeError(
             f"the dead letter of entry {largest.id.decode()} of stream {largest.stream!r} has {largest.size:,} bytes, "
             f"its largest value {max(map(len, largest.fields)):,}, but the server at {server.address} {why}. So it was "
             f"not appended to stream {to!r}, and the entry is pending as before. Raise this limit"

@@ -21,7 +21,14 @@ from spark_streams.connector.errors import ServerReplyError, StreamStateError, U
 from spark_streams.connector.keys import RetryStream, delays_key, read_retry_stream, retry_stream, returned_stream
 from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.wire.connection import Argument, Connection, Reply, ReplyError, Server
-from spark_streams.connector.wire.replies import find_errors, is_busy_group, is_wrong_type, milliseconds, transact_each
+from spark_streams.connector.wire.replies import (
+    WATCHED_TRIES,
+    find_errors,
+    is_busy_group,
+    is_wrong_type,
+    milliseconds,
+    transact_each,
+)
 
 
 @dataclass(frozen=True)
@@ -131,7 +138,8 @@ def return_due_entries(
     while limit is None or moved < limit:
         count = size.next()
         ask = ("XRANGE", waiting, "-", bytes(due), "COUNT", count)
-        [page] = watch_and_check_ids(node, [waiting, returned], [returned], count, ask)
+        keys = [waiting, returned] if tries < WATCHED_TRIES else [waiting]
+        [page] = watch_and_check_ids(node, keys, [returned], count, ask)
         if not page:
             node.execute("UNWATCH")
             break

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -41,10 +41,6 @@ class PerStream(Generic[T]):
             if self._matches(name, stream):
                 return value
         return self.otherwise
-
-    def for_streams(self, streams: Iterable[str]) -> PerStream[T]:
-        """Return the same values for streams that the user names."""
-        return replace(self, streams=frozenset(streams))
 
     def _matches(self, name: str, stream: str) -> bool:
         return name not in self.streams and is_pattern(name) and matches(name, stream)

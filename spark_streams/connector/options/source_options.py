@@ -78,7 +78,7 @@ class ReadOptions(AccessOptions):
         for option in self.TABLE:
             value: object = getattr(self, option.field)
             if isinstance(value, PerStream) and value.named:
-                bound[option.field] = value.for_streams(streams)
+                bound[option.field] = replace(value, streams=frozenset(streams))
         return replace(self, **bound)
 
     def _checked(self) -> Self:

@@ -57,6 +57,7 @@ from spark_streams.connector.sink.row_errors import (
 from spark_streams.connector.wire.connection import Connection, Reply, ReplyError, Server, pack
 from spark_streams.connector.wire.parts import in_parts
 from spark_streams.connector.wire.replies import (
+    WATCHED_TRIES,
     Outcome,
     find_errors,
     is_id_form_unknown,
@@ -123,6 +124,7 @@ class Write:
     count: int = field(default=0, init=False)  # number of commands that were sent
     result: ReplyResult | None = field(default=None, init=False)  # of these commands, until the next comparison
     watched: Connection | None = field(default=None, init=False)  # as in Comparison
+    comparisons: int = field(default=0, init=False)  # so far
     stream: bytes = field(init=False)  # one of its streams: all are on one server
 
     def __post_init__(self) -> None:
@@ -394,7 +396,8 @@ class ExactlyOnce(Delivery):
         """WATCH the chunk's ledgers, and update the views. If its rows have IDs, WATCH the streams, too, and return the
         XINFO STREAM of each: IDs must be above its last one."""
         explicit = write.chunk.stream_names if write.chunk.ids is not None else []
-        checks = _checks(write, *explicit)
+        write.comparisons += 1
+        checks = _checks(write, *(explicit if write.comparisons <= WATCHED_TRIES else []))
         described = [("XINFO", "STREAM", stream) for stream in explicit]
         replies = server.execute_all([*checks, *described], is_no_such_key)
         answers = replies[len(checks) - 2 * len(write.shares) : len(checks)]
@@ -468,7 +471,8 @@ def _checks(write: Write, *keys: bytes) -> list[Command]:
     """Return WATCH, and the commands whose replies `expected` predicts. keys: other keys to WATCH."""
     checks_of_views = [share.view.checks() for share in write.shares]
     watched = [key for keys, _ in checks_of_views for key in keys]
-    return [*in_parts(("WATCH", *watched, *keys)), *[check for _, checks in checks_of_views for check in checks]]
+    watches = [tuple(part) for part in in_parts(("WATCH", *watched, *keys))]
+    return [*watches, *[check for _, checks in checks_of_views for check in checks]]
 
 
 def _rows_of_mark(rest: UnwrittenRows) -> Iterator[tuple[LedgerView, Hashes, Hashes]]:

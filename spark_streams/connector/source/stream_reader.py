@@ -22,6 +22,7 @@ from spark_streams.base.printable import printable
 from spark_streams.connector import keys
 from spark_streams.connector.errors import RStreamError, ServerUnreachableError, UnsupportedError
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source import stream_names
 from spark_streams.connector.source.commit_mark import NO_PENDING_LIST
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.source.limits import LIMITS, Limits
@@ -31,12 +32,6 @@ from spark_streams.connector.source.pending.poison_record import attempt_key_of,
 from spark_streams.connector.source.query.batch_stream import MicroBatchStream
 from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnReport, ColumnWarnings
 from spark_streams.connector.source.rows.columns import Columns, Dead
-from spark_streams.connector.source.stream_names import (
-    report_pattern,
-    require_not_in_shards_since,
-    require_shards_of,
-    with_shards,
-)
 from spark_streams.connector.source.task.notes import NoteWriter, write_missing
 from spark_streams.connector.source.task.read_partition import TaskCallbacks, read_task
 from spark_streams.connector.spark.arrow import rows_for_spark
@@ -163,7 +158,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             self._sharded_options = self._options
             if self._options.streams is not None:
                 with self._lookup_session(is_known) as session:
-                    looking = partial(with_shards, options=self._options, count=self._options.shards)
+                    looking = partial(stream_names.with_shards, options=self._options, count=self._options.shards)
                     self._sharded_options = session.run(looking)
             self._batches = MicroBatchStream(
                 self._sharded_options, self._now, limits=self._limits, first_at_once=self._first_at_once
@@ -187,7 +182,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         first = self._ready_batches().first().to_json()
         if self._sharded_options.streams is not None:
             with self._lookup_session(is_known=True) as session:
-                session.run(partial(require_not_in_shards_since, sharded_options=self._sharded_options))
+                session.run(partial(stream_names.require_not_in_shards_since, sharded_options=self._sharded_options))
         return first
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -246,7 +241,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         if checkpoint is not None:
             batches.trust_address()
             if not self._has_checked_shards:
-                require_shards_of(checkpoint.streams, self._options, self._sharded_options)
+                stream_names.require_shards_of(checkpoint.streams, self._options, self._sharded_options)
                 self._has_checked_shards = True
         if self._must_fix_end:
             batches.until_now()
@@ -309,7 +304,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             Session(self._options.address, f"notes of group {member.group!r}", is_known=True) as notes,
         ):
             if self._options.streams_pattern is not None:
-                session.run(partial(report_pattern, options=self._options, batch=self._batch()))
+                session.run(partial(stream_names.report_pattern, options=self._options, batch=self._batch()))
             if batch.attempt_key is not None:
                 query, number = _names_of(self._batch())
                 session.run(partial(note_attempt, key=batch.attempt_key, token=batch.token, query=query, batch=number))

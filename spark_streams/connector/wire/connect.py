@@ -16,8 +16,7 @@ from spark_streams.connector.errors import RowTooLargeError, RStreamError, Serve
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection, Reply, ReplyError, Server, pack
 from spark_streams.connector.wire.named_errors import ASK, Memory
-from spark_streams.connector.wire.parts import portions
-from spark_streams.connector.wire.replies import info, is_forbidden
+from spark_streams.connector.wire.replies import info, is_forbidden, portions_of
 
 # -- connections to a server that is no longer the master, behind an address that leads to the new one -----------------
 
@@ -198,7 +197,7 @@ class BlockedRead:
         Raises ServerError.
         """
         of_nodes = self._server(0).parts(list(last), lambda stream: stream)
-        for number, streams in [pair for _, of_node in of_nodes for pair in enumerate(portions(of_node))]:
+        for number, streams in [pair for part in of_nodes for pair in enumerate(portions_of(*part))]:
             connection, names = self._server(number).connection_for(streams[0]), frozenset(streams)
             if self._waiting.get(connection) == names:
                 continue

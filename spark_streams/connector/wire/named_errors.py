@@ -23,17 +23,7 @@ import redis
 
 from spark_streams.base.ids import MAX_ID
 from spark_streams.base.units import binary_size
-from spark_streams.connector.errors import (
-    GroupMissingError,
-    IdsExhaustedError,
-    LoginError,
-    NotPermittedError,
-    RStreamError,
-    ServerFullError,
-    ServerReplyError,
-    UnsupportedError,
-    WrongKeyTypeError,
-)
+from spark_streams.connector import errors
 from spark_streams.connector.wire.address import Address
 
 # -- the memory of a server: one that has used all of `maxmemory` answers OOM, or evicts keys --------------------------
@@ -69,10 +59,10 @@ class Memory:
         return self.used / self.limit if self.limit else 0.0
 
 
-def server_full(where: str, memory: Memory) -> ServerFullError:
+def server_full(where: str, memory: Memory) -> errors.ServerFullError:
     """Return the error for a refused command. where: the command and the server."""
     numbers = f" ({binary_size(memory.used)} used of maxmemory {binary_size(memory.limit)})" if memory.limit else ""
-    return ServerFullError(
+    return errors.ServerFullError(
         f"{where}: the server's memory is full{numbers}. Free memory or raise maxmemory: rstream trim --acked lists "
         "entries that no group needs any more, and rstream doctor checks the server",
         FULL,
@@ -94,7 +84,7 @@ _CONTAINERS = ("XGROUP", "XINFO", "MEMORY")  # their key follows a subcommand
 
 def error_behind(
     address: Address, code: str, text: str, words: Sequence[str], memory: Memory = _UNKNOWN
-) -> RStreamError:
+) -> errors.RStreamError:
     """Return the named error of an error reply. code: its first word; text: all of it; words: the command's; memory:
     of the server, if it is full."""
     where = f"{_shown(words)} at {address}"
@@ -103,7 +93,7 @@ def error_behind(
     if code == "WRONGTYPE":
         return not_a_stream(address, _key_of(words), words[0])
     if code == "NOGROUP":
-        return GroupMissingError(
+        return errors.GroupMissingError(
             f"{where}: the stream or its consumer group is missing ({text}): restore it; a query that is started again "
             "names the command that creates its group at the checkpoint's position"
             + (" (embedded: forgets its streams when it ends)" if address.forgets else "")
@@ -115,14 +105,14 @@ def error_behind(
     if code == "NOPERM":
         return not_permitted(where, text, words)
     if words[0] == "ECHO" and "unknown command" in text.lower():
-        return ServerReplyError(
+        return errors.ServerReplyError(
             f"what answers at {address} holds no streams ({text}), as a Sentinel does: write "
             "redis+sentinel://host:26379/name-of-the-master",
             code,
         )
     if code in REDIRECTIONS | {"CROSSSLOT"} and not address.is_cluster:
         return node_of_a_cluster(address)
-    return ServerReplyError(f"{where} was answered with: {text}", code)
+    return errors.ServerReplyError(f"{where} was answered with: {text}", code)
 
 
 def _shown(words: Sequence[str]) -> str:
@@ -130,22 +120,24 @@ def _shown(words: Sequence[str]) -> str:
     return " ".join(words[: _SHOWN_WORDS.get(words[0], 4)])[:200]
 
 
-def not_a_stream(address: Address, key: str, command: str) -> WrongKeyTypeError:
+def not_a_stream(address: Address, key: str, command: str) -> errors.WrongKeyTypeError:
     """Return the error for a key of another type. command: the command that was, or would be, refused for it."""
-    return WrongKeyTypeError(f"key {key!r} at {address} holds another type than a stream; name another key ({command})")
+    return errors.WrongKeyTypeError(
+        f"key {key!r} at {address} holds another type than a stream; name another key ({command})"
+    )
 
 
-def ids_exhausted(address: Address, stream: str, entries: str = "more entries") -> IdsExhaustedError:
+def ids_exhausted(address: Address, stream: str, entries: str = "more entries") -> errors.IdsExhaustedError:
     """Return the error for a stream that can take no more entries. entries: which it was to take."""
-    return IdsExhaustedError(
+    return errors.IdsExhaustedError(
         f"stream {stream!r} at {address} cannot take {entries}: its last ID is {MAX_ID}, the highest possible one. "
         "Stop its readers and writers, and rename it (RENAME): its entries and groups are kept under the new name"
     )
 
 
-def node_of_a_cluster(address: Address) -> UnsupportedError:
+def node_of_a_cluster(address: Address) -> errors.UnsupportedError:
     """Return the error for a single server's address that is a node of a cluster."""
-    return UnsupportedError(
+    return errors.UnsupportedError(
         f"the server at {address} is a node of a cluster, and other nodes hold some of the keys: write "
         "redis+cluster:// instead of redis:// (rediss+cluster:// instead of rediss://), "
         f"{url_of_cluster(str(address))}"
@@ -158,10 +150,10 @@ def url_of_cluster(address: str) -> str:
     return head.removesuffix("/0") + question + path
 
 
-def not_permitted(where: str, text: str, words: Sequence[str]) -> NotPermittedError:
+def not_permitted(where: str, text: str, words: Sequence[str]) -> errors.NotPermittedError:
     """Return the error for a missing right. where: the command and the server."""
     action, right = missing_right(text, words)
-    return NotPermittedError(
+    return errors.NotPermittedError(
         f"{where}: the url's user has no right to {action} ({text}); give it with ACL SETUSER user {right} "
         "(rstream help access lists all rights that are needed)",
         "NOPERM",
@@ -184,41 +176,41 @@ def missing_right(text: str, words: Sequence[str]) -> tuple[str, str]:
     return f"use key {key!r}", f"~{pattern}"
 
 
-def reading_error(where: str, error: ServerReplyError, stream: str) -> ServerReplyError:
+def reading_error(where: str, error: errors.ServerReplyError, stream: str) -> errors.ServerReplyError:
     """Return the error for a reply that is no list of entries."""
     if error.code == "NOPERM":
         return not_permitted(where, error.message, ("XRANGE", stream))
-    return ServerReplyError(f"{where}: {error.message}", error.code)
+    return errors.ServerReplyError(f"{where}: {error.message}", error.code)
 
 
-def login_error(address: Address, error: redis.RedisError) -> ServerReplyError:
+def login_error(address: Address, error: redis.RedisError) -> errors.ServerReplyError:
     """Return the error for a server that answers and refuses the connection."""
     text = str(error).rstrip(".")
     if isinstance(error, redis.exceptions.NoPermissionError):
         return not_permitted(f"connecting to {address}", f"NOPERM {text}", ())
     if not isinstance(error, redis.AuthenticationError):
-        return ServerReplyError(f"{address} refused the connection: {text}")
+        return errors.ServerReplyError(f"{address} refused the connection: {text}")
     if "called without any password" in text or "no password is set" in text:
         hint = (
             "the url gives one: leave it out of the url"
             if address.identity is None
             else f"one is given {address.login}"
         )
-        return LoginError(f"the server at {address} has no password, and {hint}")
+        return errors.LoginError(f"the server at {address} has no password, and {hint}")
     return login_refused(address, text, "NOAUTH" if "required" in text else "WRONGPASS")
 
 
-def login_refused(address: Address, text: object, code: str = "WRONGPASS") -> LoginError:
+def login_refused(address: Address, text: object, code: str = "WRONGPASS") -> errors.LoginError:
     """Return the error for a refused or missing login. text: the server's words."""
     if code == "NOAUTH" and address.identity is None:
-        return LoginError(
+        return errors.LoginError(
             f"the server at {address} needs a password: write it into the url (or RSTREAM_URL), "
             f"{_with_login(address)}, without a user's name for the default user, or give option passwordFile",
             code,
         )
     reason = str(text).removeprefix("WRONGPASS ").rstrip(".")
     hint = "" if address.identity else "; in a password write @ : / ? # % as %40 %3A %2F %3F %23 %25"
-    return LoginError(
+    return errors.LoginError(
         f"the server at {address} refuses the user and password {address.login} ({reason}): check both{hint}", code
     )
 

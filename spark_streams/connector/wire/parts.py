@@ -6,11 +6,10 @@ The only place that knows the bound. Only XADD may exceed it: an entry is one re
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 MOST_ARGUMENTS = 3_900  # of a request; ElastiCache Serverless refuses more than 3,999
 
-T = TypeVar("T")
 Command = Sequence[str | bytes | int]
 
 # The arguments before the members, which each part repeats. A member of HSET is a pair.
@@ -23,8 +22,8 @@ _OPTIONS = frozenset({"RETRYCOUNT", "FORCE", "JUSTID"})  # of XCLAIM, behind the
 
 
 def have_long(commands: Sequence[Command]) -> bool:
-    """Whether one of the commands exceeds the bound."""
-    return max(map(len, commands), default=0) > MOST_ARGUMENTS
+    """Whether one of the commands has parts."""
+    return max(map(len, commands), default=0) > MOST_ARGUMENTS and any(len(in_parts(one)) > 1 for one in commands)
 
 
 def in_parts(command: Command) -> list[Command]:
@@ -45,10 +44,9 @@ def in_parts(command: Command) -> list[Command]:
     ]
 
 
-def portions(streams: Sequence[T]) -> list[Sequence[T]]:
-    """Return the streams of one XREAD each, which names each stream with its ID."""
-    most = (MOST_ARGUMENTS - 6) // 2
-    return [streams[start : start + most] for start in range(0, len(streams), most)]
+def most_streams() -> int:
+    """Return how many streams one XREAD names, each with its ID."""
+    return (MOST_ARGUMENTS - 6) // 2
 
 
 def join(replies: Sequence[Any]) -> Any:

@@ -6,14 +6,16 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 import hiredis
 
 from spark_streams.connector.errors import ServerReplyError
 from spark_streams.connector.wire.connection import Argument, Connection, Known, Reply, ReplyError, Server, pack
 from spark_streams.connector.wire.named_errors import EXHAUSTED
-from spark_streams.connector.wire.parts import in_parts
+from spark_streams.connector.wire.parts import in_parts, most_streams
+
+SomeKey = TypeVar("SomeKey", bytes, str, bytes | str)
 
 
 def each_reply(raw: bytes | memoryview) -> Iterator[Reply]:
@@ -135,6 +137,11 @@ class Outcome:
         return cls(None, refusal, max(place - 1, 0))
 
 
+# Of a transaction that watches the streams that get entries, so that none is refused. Then without: Valkey 9.0.7 and
+# 9.1.3 break a WATCH with each command of a group of the stream.
+WATCHED_TRIES = 3
+
+
 def frame_transaction(commands: Sequence[Sequence[Argument]]) -> list[tuple[Argument, ...]]:
     return [("MULTI",), *[tuple(command) for command in commands], ("EXEC",)]
 
@@ -148,8 +155,9 @@ def transact(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Rep
     return None if replies is None else server.checked((command[:4] for command in commands), replies)
 
 
-def portions_of(server: Server, keys: Sequence[bytes], most: int) -> list[list[bytes]]:
-    """Return the keys of one transaction each: of one slot, at most so many."""
+def portions_of(server: Server, keys: Sequence[SomeKey], most: int | None = None) -> list[list[SomeKey]]:
+    """Return the keys of one transaction each: of one slot, at most so many. None: the streams of one XREAD each."""
+    most = most or most_streams()
     slots = server.together(keys, lambda key: key)
     return [slot[start : start + most] for slot in slots for start in range(0, len(slot), most)]
 

@@ -36,13 +36,7 @@ from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
 from spark_streams.base.units import binary_size
-from spark_streams.connector.errors import (
-    LoginError,
-    RetriesExhaustedError,
-    RStreamError,
-    ServerReplyError,
-    ServerUnreachableError,
-)
+from spark_streams.connector import errors
 from spark_streams.connector.wire.address import DEFAULT_PATIENCE, NO_PASSWORD, Address, Patience
 from spark_streams.connector.wire.connect import (
     OUTPUT,
@@ -117,9 +111,9 @@ _TRANSIENT = _CONNECT_AGAIN | {"OOM", "BUSY", "NOREPLICAS", "TRYAGAIN", "MISCONF
 
 def is_transient(error: Exception) -> bool:
     """Whether an error is temporary: a lost connection, or an error reply (value or exception) with such a code."""
-    if isinstance(error, ServerUnreachableError):
+    if isinstance(error, errors.ServerUnreachableError):
         return error.passes
-    return isinstance(error, ReplyError | ServerReplyError) and error.code in _TRANSIENT
+    return isinstance(error, ReplyError | errors.ServerReplyError) and error.code in _TRANSIENT
 
 
 def wants_new_connection(reply: ReplyError) -> bool:
@@ -159,7 +153,7 @@ class Backoff:
         self._where = where
         if now - self._since >= self.limit:
             # The message has the text of the last error, which callers handle at this moment.
-            raise RetriesExhaustedError(
+            raise errors.RetriesExhaustedError(
                 f"{action} at {where} was tried for {now - self._since:.0f} s without success, at last: {reason}; "
                 "repair the server and run this again"
             ) from None
@@ -252,8 +246,8 @@ class Session:
         while self._server is None:
             try:
                 self._server = self._connected()
-            except RStreamError as error:
-                if not is_transient(error) or (self._in_doubt and isinstance(error, LoginError)):
+            except errors.RStreamError as error:
+                if not is_transient(error) or (self._in_doubt and isinstance(error, errors.LoginError)):
                     raise
                 self._wait_for_somebody(error)
         return self._server
@@ -281,7 +275,7 @@ class Session:
         if self._server is not None:
             try:
                 self._server.renew_login()
-            except RStreamError:
+            except errors.RStreamError:
                 self.close()  # the next step connects, or reports the error
 
     # -- retries -------------------------------------------------------------------------------------------------
@@ -305,14 +299,14 @@ class Session:
             server = self.get()
             try:
                 return step(server)
-            except (RStreamError, ReplyError) as error:
+            except (errors.RStreamError, ReplyError) as error:
                 self.wait_before_retry(error)
 
     def execute(self, *arguments: Argument) -> Reply:
         """Run one command that may safely run twice."""
         return self.run(lambda server: server.execute(*arguments))
 
-    def wait_before_retry(self, error: RStreamError | ReplyError) -> None:
+    def wait_before_retry(self, error: errors.RStreamError | ReplyError) -> None:
         """Wait before a retry on a new connection. Raises the error itself if it is not transient,
         RetriesExhaustedError after the limit.
 
@@ -330,19 +324,19 @@ class Session:
             self.close()
         self.wait(error)
 
-    def wait(self, why: RStreamError | ReplyError) -> None:
+    def wait(self, why: errors.RStreamError | ReplyError) -> None:
         """Pause before a retry. Raises RetriesExhaustedError."""
-        is_lost = isinstance(why, ServerUnreachableError)
+        is_lost = isinstance(why, errors.ServerUnreachableError)
         try:
             self.backoff.wait(self._purpose, str(self.address), self._reason(why), is_lost)
-        except RetriesExhaustedError as error:
+        except errors.RetriesExhaustedError as error:
             if is_lost and (limit := find_reply_limit(self.address)):
                 closes = f"It closes connections with {binary_size(limit)} of unread replies: raise {OUTPUT} normal"
-                raise RetriesExhaustedError(f"{error.message}. {closes}") from None
+                raise errors.RetriesExhaustedError(f"{error.message}. {closes}") from None
             raise
 
-    def _reason(self, why: RStreamError | ReplyError) -> str:
-        if isinstance(why, RStreamError):
+    def _reason(self, why: errors.RStreamError | ReplyError) -> str:
+        if isinstance(why, errors.RStreamError):
             return why.message
         if why.code == FULL:
             memory = Memory() if self._server is None else self._server.memory()
@@ -360,15 +354,15 @@ class Session:
             raise
         return server
 
-    def _wait_for_somebody(self, error: RStreamError) -> None:
-        if not isinstance(error, ServerUnreachableError):
+    def _wait_for_somebody(self, error: errors.RStreamError) -> None:
+        if not isinstance(error, errors.ServerUnreachableError):
             self.trust()  # a server answers there, and is temporarily unable to serve
         try:
             self.wait(error)
-        except RetriesExhaustedError:
+        except errors.RetriesExhaustedError:
             if not self._in_doubt:
                 raise
             self.backoff.reset()
-            if isinstance(error, ServerUnreachableError):
+            if isinstance(error, errors.ServerUnreachableError):
                 error.passes = False  # the wait is over: no caller waits again
             raise error from None

@@ -85,6 +85,26 @@ class TooMuchError(Exception):
     """More bytes arrived while a request was sent than its sender stores."""
 
 
+class Gaps:
+    """Drops what arrives between two marks, unparsed: replies that the server would not suppress."""
+
+    def __init__(self, mark: bytes) -> None:
+        self._mark, self._begun = mark, b""  # no reply contains the mark; the part of one that has arrived
+        self._is_open = False  # the next mark ends a gap
+
+    def around(self, data: memoryview) -> bytes:
+        """Return the bytes outside of gaps."""
+        kept = list[bytes]()
+        *pieces, last = (self._begun + bytes(data)).split(self._mark)
+        for piece in pieces:
+            kept += [] if self._is_open else [piece]
+            self._is_open = not self._is_open
+        sizes = range(min(len(self._mark) - 1, len(last)), 0, -1)
+        end = len(last) - next((size for size in sizes if self._mark.startswith(last[-size:])), 0)
+        self._begun = last[end:]
+        return b"".join(kept if self._is_open else [*kept, last[:end]])
+
+
 class Duplex:
     """A connected socket, which becomes non-blocking; `lost` makes its errors.
 

@@ -60,6 +60,7 @@ _COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 # In a cluster every use reads the slots, and dead letters are moved to other slots with notes beside their streams.
 _SLOTS = ("CLUSTER SLOTS", "CLUSTER INFO")
 _OUTSIDE = ("WATCH", "UNWATCH", "EXEC", "CLIENT")
+_SILENCE = "+client|reply"  # a query works without it
 _WITH_SUBCOMMAND = ("XINFO", "XGROUP", "CLIENT", "CLUSTER")
 
 
@@ -125,6 +126,11 @@ def _lacking(who: str, user: str, uses: Sequence[str], lacks: Missing) -> Server
     unknown = f" ({lacks.unknown})" if lacks.unknown else ""
     keys_first = sorted(lacks.rights, key=lambda right: (not right.startswith("~"), right))
     rights = " ".join(keys_first)
+    if lacks.rights == (_SILENCE,):
+        return ServerFinding(
+            Level.NOTE, "rights", f"replies cannot be suppressed for {who} (CLIENT REPLY)",
+            "a query works; each entry is also sent to its driver, which drops it", f"if possible, grant {_SILENCE}",
+        )  # fmt: skip
     return ServerFinding(
         Level.WARNING, "rights", f"{who} lacks rights for {_listed(uses)}: {rights}{unknown}",
         "a query or command that needs one of them fails with an error that names it (RSTREAM_NOT_PERMITTED)",
@@ -151,17 +157,17 @@ def _refused(server: Connection, commands: Sequence[tuple[str, ...]]) -> tuple[d
 
 def _lacked(commands: Sequence[tuple[str, ...]], replies: Sequence[object]) -> dict[tuple[str, ...], str]:
     refused = zip(commands, replies, strict=False)
-    rights = {words: missing_right(str(reply), words)[1] for words, reply in refused if is_not_permitted(reply)}
+    rights = {
+        words: _SILENCE if words[0] == "CLIENT" else missing_right(str(reply), words)[1]
+        for words, reply in refused
+        if is_not_permitted(reply) or (words[0] == "CLIENT" and isinstance(reply, ReplyError))
+    }
     return {words: right for words, right in rights.items() if right.startswith("+") or _ANY not in words}
 
 
 def _filled(commands: Sequence[str], keys: Sequence[str]) -> list[list[str]]:
-    filled = []
-    for command in commands:
-        words = command.split()
-        for key in keys if _KEY in words else [""]:
-            filled.append([key if word == _KEY else word for word in words])
-    return filled
+    split = [(command.split(), keys if _KEY in command else [""]) for command in commands]
+    return [[key if word == _KEY else word for word in words] for words, of_command in split for key in of_command]
 
 
 def _name(words: Sequence[str]) -> str:

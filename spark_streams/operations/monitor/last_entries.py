@@ -14,8 +14,7 @@ from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.base.printable import name_text
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.wire.connection import Argument, PageSizer, Reply, ReplyError, Server
-from spark_streams.connector.wire.parts import portions
-from spark_streams.connector.wire.replies import is_no_such_key
+from spark_streams.connector.wire.replies import is_no_such_key, portions_of
 from spark_streams.connector.wire.xinfo import group_named, stream_states
 
 # Entries per round trip over all streams: at first, at most; bytes per round trip.
@@ -64,8 +63,7 @@ class Follower:
         batch: list[Seen] = []
         page_entries = max(1, self._sizer.size // max(1, len(self.positions)))
         bound = MAX_ID
-        slots = server.together([*self.positions], lambda stream: stream)
-        groups = [portion for slot in slots for portion in portions(slot)]
+        groups = portions_of(server, [*self.positions])
         block: list[Argument] = ["BLOCK", wait_ms] if len(groups) == 1 and wait_ms else []
         commands = [
             (

@@ -21,7 +21,7 @@ from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, purge
 from spark_streams.connector.deadletter.redrive_plan import RedriveOptions
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.keys import origin_field
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.pending.claim import DeadEntries, dead_letter
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
@@ -131,7 +131,7 @@ class Lives:
 
     def _collect_noted(self) -> None:
         self._as_driver(
-            lambda server: collect(server, MEMBER, ["s"], "t", LetterDestination(DEAD), limits=OF_THE_QUERY)
+            lambda server: collect(GroupClient(server, MEMBER, OF_THE_QUERY), ["s"], "t", LetterDestination(DEAD))
         )
         assert not self._noted()
 

@@ -15,7 +15,7 @@ import hiredis
 import pytest
 
 from spark_streams.connector.errors import RStreamError
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection, pack
@@ -195,7 +195,7 @@ def test_killed_at_any_command_of_posting_an_entry_is_acknowledged_where_its_dea
 
         def driver() -> None:
             with Connection(address) as connection:
-                collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD))
+                collect(GroupClient(connection, MEMBER), ["s"], "t", LetterDestination(DEAD))
 
         noted(server, 3)
         driver()

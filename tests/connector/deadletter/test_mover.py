@@ -24,6 +24,8 @@ from tests.connector.deadletter.making import DEAD
 from tools.sending import KilledError, dying_at
 from tools.servers.server import Server
 
+watches_streams = True  # and runs under both rules of WATCH
+
 KEY = redriven_key("s", DEAD)
 PARKING = "parked"
 

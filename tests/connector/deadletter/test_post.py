@@ -15,15 +15,18 @@ from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.deadletter import post as posting
 from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS, FailedEntry, post
 from spark_streams.connector.errors import IdsExhaustedError, RowTooLargeError, ServerReplyError
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.pending import claim
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection, ReplyError, pack
+from spark_streams.connector.wire.replies import WATCHED_TRIES
 from tests.connector.deadletter.making import DEAD, envelopes, numbers
 from tools.driving import ALL, SMALL, another_reader, drain, forget_all, pending_count, read, reader
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server, skip_without_xnack
+
+watches_streams = True  # and runs under both rules of WATCH
 
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": DEAD}
 OVERDUE = {"claimIdle": "1ms", "maxDeliveries": "1", "deadLetterStream": DEAD}
@@ -77,10 +80,10 @@ def test_where_the_dead_letter_stream_has_no_ids_left_nothing_is_acknowledged(
     before = client.xrange(DEAD)
     with Connection(Address.parse(server.url)) as connection:
         with pytest.raises(IdsExhaustedError, match=f"stream 'dead' at .* cannot take 3 more entries: .*{last}"):
-            collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD))
+            collect(GroupClient(connection, MEMBER), ["s"], "t", LetterDestination(DEAD))
         assert (pending_count(client), client.xrange(DEAD)) == (3, before)
         client.rename(DEAD, "full")
-        assert collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD)).dead_letters == {"s": 3}
+        assert collect(GroupClient(connection, MEMBER), ["s"], "t", LetterDestination(DEAD)).dead_letters == {"s": 3}
     assert (pending_count(client), numbers(server, DEAD)) == (0, [0, 1, 2])
 
 
@@ -236,7 +239,7 @@ def test_where_rights_are_taken_away_within_the_transaction_the_entries_are_pend
 
         def all_of(connection: Connection) -> object:
             if found_by == "note":
-                return collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD)).dead_letters
+                return collect(GroupClient(connection, MEMBER), ["s"], "t", LetterDestination(DEAD)).dead_letters
             return claim.dead_letter(connection, "g", given_up, DEAD)
 
         try:
@@ -269,10 +272,10 @@ def test_where_ids_run_out_within_the_transaction_the_entries_are_pending_again(
         with pytest.raises(
             ServerReplyError, match="2 dead letters of stream 's', .* as before. .* cannot take more entries"
         ):
-            collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD))
+            collect(GroupClient(connection, MEMBER), ["s"], "t", LetterDestination(DEAD))
         assert (pending_count(client), numbers(server, DEAD)) == (2, [-1, 0])
         client.rename(DEAD, "full")
-        assert collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD)).dead_letters == {"s": 2}
+        assert collect(GroupClient(connection, MEMBER), ["s"], "t", LetterDestination(DEAD)).dead_letters == {"s": 2}
     assert (pending_count(client), numbers(server, DEAD)) == (0, [1, 2])
 
 
@@ -288,7 +291,7 @@ def test_a_transaction_that_is_carried_out_late_and_one_that_stands_for_it_post_
 
     def all_of(connection: Connection) -> None:
         if found_by == "note":
-            collect(connection, MEMBER, ["s"], "t", LetterDestination(DEAD))
+            collect(GroupClient(connection, MEMBER), ["s"], "t", LetterDestination(DEAD))
         else:
             claim.dead_letter(connection, "g", given_up, DEAD)
 
@@ -323,13 +326,13 @@ def test_two_queries_that_give_up_the_same_entries_post_one_dead_letter_each(
 def test_dead_letters_that_others_append_meanwhile_are_no_matter(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dead-letter stream changes between WATCH and EXEC; the transaction is tried again."""
+    """The dead-letter stream changes between WATCH and EXEC; the transaction is tried again, at last without WATCH."""
     ids = pending(client, 4)
-    before(monkeypatch, "MULTI", lambda: client.xadd(DEAD, {"n": -1}), times=5)
+    before(monkeypatch, "MULTI", lambda: client.xadd(DEAD, {"n": -1}), times=WATCHED_TRIES + 1)
     letters = [FailedEntry("s", entry.encode(), [b"n", b"%d" % n], {"stream": "s"}) for n, entry in enumerate(ids)]
     with Connection(Address.parse(server.url)) as connection:
         assert post(connection, DEAD, "g", letters) == 4
-    assert numbers(server, DEAD) == [-1] * 5 + [0, 1, 2, 3]
+    assert numbers(server, DEAD) == [-1] * (WATCHED_TRIES + 1) + [0, 1, 2, 3]
     assert (pending_count(client), len([e for e in envelopes(server) if e])) == (0, 4)
 
 

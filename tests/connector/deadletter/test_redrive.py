@@ -16,7 +16,7 @@ import redis
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, dead_letter_fields
 from spark_streams.connector.deadletter.letter_page import Criteria
-from spark_streams.connector.deadletter.mover import WATCHED_TRIES, redrive_key
+from spark_streams.connector.deadletter.mover import redrive_key
 from spark_streams.connector.deadletter.post import FailedEntry, post
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, RedriveLease, RedriveReport
 from spark_streams.connector.deadletter.redrive_plan import RedriveOptions
@@ -35,6 +35,7 @@ from spark_streams.connector.errors import (
 from spark_streams.connector.keys import origins_key, retry_stream
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.replies import WATCHED_TRIES
 from tests.connector.deadletter.making import DEAD, SMALL, envelopes, fill, marks, numbers, redrive, words
 from tools.sending import KilledError, before_sending, dying_at, in_turn, lost, reply_lost
 from tools.servers.server import Server

@@ -21,6 +21,8 @@ from tests.connector.deadletter.test_post import between_queue_and_exec
 from tools.sending import at_each_point, before_sending
 from tools.servers.server import Server
 
+watches_streams = True  # and runs under both rules of WATCH
+
 WAITING, BACK = retry_stream("s", "g", 1), returned_stream("s", "g")
 
 

@@ -26,7 +26,7 @@ from spark_streams.connector.wire.connection import (
 )
 from spark_streams.connector.wire.replies import is_no_group, is_wrong_type
 from spark_streams.connector.wire.session import Pipe
-from spark_streams.connector.wire.sockets import Duplex
+from spark_streams.connector.wire.sockets import Duplex, Gaps
 from tools.servers.server import Server, free_port
 
 MB = 1 << 20
@@ -247,3 +247,20 @@ def test_a_reply_that_was_too_large_is_asked_for_in_far_smaller_pages() -> None:
     assert sizer.size == 7
     sizer.too_large()
     assert sizer.size == 1
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=6), st.binary(max_size=6)), max_size=5),
+    st.lists(st.integers(1, 9), max_size=9),
+)
+def test_what_arrives_between_two_marks_is_dropped_however_it_arrives(
+    pairs: list[tuple[bytes, bytes]], sizes: list[int]
+) -> None:
+    mark = b"$3\r\nabc\r\n"
+    pairs = [(kept.replace(b"\n", b""), dropped.replace(b"\n", b"")) for kept, dropped in pairs]
+    arriving = b"".join([kept + b"\r\n" + mark + dropped + b"\r\n" + mark for kept, dropped in pairs]) + b":1\r\n"
+    gaps, found, begin = Gaps(mark), b"", 0
+    for size in [*sizes, len(arriving)]:
+        found += gaps.around(memoryview(arriving[begin : begin + size]))
+        begin += size
+    assert found == b"".join([kept + b"\r\n" for kept, _ in pairs]) + b":1\r\n"

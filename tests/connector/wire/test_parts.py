@@ -127,6 +127,15 @@ def test_a_long_command_replies_as_the_server_would(connection: Connection) -> N
         transact(connection, [("SADD", "text", *IDS), ("XNOTHING",)])
 
 
+def test_an_entry_of_many_fields_is_one_request_beside_commands_with_parts(client: redis.Redis, server: Server) -> None:
+    fields = [word for entry in IDS[:3_000] for word in (entry, entry)]
+    with Connection(Address.parse(server.url)) as connection:
+        assert connection.execute("XADD", "s", "1-0", *fields) == b"1-0"
+        assert connection.execute_all([("XADD", "s", "2-0", *fields), ("EXISTS", *["s"] * 5_000)]) == [b"2-0", 5_000]
+        assert list(connection.execute_each([("XADD", "s", "3-0", *fields)])) == [b"3-0"]
+    assert [len(entry[1]) for entry in client.xrange("s")] == [3_000] * 3
+
+
 def test_a_watch_of_many_keys_guards_each_of_them(connection: Connection, client: redis.Redis) -> None:
     keys = IDS[:5_000]
     for changed in (keys[0], keys[-1]):

@@ -19,7 +19,7 @@ from spark_streams.connector.deadletter.mover import WATCHED_TRIES, redrive_key,
 from spark_streams.connector.deadletter.post import FailedEntry, post
 from spark_streams.connector.errors import ServerReplyError, StreamStateError, UnsupportedError, WrongKeyTypeError
 from spark_streams.connector.keys import retry_stream, returned_stream, slot_of
-from spark_streams.connector.source.group_client import Membership
+from spark_streams.connector.source.group_client import GroupClient, Membership
 from spark_streams.connector.source.task.notes import LetterDestination, collect, notes_key
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
@@ -51,7 +51,7 @@ def test_each_dead_letter_is_posted_once_wherever_the_driver_dies(cluster: Redis
 
     def act() -> None:
         with connect(Address.parse(cluster.url)) as server:
-            collect(server, MEMBER, ["s"], "t", LetterDestination(DEAD))
+            collect(GroupClient(server, MEMBER), ["s"], "t", LetterDestination(DEAD))
 
     def check() -> None:
         assert sorted(numbers(cluster.server, DEAD)) == list(range(COUNT))

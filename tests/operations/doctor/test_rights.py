@@ -74,6 +74,7 @@ def test_who_may_do_everything_lacks_nothing_and_nothing_is_done(server: Server)
     ("rights", "lacks"),
     [
         (("~*", "+@all", "-xadd"), {LOOKING: (), READING: ("+xadd",), WRITING: ("+xadd",), REDRIVE: ("+xadd",)}),
+        (("~*", "+@all", "-client"), {LOOKING: (), READING: ("+client|reply",), WRITING: (), REDRIVE: ()}),
         (("~*", "+@all", "-wait"), {LOOKING: (), READING: (), WRITING: ("+wait",), REDRIVE: ()}),
         (("~*", "+@all", "-watch"), {LOOKING: (), READING: ("+watch",), WRITING: ("+watch",), REDRIVE: ("+watch",)}),
         (("~orders", "~rstream:*", "+@all"), dict.fromkeys(USES, ("~payments",))),
@@ -84,6 +85,15 @@ def test_what_is_missing_is_named_for_each_use(
     user: Makes, rights: tuple[str, ...], lacks: dict[str, tuple[str, ...]]
 ) -> None:
     assert lacking(user(*rights), "orders", "payments") == lacks
+
+
+def test_without_client_reply_a_query_works_and_it_is_said(user: Makes) -> None:
+    with Connection(Address.parse(user("~*", "+@all", "-client|reply").url)) as connection:
+        [one, _] = rights_findings("limited", ask_rights(connection, (READING, WRITING), []), [])
+    assert (one.level, one.observation) == (
+        Level.NOTE,
+        "replies cannot be suppressed for user limited (CLIENT REPLY)",
+    )
 
 
 def test_without_transactions_one_can_still_look_and_the_rest_is_unknown(user: Makes, redis_server: Server) -> None:

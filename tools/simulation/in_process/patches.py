@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import pickle
 import secrets
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from spark_streams.connector.deadletter import post
+from spark_streams.connector.spark import worker
 from spark_streams.connector.wire import connect, connection, session, topology
 from spark_streams.connector.wire.sockets import Lost, TooMuchError
 from spark_streams.engine.client import Client
@@ -121,9 +123,11 @@ def on_core(core: Core) -> Iterator[None]:
         patch.setattr(topology.ClusterWatch, "add", lambda *_: None)  # its thread would ask once a second
         # The plan's replica: the engine has none.
         patch.setattr(COMMANDS[b"wait"], "handler", _wait)
-        # Time that has no meaning here: buffers of a megabyte for a few bytes, and the statistics of commands.
+        # Time that has no meaning here: buffers of a megabyte for a few bytes, the statistics of commands, and the
+        # search for what a user's notebook defines.
         patch.setattr(connection, "_READ_SIZE", 1 << 12)
         patch.setattr(Engine, "_time", lambda engine, spec: None)
+        patch.setattr(worker, "cloudpickle", pickle)
         patch.setattr(connect, "select", SimpleNamespace(POLLIN=1, poll=lambda: _Poll(core)))
         with _rebound(moved):
             yield

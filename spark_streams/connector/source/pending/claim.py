@@ -76,84 +76,89 @@ class Claims:
     losses: DataLoss  # of entries that were deleted before the claim
     counters: RunCounters  # claimed entries
     dead_letters: DeadLetterWriter  # of entries that were delivered too often or are fatal
-    limits: Limits  # size of a page
     reported_fatal: set[tuple[str, StreamId, int]] = field(default_factory=set)  # stream, first ID and number
 
-    @property
-    def _member(self) -> Membership:
-        return self.stream_set.member
+    def claim(self, client: GroupClient, groups: Mapping[str, GroupState], quota: BatchQuota) -> list[str]:
+        """Claim what the quota admits. Return the streams of which something was claimed. Raises ServerError."""
+        claiming = _Claiming(client, self)
+        return claiming.claim(claiming.holders(groups), quota)
 
-    def holders(self, server: Server, groups: Mapping[str, GroupState]) -> dict[str, list[Holder]]:
+
+@dataclass(frozen=True)
+class _Claiming:
+    """The claims of one trigger."""
+
+    client: GroupClient
+    query: Claims
+
+    def holders(self, groups: Mapping[str, GroupState]) -> dict[str, list[Holder]]:
         """Return the holders of entries to claim, per stream, released entries first. What is above the position of a
         group that was set back it delivers again, and a claim would make dead letters of it. Raises ServerError."""
         ends = {stream: group.last_delivered for stream, group in groups.items()}
         released = [stream for stream, group in groups.items() if group.released]
-        holders = {
-            stream: [Holder(None, RELEASED_IDLE, end=ends[stream])] for stream in self._with_released(server, released)
-        }
-        idle = self.options.claim_idle
+        holders = {stream: [Holder(None, RELEASED_IDLE, end=ends[stream])] for stream in self._with_released(released)}
+        idle = self.query.options.claim_idle
         if idle is not None:
-            for stream, name in self._dead_consumers(server, groups):
-                key = committed_key(stream, self._member.group, name)
-                is_query = server.execute("GET", key) is not None
+            for stream, name in self._dead_consumers(groups):
+                is_query = self.client.server.execute("GET", committed_key(stream, self.client.group, name)) is not None
                 holders.setdefault(stream, []).append(Holder(name, idle, not is_query, ends[stream]))
         return holders
 
-    def _with_released(self, server: Server, streams: Sequence[str]) -> list[str]:
+    def _with_released(self, streams: Sequence[str]) -> list[str]:
         """Return those of these streams whose group has released entries."""
-        summaries = server.execute_all([("XPENDING", stream, self._member.group) for stream in streams])
+        summaries = self.client.server.execute_all([("XPENDING", stream, self.client.group) for stream in streams])
         return [stream for stream, summary in zip(streams, summaries, strict=True) if released_in(summary)]
 
-    def _dead_consumers(self, server: Server, groups: Mapping[str, GroupState]) -> list[tuple[str, str]]:
+    def _dead_consumers(self, groups: Mapping[str, GroupState]) -> list[tuple[str, str]]:
         """Return consumers with pending entries that are no running query, each with its stream."""
         candidates: list[tuple[str, OtherConsumer]] = [
             (stream, other) for stream, group in groups.items() for other in group.others if other.pending
         ]
         if not candidates:
             return []
-        alive = self.stream_set.live(server, [(stream, other.name) for stream, other in candidates])
+        alive = self.query.stream_set.live(self.client.server, [(stream, other.name) for stream, other in candidates])
         return [(stream, other.name) for stream, other in candidates if (stream, other.name) not in alive]
 
-    def claim(self, server: Server, holders: Mapping[str, Sequence[Holder]], quota: BatchQuota) -> list[str]:
+    def claim(self, holders: Mapping[str, Sequence[Holder]], quota: BatchQuota) -> list[str]:
         """Claim what the quota admits. Return the streams of which something was claimed."""
         claimed: list[str] = []
         for stream, stream_holders in holders.items():
-            before = self._count_pending(server, stream)
+            before = read_group_now(self.client, stream).ours
             requested_ids: list[bytes] = []
             requested = 0
             for holder in stream_holders:
-                ids, count = self._claim_from(server, stream, holder, quota.without({stream: requested}))
+                ids, count = self._claim_from(stream, holder, quota.without({stream: requested}))
                 requested_ids += ids
                 requested += count
             if not requested:
                 continue
             # Other clients may have acknowledged or claimed some meanwhile, so the pending list decides.
-            gained = self._count_pending(server, stream) - before
+            gained = read_group_now(self.client, stream).ours - before
             if gained < requested:
-                deleted = self._count_deleted(server, stream, requested_ids)
+                deleted = _count_deleted(self.client, stream, requested_ids)
                 if deleted:
                     first = StreamId.parse(texts_of(requested_ids[0])[0].as_py())
-                    detail = f"that other consumers of group {self._member.group!r} had left pending or released"
-                    self.losses.report(entries_lost(stream, deleted, first.previous(), detail))
+                    detail = f"that other consumers of group {self.client.group!r} had left pending or released"
+                    self.query.losses.report(entries_lost(stream, deleted, first.previous(), detail))
             if gained > 0:
-                self.counters.entries(CLAIMED)[stream] += gained
+                self.query.counters.entries(CLAIMED)[stream] += gained
                 claimed.append(stream)
                 quota = quota.without({stream: gained})
         return claimed
 
-    def _claim_from(self, server: Server, stream: str, holder: Holder, quota: BatchQuota) -> tuple[list[bytes], int]:
+    def _claim_from(self, stream: str, holder: Holder, quota: BatchQuota) -> tuple[list[bytes], int]:
         """Claim from one holder, page by page. Return the IDs of the requested entries (as `PendingPage.ids`), and
         their number."""
-        member, limits = self._member, self.limits
+        server, member, largest = self.client.server, self.client.member, self.client.limits.claim_page
         ids: list[bytes] = []
         limit = quota.limit_of(stream)
         requested, start = 0, MIN_ID
         while limit is None or requested < limit:
-            page_size = limits.claim_page if limit is None else min(limits.claim_page, limit - requested)
-            if self._runs_again(server, stream, holder):
+            page_size = largest if limit is None else min(largest, limit - requested)
+            if self._runs_again(stream, holder):
                 break
             page = pending_page(server, stream, holder.xpending(member, stream, start, page_size))
-            dead_groups, living = _separate_dead(stream, holder, page, self.options.max_deliveries)
+            dead_groups, living = _separate_dead(stream, holder, page, self.query.options.max_deliveries)
             # Also without a command: EXEC ends the watch.
             if transact(server.connection_for(stream), _claims(member, stream, holder, living)) is None:
                 break  # a query has begun as this consumer
@@ -163,34 +168,33 @@ class Claims:
                 ids.append(living.ids)
                 requested += living.count
             for dead in dead_groups:
-                if self.options.dead_letter_stream is None:
+                if self.query.options.dead_letter_stream is None:
                     self._warn_of_fatal(dead)
                 else:
-                    self.dead_letters.write(server, dead)
+                    self.query.dead_letters.write(server, dead)
             if page.count < page_size or page.last == MAX_ID:
                 break
             start = page.last.next()
         return ids, requested
 
-    def _runs_again(self, server: Server, stream: str, holder: Holder) -> bool:
+    def _runs_again(self, stream: str, holder: Holder) -> bool:
         """Whether a running query is the holder by now. Otherwise watch its lease: if a query takes it, no transaction
         claims anything."""
         if holder.consumer is None:
             return False
-        node = server.connection_for(stream)
-        node.execute("WATCH", lease_key(stream, self._member.group, holder.consumer))
-        runs = bool(self.stream_set.live(server, [(stream, holder.consumer)]))
+        node = self.client.server.connection_for(stream)
+        node.execute("WATCH", lease_key(stream, self.client.group, holder.consumer))
+        runs = bool(self.query.stream_set.live(self.client.server, [(stream, holder.consumer)]))
         if runs:
             node.execute("UNWATCH")
         return runs
 
     def _warn_of_fatal(self, dead: DeadEntries) -> None:
         """Log once that fatal entries stay pending because the query has no dead-letter stream."""
-        stream, ids = dead.stream, dead.ids
-        if (stream, ids[0], len(ids)) in self.reported_fatal:
+        stream, ids, group = dead.stream, dead.ids, self.client.group
+        if (stream, ids[0], len(ids)) in self.query.reported_fatal:
             return
-        self.reported_fatal.add((stream, ids[0], len(ids)))
-        group = self._member.group
+        self.query.reported_fatal.add((stream, ids[0], len(ids)))
         _log.warning(
             "stream %r: %d entries of group %r, from %s on, are marked as fatal (XNACK FATAL), and this query has no "
             "deadLetterStream. They stay pending and are not read. To list them: rstream pending %s --group %s "
@@ -198,20 +202,16 @@ class Claims:
             stream, len(ids), group, ids[0], stream, group,
         )  # fmt: skip
 
-    def _count_pending(self, server: Server, stream: str) -> int:
-        """Return how many entries are pending for the query. Raises GroupMissingError, DataLossError."""
-        return read_group_now(GroupClient(server, self._member, self.limits), stream).ours
 
-    def _count_deleted(self, server: Server, stream: str, requested_ids: Sequence[bytes]) -> int:
-        """Return how many entries that a claim requested are no longer in the stream: XCLAIM drops those from the
-        pending list. Other clients have acknowledged or claimed the other missing ones."""
-        ids = texts_of(b"".join(requested_ids))
-        first, last = StreamId.parse(ids[0].as_py()), StreamId.parse(ids[-1].as_py())
-        between = Range(stream, min(first, last).previous(), max(first, last))
-        held = pending_ids(GroupClient(server, self._member, self.limits), [between], self.limits.claim_page)
-        held_ids = texts_of(b"".join([ids for _, ids in held]))
-        missing = ids.filter(pc.invert(pc.is_in(ids, value_set=held_ids))).to_pylist()
-        return count_missing(server, stream, missing)
+def _count_deleted(client: GroupClient, stream: str, requested_ids: Sequence[bytes]) -> int:
+    """Return how many entries that a claim requested are no longer in the stream: XCLAIM drops those from the pending
+    list. Other clients have acknowledged or claimed the other missing ones."""
+    ids = texts_of(b"".join(requested_ids))
+    first, last = StreamId.parse(ids[0].as_py()), StreamId.parse(ids[-1].as_py())
+    between = Range(stream, min(first, last).previous(), max(first, last))
+    held_ids = texts_of(b"".join([ids for _, ids in pending_ids(client, [between], client.limits.claim_page)]))
+    missing = ids.filter(pc.invert(pc.is_in(ids, value_set=held_ids))).to_pylist()
+    return count_missing(client.server, stream, missing)
 
 
 def released_above(

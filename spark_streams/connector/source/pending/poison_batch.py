@@ -21,17 +21,17 @@ SET of an entry's end      gives it up again; a second dead letter is not writte
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.printable import printable
-from spark_streams.connector.source.group.recovery import DataLoss, entries_lost
-from spark_streams.connector.source.group_client import GroupClient, Membership
-from spark_streams.connector.source.limits import Limits
+from spark_streams.connector.errors import DataLossError, GroupMissingError
+from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, entries_lost
+from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range
-from spark_streams.connector.source.partitioning import Part, entries_per_stream, pending_parts
+from spark_streams.connector.source.partitioning import Part, pending_parts
 from spark_streams.connector.source.pending.claim import DeadEntries, DeadLetterWriter
 from spark_streams.connector.source.pending.poison_record import (
     PIECES,
@@ -43,11 +43,12 @@ from spark_streams.connector.source.pending.poison_record import (
     Ranges,
     attempt_key_of,
     delete_failure,
-    delete_record,
     fetch_failure,
     is_done_in_sink,
+    key_of,
 )
 from spark_streams.connector.source.pending_list import pending_ids, pending_ranges
+from spark_streams.connector.source.settled import Settled
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.pending_page import texts_of
 
@@ -63,24 +64,19 @@ class PoisonBatch:
     """One query's attempts at its batches. Methods take the run's copy of the state and return the new one."""
 
     max_deaths: int | None  # runs that an unchanged batch may kill, None: unlimited
-    member: Membership  # consumer of the query
     run_name: str  # of this run
     dead_letters: DeadLetterWriter  # of entries that are given up
     losses: DataLoss  # reports entries that are missing from pieces
-    limits: Limits  # size of a step
 
     # -- a batch is planned --------------------------------------------------------------------------------------
 
     def attempt(
-        self, server: Server, begin: Offset, end: Offset, cache: CachedPoisonState, missing_groups: Sequence[str] = ()
+        self, client: GroupClient, begin: Offset, end: Offset, cache: CachedPoisonState
     ) -> tuple[bool, CachedPoisonState]:
         """Count this run's attempt at a batch. If too many runs have died of it and the sink has not completed it, set
-        its entries aside. Return whether they were set aside.
-
-        missing_groups: streams of the batch whose group, and with it the pending entries, no longer exists.
-        May be repeated. Raises GroupMissingError, ServerError, DataLossError.
-        """
-        record = PoisonRecord(server, cache, end, begin)
+        its entries aside. Return whether they were set aside. May be repeated. Raises GroupMissingError, ServerError,
+        DataLossError."""
+        record = PoisonRecord(client.server, cache, end, begin)
         if not end.held:
             return False, record.cache  # the batch only corrects a position (trigger.trigger)
         state = record.state.for_batch(end.token)
@@ -91,41 +87,49 @@ class PoisonBatch:
             return state.narrowed, record.cache
         if state.narrowed:
             return True, record.cache
-        remaining = end.without(missing_groups)
         name = state.piece_of(end.old)
         state = replace(state, runs=died + 1, run=self.run_name)
         may_go_on = died < state.allowed_deaths(self.max_deaths, is_unchanged=name is None)
-        if not died or may_go_on or is_done_in_sink(server, end):
+        if not died or may_go_on or is_done_in_sink(client.server, end):
             record.save(state, *([] if died else [attempt_key_of(end)]))
             return False, record.cache
-        client = GroupClient(server, self.member, self.limits)
-        pending = pending_ranges(client, remaining.all_ranges, _PAGE)
-        if not pending:
+        pending = self._pending(client, end)
+        if not any(pending.values()):
             record.save(state)
             return False, record.cache
-        self._set_aside(server, record, state, end, pending, remaining)
+        self._set_aside(client, record, state, end, pending)
         return True, record.cache
+
+    def _pending(self, client: GroupClient, end: Offset) -> Mapping[str, Sequence[Range]]:
+        """Return what is pending of a batch by stream. If losses are allowed, without streams whose group, and with it
+        the pending entries, no longer exists."""
+        pending: dict[str, list[Range]] = {}
+        for stream in end.taken_from:
+            with suppress(*(GroupMissingError, DataLossError) if self.losses.allowed else ()):
+                pending[stream] = pending_ranges(client, end.ranges(stream), _PAGE)
+        return pending
 
     def _set_aside(
         self,
-        server: Server,
+        client: GroupClient,
         record: PoisonRecord,
         state: PoisonState,
         end: Offset,
-        pending: Sequence[Range],
-        remaining: Offset,
+        pending: Mapping[str, Sequence[Range]],
     ) -> None:
-        """Make pieces of all entries of a batch. remaining: its end, without missing groups."""
-        count = sum(entries.count for entries in pending)
-        self._report_missing(_entries_of(remaining) - entries_per_stream(pending))
+        """Make pieces of all entries of a batch. pending: by `_pending`."""
+        counts = {stream: sum(entries.count for entries in found) for stream, found in pending.items()}
+        count = sum(counts.values())
+        parts = {stream: end.ranges(stream) for stream in pending}
+        for stream, ranges in parts.items():
+            self._report_missing(stream, sum(entries.count for entries in ranges) - counts[stream])
         name = state.piece_of(end.old)
-        failure = fetch_failure(server, end)
+        failure = fetch_failure(client.server, end)
         cause = failure if count == 1 else QueryFailure()
         size = state.size_of_pieces(count, name is None, name)
-        parts = {stream: remaining.ranges(stream) for stream in remaining.taken_from}
-        new_pieces = self._divided(server, parts, size, end.token)
+        new_pieces = self._divided(client, parts, size, end.token)
         after = state.set_aside(new_pieces, name, cause.error, cause.message)
-        [first, *_] = pending
+        first = next(entries for found in pending.values() for entries in found)
         if count == 1:
             [died] = [after.pieces[new].died for new in new_pieces]
             _log.warning(
@@ -139,13 +143,14 @@ class PoisonBatch:
                 count, state.runs - 1, first.stream, first.after, len(new_pieces), size,
             )  # fmt: skip
         record.save(after)
-        delete_failure(server, end)
+        delete_failure(client.server, end)
 
-    def _divided(self, server: Server, parts: Ranges, size: int, origin: str) -> dict[str, dict[str, list[Range]]]:
+    @staticmethod
+    def _divided(client: GroupClient, parts: Ranges, size: int, origin: str) -> dict[str, dict[str, list[Range]]]:
         """Return the pending entries of these ranges as pieces of `size` entries, of any stream, each under the name
         of its first entry. origin: of the batch or the piece: entries of two streams may have the same ID."""
         pieces: dict[str, dict[str, list[Range]]] = {}
-        client, capacity, name = GroupClient(server, self.member, self.limits), 0, ""
+        capacity, name = 0, ""
         for stream, ranges in sorted(parts.items()):
             for part in ranges:
                 after = part.after
@@ -159,20 +164,26 @@ class PoisonBatch:
                     after = entries.last
         return pieces
 
-    def has_read(self, server: Server, end: Offset) -> bool:
-        """Whether the tasks of a batch were given its entries. If the record says that they were set aside, or must say
-        that they were read and is lost, they stay pending. A batch whose offset names no record may have one, too: if
-        maxDeliveries was set after it had killed the query."""
+    def has_read(self, server: Server, settled: Settled) -> bool:
+        """Whether the tasks of the last batch were given its entries. If the record says that they were set aside, or
+        must say that they were read and is lost, which is reported, they stay pending. A batch whose offset names no
+        record may have one, too: if maxDeliveries was set after it had killed the query. Raises DataLossError."""
+        end = settled.checkpoint
         if not end.held:
             return True
         state = PoisonRecord(server, CachedPoisonState(), end).state
         if state.token != end.token:
+            key = key_of("attempts", end).decode("utf-8", "replace")
+            lost = [s for s in end.taken_from if end.record and settled.standing(s).is_open]
+            self.losses.report(
+                *(Finding(Kind.NOTES_LOST, s, above=end[s], lost=1, is_exact=False, detail=key) for s in lost)
+            )
             return not end.record
         return not state.narrowed and (state.runs > 0 or not end.record)
 
     # -- a batch is chosen ---------------------------------------------------------------------------------------
 
-    def begin(self, server: Server, begin: Offset, read: Collection[str]) -> CachedPoisonState:
+    def begin(self, client: GroupClient, begin: Offset, read: Collection[str]) -> CachedPoisonState:
         """Return the run's copy of the record, without what this run must not use of it, which is then pending like
         other entries: all of an earlier checkpoint; pieces above the checkpoint, of a batch that this copy of it does
         not have; pieces of streams that it no longer has. Without maxDeliveries no piece is read as a batch, but the
@@ -180,12 +191,12 @@ class PoisonBatch:
         knows how many entries were set aside. Raises ServerError, DataLossError."""
         if not begin.streams:
             return CachedPoisonState(PoisonState())
-        record = PoisonRecord(server, CachedPoisonState(), begin)
+        record = PoisonRecord(client.server, CachedPoisonState(), begin)
         last = record.state
         if record.cache.key is None:
             return record.cache
         if not begin.token:
-            delete_record(server, begin)
+            client.server.execute("DEL", key_of("attempts", begin))
             return CachedPoisonState(PoisonState())
         state = last.without_streams(last.streams - begin.at.keys())
         for name, piece in [*state.pieces.items(), *state.away.items()]:
@@ -193,7 +204,7 @@ class PoisonBatch:
         if self.max_deaths is None and state.streams:
             held = self._committed(state, begin, read)
             for name in held.pieces:
-                self._held(server, held, name)
+                self._held(client, held, name)
             state = held.released(read)
         if state != last:
             record.save(state)
@@ -211,7 +222,7 @@ class PoisonBatch:
         return record.cache
 
     def next_piece(
-        self, server: Server, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
+        self, client: GroupClient, streams: Sequence[str], begin: Offset, cache: CachedPoisonState
     ) -> ChosenPiece:
         """Return the piece that is the next batch, with its pending entries, or nothing. streams: that are read; begin:
         committed and acknowledged.
@@ -220,19 +231,19 @@ class PoisonBatch:
         """
         if self.max_deaths is None or not begin.streams or not cache.may_hold:
             return {}, [], cache
-        record = PoisonRecord(server, cache, begin)
+        record = PoisonRecord(client.server, cache, begin)
         state = self._committed(record.state, begin, streams)
         for condemned in list(state.condemned()):
-            state = self._give_up(server, record, condemned, state)
+            state = self._give_up(client, record, condemned, state)
         while (large := state.piece_to_cut()) is not None:
             origin = large.partition("~")[2]
             size = -(-state.pieces[large].count // PIECES)
-            parts = self._divided(server, state.pieces[large].ranges(), size, origin)
+            parts = self._divided(client, state.pieces[large].ranges(), size, origin)
             state = state.cut(large, parts)
         chosen: dict[str, tuple[Range, ...]] = {}
         tasks: list[Part] = []
         while not tasks and (name := state.next_piece()) is not None:
-            state, chosen, tasks = self._held(server, state, name)
+            state, chosen, tasks = self._held(client, state, name)
         return self._chosen(record, state, chosen, tasks)
 
     @staticmethod
@@ -240,13 +251,13 @@ class PoisonBatch:
         """Return the state now that the batch that ends there is committed, with pieces of streams that are read."""
         return state.after_commit(begin.token, state.piece_of(begin.old), begin.held > 0).with_streams(read)
 
-    def fallback_piece(self, server: Server, begin: Offset, cache: CachedPoisonState) -> ChosenPiece:
+    def fallback_piece(self, client: GroupClient, begin: Offset, cache: CachedPoisonState) -> ChosenPiece:
         """Return the piece that is the next batch if there is nothing else to read, or nothing."""
-        record = PoisonRecord(server, cache, begin)
+        record = PoisonRecord(client.server, cache, begin)
         name = record.state.fallback_piece()
         if name is None:
             return {}, [], cache
-        return self._chosen(record, *self._held(server, record.state, name))
+        return self._chosen(record, *self._held(client, record.state, name))
 
     @staticmethod
     def _chosen(
@@ -258,20 +269,19 @@ class PoisonBatch:
         return chosen if tasks else {}, tasks, record.cache
 
     def _held(
-        self, server: Server, state: PoisonState, name: str
+        self, client: GroupClient, state: PoisonState, name: str
     ) -> tuple[PoisonState, dict[str, tuple[Range, ...]], list[Part]]:
         """Return a piece's ranges with the numbers that are pending now, and its entries; and the state without the
         piece if nothing is pending. Missing entries are reported."""
-        client = GroupClient(server, self.member, self.limits)
         ranges: dict[str, tuple[Range, ...]] = {}
         tasks: list[Part] = []
         for stream, parts in state.pieces[name].ranges().items():
             counted = []
             for part in parts:
-                found = pending_ranges(client, [part], self.limits.reserve_step)
+                found = pending_ranges(client, [part], client.limits.reserve_step)
                 counted.append(replace(part, count=sum(one.count for one in found)))
                 tasks += pending_parts(found)
-                self._report_missing(Counter({stream: part.count - counted[-1].count}), part.after)
+                self._report_missing(stream, part.count - counted[-1].count, part.after)
             ranges[stream] = tuple(counted)
         held = replace(state, pieces={**state.pieces, name: state.pieces[name].of(ranges)})
         return held if tasks else state.without(name), ranges, tasks
@@ -281,15 +291,15 @@ class PoisonBatch:
         share = -(-backlog // PIECES)
         return share if limit is None else min(share, limit)
 
-    def _give_up(self, server: Server, record: PoisonRecord, name: str, state: PoisonState) -> PoisonState:
+    def _give_up(self, client: GroupClient, record: PoisonRecord, name: str, state: PoisonState) -> PoisonState:
         """Make a dead letter of the entry that kills the query."""
         state = state.give_up(name)
         record.save(state)
-        piece, client = state.pieces[name], GroupClient(server, self.member, self.limits)
+        piece = state.pieces[name]
         for stream, parts in piece.ranges().items():
             found = pending_ids(client, parts, _PAGE)
             for entry_id in [text for _, ids in found for text in texts_of(ids).to_pylist()]:
-                reply = server.execute("XPENDING", stream, client.group, entry_id, entry_id, 1, client.consumer)
+                reply = client.server.execute("XPENDING", stream, client.group, entry_id, entry_id, 1, client.consumer)
                 if not reply:
                     continue  # another client has acknowledged it since
                 [[_, _, _, deliveries]] = reply
@@ -300,14 +310,13 @@ class PoisonBatch:
                     "stream %r: entry %s kills the query and is given up: %s", stream, entry, printable(message)
                 )
                 dead = DeadEntries(stream, client.consumer, [entry], [read], "query", "poison", piece.error, message)
-                self.dead_letters.write(server, dead)
+                self.dead_letters.write(client.server, dead)
         return state.without(name)
 
-    def _report_missing(self, lost: Mapping[str, int], above: StreamId = MIN_ID) -> None:
-        """Report entries above an ID that were set aside and are missing, per stream. Raises DataLossError."""
-        for stream, count in lost.items():
-            if count > 0:
-                self.losses.report(entries_lost(stream, count, above, "of a batch that killed the query"))
+    def _report_missing(self, stream: str, count: int, above: StreamId = MIN_ID) -> None:
+        """Report entries above an ID that were set aside and are missing, if there are any. Raises DataLossError."""
+        if count > 0:
+            self.losses.report(entries_lost(stream, count, above, "of a batch that killed the query"))
 
 
 def _is_above(piece: Piece, offset: Offset) -> bool:
@@ -320,7 +329,3 @@ def _next_page(client: GroupClient, entries: Range, limit: int) -> tuple[Range, 
     """Return the first pending entries of a range, and the ID of the first one."""
     found = pending_ids(client, [entries], limit, {entries.stream: limit})
     return next(((page, StreamId.parse(ids.split(b"\r\n", 2)[1])) for page, ids in found), None)
-
-
-def _entries_of(end: Offset) -> Counter[str]:
-    return Counter({stream: sum(part.count for part in end.ranges(stream)) for stream in end.taken_from})

@@ -23,7 +23,6 @@ from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.partitioning import ALL, Part, Plan, Task, divide_into_tasks, pending_parts
 from spark_streams.connector.source.pending.poison_batch import PoisonBatch
-from spark_streams.connector.source.pending.poison_record import CachedPoisonState
 from spark_streams.connector.source.pending_list import pending_ranges
 from spark_streams.connector.source.query.triggering import RunSteps
 from spark_streams.connector.source.settled import Standing
@@ -67,10 +66,9 @@ class ReplayedBatch:
         For a first batch Spark passes where the query would begin now (S2): that is no part of the checkpoint."""
         at = end.at[stream]
         if not end.pending(stream):  # without a pending list, the group is no part of the batch
-            snapshot = snapshot._replace(mark=None, group=snapshot.group and at_position(at, snapshot.group))
-        if snapshot.mark == at.mark:
-            snapshot = snapshot._replace(mark=None)
-        elif begin.token and stream in begin.at and Standing(begin.at[stream], snapshot.mark).is_older:
+            snapshot = snapshot._replace(mark=at.mark, group=snapshot.group and at_position(at, snapshot.group))
+        is_known = snapshot.mark == at.mark or not begin.token or stream not in begin.at
+        if not is_known and Standing(begin.at[stream], snapshot.mark).is_older:
             at = begin.at[stream]
         finding = compare(stream, at, snapshot, NOTHING_ABOVE)
         if finding is None or finding.kind not in _OTHER_BATCH:
@@ -146,7 +144,7 @@ class Planning:
             if not batch.is_counted and not (batch.is_new and not end.record):
                 # Once per run: Spark plans a batch again for each action on it. An earlier run may have cut its batch,
                 # whether or not maxDeliveries is set now.
-                is_cut = self.steps.take(partial(self._count_attempt, begin=begin, end=end))
+                is_cut = self.steps.take_again(partial(self._count_attempt, begin=begin, end=end))
                 batch = self.current = replace(batch, is_cut=is_cut, is_counted=True)
             if first := begun_with(begin, end):
                 self.steps.ask(partial(begin_batches, end=end, first=first))
@@ -157,7 +155,7 @@ class Planning:
             self.steps.ask(partial(self._require_groups, begin=begin, end=end))
             raise
         if end.notes and not batch.is_opened:  # once per run: later calls would hide that the key was deleted
-            self.steps.ask(partial(self._open_notes, end=end))
+            self.steps.ask(partial(open_notes, end=end))
             self.current = replace(batch, is_opened=True)
         run = self.steps.run
         size = run.admission.size([part.count for part in parts])
@@ -169,21 +167,12 @@ class Planning:
         # At least one task reports to the sink that the batch is narrowed.
         return Plan(planned if planned or not narrowed else [Task(())], narrowed, is_lossy, batch.noted)
 
-    def _open_notes(self, client: GroupClient, end: Offset) -> None:
-        open_notes(client.server, client.member, end)
-
     def _count_attempt(self, client: GroupClient, run: RunState, begin: Offset, end: Offset) -> tuple[bool, RunState]:
         """Count this run's attempt at a batch. After too many its entries are set aside. Return whether they were."""
         self.streams.hold(client, end.streams)
-        try:
-            is_cut, poison_cache = self.poison.attempt(client.server, begin, end, run.poison)
-        except (GroupMissingError, DataLossError):
-            if not self.losses.allowed:
-                raise
-            _, states = fetch_state(client, end.streams)
-            missing_groups = [stream for stream, state in states.items() if state is None]
-            is_cut, poison_cache = self.poison.attempt(client.server, begin, end, CachedPoisonState(), missing_groups)
-        return is_cut, replace(run, poison=poison_cache)
+        is_cut, poison_cache = self.poison.attempt(client, begin, end, run.poison)
+        given = "" if is_cut or poison_cache.streams else end.token
+        return is_cut, replace(run, poison=poison_cache, given=given)
 
     def _replayed(self, client: GroupClient, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
         end = batch.end
@@ -192,9 +181,9 @@ class Planning:
         replayed = ReplayedBatch(client, not self.losses.allowed, size)
         parts, findings = replayed.read(begin, end, batch.is_cut)
         self.losses.report(*findings)
-        noted = keep_due_notes(client.server, client.member, end, parts, client.limits)
+        noted = keep_due_notes(client, end, parts)
         if batch.is_cut:  # what the pieces of it lack is counted with them
-            delete_missing(client.server, client.member, end.streams)
+            delete_missing(client, end.streams)
         return replace(batch, parts=parts, noted=noted)
 
     def _require_groups(self, client: GroupClient, begin: Offset, end: Offset) -> None:

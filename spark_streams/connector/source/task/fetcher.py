@@ -26,17 +26,11 @@ from spark_streams.connector.source.limits import LIMITS, Limits
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.partitioning import ALL, Part
 from spark_streams.connector.source.pending_list import TIME, pack_pending, split_time
+from spark_streams.connector.wire import pending_page
 from spark_streams.connector.wire.connection import Connection, PageSizer, ReplyTooLargeError, pack
 from spark_streams.connector.wire.entry_page import EntryPage, FilteredPage, decode_entries, decode_replies
 from spark_streams.connector.wire.lines import Index, Mask
 from spark_streams.connector.wire.named_errors import reading_error
-from spark_streams.connector.wire.pending_page import (
-    NOTHING_PENDING,
-    PendingPage,
-    arguments_of,
-    decode_pending,
-    texts_of,
-)
 from spark_streams.connector.wire.replies import is_no_group
 from spark_streams.connector.wire.session import Session
 
@@ -62,7 +56,7 @@ class RangeCursor:
 
     @classmethod
     def at_begin(cls, part: Part) -> RangeCursor:
-        ids = arguments_of(part.by) if isinstance(part.by, bytes) else None
+        ids = pending_page.arguments_of(part.by) if isinstance(part.by, bytes) else None
         return cls(part.range, part.by == ALL, part.range.after, by_id=ids is not None, ids=ids)
 
     def page_size(self, limit: int) -> int:
@@ -127,7 +121,7 @@ class PageRequest:
 
 
 def match_pending(
-    request: PageRequest, entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]
+    request: PageRequest, entries: EntryPage, rows: Index, pages: Mapping[int, pending_page.PendingPage]
 ) -> tuple[Mask, pa.Array]:
     """Compare the rows of each cursor with its pending page, and advance the cursors. Return which rows are ours, and
     the delivery count of each (int64), null if the entry is not pending.
@@ -155,11 +149,11 @@ def match_pending(
     return ours, pa.array(deliveries).take(positions)
 
 
-def _pending_positions(entries: EntryPage, rows: Index, pages: Mapping[int, PendingPage]) -> pa.Array:
+def _pending_positions(entries: EntryPage, rows: Index, pages: Mapping[int, pending_page.PendingPage]) -> pa.Array:
     """Return the position of each row among the pending entries of all pages, null if it is not pending."""
     owners = np.repeat(np.arange(len(rows)), rows)
     pending = np.repeat(np.array(list(pages), np.int64), [page.count for page in pages.values()])
-    texts = texts_of(b"".join([page.ids for page in pages.values()]))
+    texts = pending_page.texts_of(b"".join([page.ids for page in pages.values()]))
     return pc.index_in(_keys(owners, entries.ids()), value_set=_keys(pending, texts))
 
 
@@ -227,6 +221,8 @@ class Fetcher:
                 request = None
                 continue
             except RStreamError as error:
+                if request is not None and isinstance(error, ServerUnreachableError):
+                    self._sizer.lost()
                 self._server.wait_before_retry(error)
                 request = None
                 continue
@@ -304,12 +300,12 @@ class Fetcher:
             ids = cursor.ids.slice(cursor.ids_read, count)
             if cursor.ids_read + count >= len(cursor.ids):
                 return IdSelection(ids, None, cursor.range.last)
-            return IdSelection(ids, None, StreamId.parse(texts_of(ids[-1].as_py())[0].as_py()))
+            return IdSelection(ids, None, StreamId.parse(pending_page.texts_of(ids[-1].as_py())[0].as_py()))
         connection = self._server.connection_for(cursor.range.stream)
         connection.request(TIME, self._pack_pending(cursor, count))
         page = self._decode_pending(connection, [cursor], connection.receive())[0]
         up_to = page.last if page.last is not None and page.listed == count else cursor.range.last
-        return IdSelection(arguments_of(page.ids), pa.array(page.deliveries), up_to)
+        return IdSelection(pending_page.arguments_of(page.ids), pa.array(page.deliveries), up_to)
 
     def _needs_pending(self, cursor: RangeCursor) -> bool:
         return self._deliveries or not cursor.is_all
@@ -364,15 +360,15 @@ class Fetcher:
 
     def _decode_pending(
         self, connection: Connection, cursors: list[RangeCursor], replies: memoryview
-    ) -> list[PendingPage]:
+    ) -> list[pending_page.PendingPage]:
         """Return a pending page per cursor. replies: they begin with that to TIME. Raises the first named error."""
         now, replies = split_time(connection, replies)
-        pages: list[PendingPage] = []
+        pages: list[pending_page.PendingPage] = []
         known = [is_no_group] if self._group_may_be_missing else []
-        for reply, cursor in zip(decode_pending(replies, len(cursors)), cursors, strict=True):
+        for reply, cursor in zip(pending_page.decode_pending(replies, len(cursors)), cursors, strict=True):
             page = connection.answer(("XPENDING", cursor.range.stream, self._member.group), reply, *known)
             if is_no_group(page):
-                pages.append(NOTHING_PENDING)
+                pages.append(pending_page.NOTHING_PENDING)
             else:
                 # The entries of a whole range are ours, whenever they were delivered.
                 pages.append(page if cursor.is_all else page.delivered_until(cursor.range.until, now))

@@ -57,10 +57,11 @@ def prefix_of(token: str, kind: bytes) -> bytes:
 # -- before the tasks --------------------------------------------------------------------------------------------------
 
 
-def open_notes(server: Server, member: Membership, end: Offset) -> None:
+def open_notes(client: GroupClient, end: Offset) -> None:
     """Allow the tasks of the batch that ends here to write notes. Raises ServerError."""
     opened = {stream: f"{end.at[stream].number}.{end.token}" for stream in end.taken_from}
-    server.execute_all([("HSET", notes_key(stream, member), BATCH, name) for stream, name in opened.items()])
+    commands = [("HSET", notes_key(stream, client.member), BATCH, name) for stream, name in opened.items()]
+    client.server.execute_all(commands)
 
 
 # -- in a task ---------------------------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ class NoteWriter:
         """Delete the notes on entries that fit now, by stream: an earlier run may have noted them."""
         prefix = prefix_of(self.token, LETTER)
         for stream, ids in entries.items():
-            delete_notes(self.server, notes_key(stream, self.member), [prefix + entry for entry in ids], self.limits)
+            delete_notes(self.server, notes_key(stream, self.member), [prefix + entry for entry in ids])
 
     def columns(self, notes_stream: str, task: Range, report: ColumnReport, is_complete: bool) -> None:
         """Note the column report of a task. notes_stream: stream whose hash has the note; task: its first range;
@@ -134,15 +135,13 @@ class CollectedNotes:
 
 
 def noted_streams(
-    server: Server, member: Membership, streams: Sequence[str], numbers: Mapping[str, int]
+    client: GroupClient, streams: Sequence[str], numbers: Mapping[str, int]
 ) -> tuple[list[str], list[str]]:
     """Return which of these streams have notes, and of which they are lost. numbers: of the committed batch, in the
     streams whose notes were opened for it (`open_notes`). Raises ServerError."""
-    commands = [
-        ("HGET" if stream in numbers else "EXISTS", notes_key(stream, member), *([BATCH] if stream in numbers else []))
-        for stream in streams
-    ]
-    replies = dict(zip(streams, server.execute_all(commands), strict=True))
+    keys = {stream: notes_key(stream, client.member) for stream in streams}
+    commands = [("HGET", key, BATCH) if stream in numbers else ("EXISTS", key) for stream, key in keys.items()]
+    replies = dict(zip(keys, client.server.execute_all(commands), strict=True))
     # If the field names a later batch, these notes were collected, and the checkpoint is an older one.
     lost = [stream for stream in streams if stream in numbers and _number_in(replies[stream]) < numbers[stream]]
     return [stream for stream, reply in replies.items() if reply or stream in numbers], lost
@@ -155,13 +154,11 @@ def _number_in(opened: bytes | None) -> int:
 
 
 def collect(
-    server: Server,
-    member: Membership,
+    client: GroupClient,
     streams: Sequence[str],
     token: str,
     destination: LetterDestination,
     is_earlier: Callable[[str, StreamId], bool] = lambda stream, entry: False,
-    limits: Limits = LIMITS,
 ) -> CollectedNotes:
     """Collect the notes on these streams of the committed batch with this token, and empty or remove them. Notes of
     other batches are removed.
@@ -170,10 +167,10 @@ def collect(
     returned to an older state. It may have lost the dead letter, too, so the note becomes one again.
     Raises ServerError; InvalidOptionError if there are dead letters without a destination.
     """
-    client, collected = GroupClient(server, member, limits), CollectedNotes()
+    collected = CollectedNotes()
     for stream in streams:
-        key = notes_key(stream, member)
-        for page in _pages(server, key, limits.note_page, token):
+        key = notes_key(stream, client.member)
+        for page in _pages(client, key, token):
             notes = {
                 field: _parse(client, stream, Note(key, field, value))
                 for field, value in page.items()
@@ -182,7 +179,7 @@ def collect(
             _process(client, stream, destination, notes, collected)
             without_letter = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
             if without_letter:
-                server.execute("HDEL", key, *without_letter)
+                client.server.execute("HDEL", key, *without_letter)
     return collected  # the field `batch` stays, so that a second call finds it
 
 
@@ -248,14 +245,14 @@ def _parse(client: GroupClient, stream: str, note: Note) -> FailedEntry | Column
     )
 
 
-def _pages(server: Server, key: bytes, size: int, token: str) -> Iterator[dict[bytes, bytes]]:
+def _pages(client: GroupClient, key: bytes, token: str) -> Iterator[dict[bytes, bytes]]:
     """Yield pages of notes until there are none: the caller empties or removes each one. Empty ones of the batch with
     this token stay, so that no late task writes them again."""
     of_batch = token.encode() + b" "
     has_notes = True
     while has_notes:
         has_notes = False
-        for fields in scan(server, key, size):
+        for fields in scan(client.server, key, client.limits.note_page):
             page = {
                 name: value
                 for name, value in fields.items()
@@ -274,10 +271,10 @@ def scan(server: Server, key: bytes, size: int, pattern: bytes = b"*") -> Iterat
         yield dict(zip(flat[0::2], flat[1::2], strict=True))
 
 
-def delete_notes(server: Server, key: bytes, fields: Sequence[bytes], limits: Limits = LIMITS) -> None:
-    """Delete these fields of a hash of notes, a page with each command. Raises ServerError."""
-    pages = [fields[first : first + limits.note_page] for first in range(0, len(fields), limits.note_page)]
-    server.execute_all([("HDEL", key, *page) for page in pages])
+def delete_notes(server: Server, key: bytes, fields: Sequence[bytes]) -> None:
+    """Delete these fields of a hash of notes. Raises ServerError."""
+    if fields:
+        server.execute("HDEL", key, *fields)
 
 
 # -- notes and replays -------------------------------------------------------------------------------------------------
@@ -291,16 +288,14 @@ def delete_notes(server: Server, key: bytes, fields: Sequence[bytes], limits: Li
 #     others         deleted: they describe what tasks have read, and no entry depends on them
 
 
-def keep_due_notes(
-    server: Server, member: Membership, end: Offset, parts: Sequence[Part], limits: Limits = LIMITS
-) -> frozenset[str]:
+def keep_due_notes(client: GroupClient, end: Offset, parts: Sequence[Part]) -> frozenset[str]:
     """Delete the notes of earlier runs that the replay of a batch makes void. Return the streams with notes on entries,
     which tasks delete when they read the entry as good.
 
     end, parts: of the batch. May be repeated. Raises ServerError.
     """
-    client, of_stream = GroupClient(server, member, limits), by_stream(parts)
-    exist = server.execute_all([("EXISTS", notes_key(stream, member)) for stream in end.streams])
+    of_stream = by_stream(parts)
+    exist = client.server.execute_all([("EXISTS", notes_key(stream, client.member)) for stream in end.streams])
     noted = [stream for stream, exists in zip(end.streams, exist, strict=True) if exists]
     return frozenset(stream for stream in noted if _keep(client, stream, end.token, of_stream.get(stream, [])))
 
@@ -315,7 +310,7 @@ def _keep(client: GroupClient, stream: str, token: str, parts: Sequence[Part]) -
         due = _due(client, stream, token, parts, letters)
         has_letters = has_letters or any(field.startswith(prefix_of(token, LETTER)) for field in due)
         void |= page.keys() - due - {BATCH}
-    delete_notes(client.server, key, sorted(void), client.limits)
+    delete_notes(client.server, key, sorted(void))
     return has_letters
 
 
@@ -361,9 +356,9 @@ def write_missing(server: Server, member: Membership, token: str, run: str, entr
     server.execute("HSET", missing_key(entries.stream, member), field, count)
 
 
-def fetch_missing(server: Server, member: Membership, streams: Sequence[str], token: str) -> dict[str, int]:
+def fetch_missing(client: GroupClient, streams: Sequence[str], token: str) -> dict[str, int]:
     """Return how many entries of this batch are missing, for each stream that has such a hash. Raises ServerError."""
-    replies = server.execute_all([("HGETALL", missing_key(stream, member)) for stream in streams])
+    replies = client.server.execute_all([("HGETALL", missing_key(stream, client.member)) for stream in streams])
     return {
         stream: missing_in(dict(zip(flat[0::2], flat[1::2], strict=True)), token)
         for stream, flat in zip(streams, replies, strict=True)
@@ -381,5 +376,5 @@ def missing_in(fields: Mapping[bytes, bytes], token: str) -> int:
     return max(by_run.values(), default=0)
 
 
-def delete_missing(server: Server, member: Membership, streams: Iterable[str]) -> None:
-    server.execute_all([("DEL", missing_key(stream, member)) for stream in streams])
+def delete_missing(client: GroupClient, streams: Iterable[str]) -> None:
+    client.server.execute_all([("DEL", missing_key(stream, client.member)) for stream in streams])

@@ -204,9 +204,10 @@ class Acknowledging:
     def _take_notes(self, client: GroupClient, batch: LoggedBatch) -> tuple[int, bool]:
         """Take the notes before the batch is acknowledged: the mark says that they were taken. Return how many entries
         were acknowledged with them, and whether tasks were given the entries of the batch. A run asks for the record of
-        its first batch in any case."""
+        a batch that it has not planned itself, and of its first one in any case."""
         may_have_record = bool(batch.start.record) or batch.settled.is_first
-        is_read = not may_have_record or self._poison.has_read(client.server, batch.start)
+        is_known = batch.run.given == batch.start.token
+        is_read = is_known or not may_have_record or self._poison.has_read(client.server, batch.settled)
         token = batch.start.token if is_read else ""
         return 0 if batch.is_acknowledged else self._post_notes(client, batch, token), is_read
 
@@ -229,24 +230,17 @@ class Acknowledging:
         token: of the batch whose notes count; "" if its entries were set aside: a late task may have read them."""
         start, read = batch.start, batch.start.taken_from
         may_miss = self._losses.allowed or batch.settled.is_first  # an earlier run may have had other options
-        missing = fetch_missing(client.server, client.member, read, token) if may_miss else {}
+        missing = fetch_missing(client, read, token) if may_miss else {}
         takes_all = self._options.mode == "DEADLETTER" or batch.settled.is_first or start.notes
         streams = start.streams if takes_all else read[:1]
         numbers = {stream: start.at[stream].number for stream in read} if start.notes else {}
-        noted, lost = noted_streams(client.server, client.member, streams, numbers)
+        noted, lost = noted_streams(client, streams, numbers)
         # At least one entry, for the key.
         lost_notes = [Finding(Kind.NOTES_LOST, s, above=start[s], lost=1, is_exact=False) for s in lost]
         self._losses.report(*_missing_entries(start, missing), *lost_notes)
-        delete_missing(client.server, client.member, missing)
-        notes = collect(
-            client.server,
-            client.member,
-            noted,
-            token,
-            LetterDestination(self._options.dead_letter_stream, self._retries),
-            batch.settled.is_earlier,
-            client.limits,
-        )
+        delete_missing(client, missing)
+        destination = LetterDestination(self._options.dead_letter_stream, self._retries)
+        notes = collect(client, noted, token, destination, batch.settled.is_earlier)
         self._counters.entries(DEAD).update(notes.dead_letters)
         self._counters.entries(RETRIED).update(notes.retried)
         if notes.columns:

@@ -151,13 +151,13 @@ class ContentsChooser:
             return None
         if contents.takes_no_more or contents.old or state.has_others or contents.run.poison.holds_pieces:
             return None
+        taken, fresh = entries_per_stream(contents.parts), entries_per_stream(contents.fresh)
         backlog = admission.backlog(state.heads, state.groups)
         remaining = Counter(backlog.entries)
-        remaining.subtract(entries_per_stream(contents.fresh))
+        remaining.subtract(fresh)
         is_large = replace(backlog, entries=remaining).is_large(request.quota, limits.prefetch_entries)
         if not (self.role.has_pending_list and is_large):
             return None
-        taken = entries_per_stream(contents.parts)
         read = {stream: state.start.at[stream].read for stream in state.groups}
         if any(entries is None for entries in read.values()):
             return None
@@ -189,7 +189,7 @@ class _Choice:
         if contents or not state.is_acknowledged or not contents.run.poison.holds_pieces:
             return contents
         run = contents.run
-        old, parts, cache = self.poison.fallback_piece(self.client.server, state.start, run.poison)
+        old, parts, cache = self.poison.fallback_piece(self.client, state.start, run.poison)
         return replace(contents, old=old, parts=parts, run=replace(run, poison=cache))
 
     # -- what is pending for the query ---------------------------------------------------------------------------
@@ -197,10 +197,9 @@ class _Choice:
     def _piece(self, contents: BatchContents) -> BatchContents:
         """Take a piece of a batch that killed its query."""
         state, run = self.state, contents.run
-        server = self.client.server
         read = [stream for stream in state.groups if not state.old.get(stream)]
-        cache = self.poison.let_go(server, state.start, run.poison, read)
-        old, parts, cache = self.poison.next_piece(server, list(state.groups), state.start, cache)
+        cache = self.poison.let_go(self.client.server, state.start, run.poison, read)
+        old, parts, cache = self.poison.next_piece(self.client, list(state.groups), state.start, cache)
         return replace(contents, old=old, parts=parts, run=replace(run, poison=cache))
 
     def _old(self, contents: BatchContents, quota: BatchQuota) -> tuple[BatchContents, BatchQuota]:
@@ -299,7 +298,11 @@ class _Choice:
             for stream in reserved.times
         }
         own = by_stream(reserved.parts)
-        whole = {stream for stream, parts in own.items() if stream in after and _are_all(parts, after[stream])}
+        whole = {
+            stream
+            for stream, parts in own.items()
+            if all(part.by == ALL for part in parts) and parts[0].range.after == after.get(stream)
+        }
         doubtful = {
             stream
             for stream, position in after.items()
@@ -320,7 +323,3 @@ class _Choice:
         kept = {stream for stream in doubtful & whole if listed[stream] == counts[stream]}
         parts = [part for part in reserved.parts if part.stream not in back | (doubtful - kept)]
         return parts + [Part(entries, PENDING) for entries in found if entries.stream not in kept]
-
-
-def _are_all(parts: Sequence[Part], position: StreamId) -> bool:
-    return all(part.by == ALL for part in parts) and parts[0].range.after == position

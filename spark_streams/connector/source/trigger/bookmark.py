@@ -47,22 +47,16 @@ from spark_streams.connector.source.offset import Offset, Range, StreamOffset
 from spark_streams.connector.source.partitioning import ALL, Part, entries_per_stream, task_size
 from spark_streams.connector.source.pending_list import acknowledge
 from spark_streams.connector.source.settled import Settled, Standing
-from spark_streams.connector.source.trigger.roles import (
-    GroupRole,
-    GroupSteps,
-    in_rounds,
-    silent_step,
-    xreadgroup,
-)
+from spark_streams.connector.source.trigger import roles
 from spark_streams.connector.source.trigger.run_state import ENDLESS, Backlog, Reserved, RunState
-from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.connection import Connection, Server
 from spark_streams.connector.wire.replies import is_key_required, is_no_such_key
 from spark_streams.connector.wire.xinfo import GroupInfo, group_named
 
 _NOACK = "NOACK"
 
 
-class Bookmarked(GroupRole):
+class Bookmarked(roles.GroupRole):
     """A query whose group is a bookmark."""
 
     has_pending_list = False
@@ -175,7 +169,7 @@ def snapshot_at_query(at: StreamOffset | None, snapshot: StreamSnapshot) -> Stre
     if mark.is_seek and mark.id != at.position:
         return snapshot
     is_passed_over = at.number > 0 and not mark.has_pending_list and Standing(at, mark).is_older
-    return snapshot._replace(group=at_position(at, group), mark=None if is_passed_over else mark)
+    return snapshot._replace(group=at_position(at, group), mark=at.mark if is_passed_over else mark)
 
 
 def _delivered(group: GroupState, position: StreamId, count: int) -> GroupState:
@@ -184,7 +178,7 @@ def _delivered(group: GroupState, position: StreamId, count: int) -> GroupState:
 
 
 @dataclass
-class ScratchSteps(GroupSteps):
+class ScratchSteps(roles.GroupSteps):
     """The steps of the scratch group through one stream, also over one entry above the limit, as proof."""
 
     is_whole: bool  # the range has exactly as many entries as are wanted
@@ -260,7 +254,7 @@ def destroy_scratch_groups(client: GroupClient, streams: Collection[str]) -> Non
 
 
 def _walk(scratch: GroupClient, walks: Sequence[ScratchSteps], step: int) -> None:
-    for of_round, sent in in_rounds(scratch, walks, step, partial(_scratch_step, scratch.member)):
+    for of_round, sent in roles.in_rounds(scratch, walks, step, partial(_scratch_step, scratch.member)):
         for walk, count, connection in sent:
             groups = connection.next_answer(("XINFO", "GROUPS", walk.stream), is_no_such_key)
             walk.moved(count, group_named(scratch.group, groups))
@@ -268,7 +262,9 @@ def _walk(scratch: GroupClient, walks: Sequence[ScratchSteps], step: int) -> Non
             if walk.is_missing:
                 raise missing(scratch, walk.stream, not scratch.server.execute("EXISTS", walk.stream))
             if walk.is_at_the_end and walk.position < walk.wanted.last:
-                for _, entries in scratch.server.execute(*xreadgroup(scratch.member, walk.stream, 1, _NOACK)) or ():
+                for _, entries in (
+                    scratch.server.execute(*roles.xreadgroup(scratch.member, walk.stream, 1, _NOACK)) or ()
+                ):
                     walk.goes_on_at(StreamId.parse(entries[0][0]))
             if walk.was_refused:
                 raise ServerReplyError(
@@ -277,8 +273,8 @@ def _walk(scratch: GroupClient, walks: Sequence[ScratchSteps], step: int) -> Non
                 )
 
 
-def _scratch_step(scratch: Membership, walk: ScratchSteps, count: int) -> bytes:
-    return silent_step(scratch, walk.stream, count, _NOACK)
+def _scratch_step(scratch: Membership, connection: Connection, walk: ScratchSteps, count: int) -> bytes:
+    return roles.silent_step(connection, scratch, walk.stream, count, _NOACK)
 
 
 def _counted(server: Server, walk: ScratchSteps) -> list[Range]:

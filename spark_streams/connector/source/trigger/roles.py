@@ -9,10 +9,11 @@ a commit                XACK, then the commit mark             sets the group, w
 new entries             the group delivers them                all of a range, whose end a scratch group finds
 
 Reserving: the group delivers entries to our consumer, and their data does not come to the driver
-(docs/internals/facts.md, R1–R4). A step is three commands: CLIENT REPLY SKIP and XREADGROUP, whose reply is suppressed,
-then XINFO GROUPS, which says where the group is now and how many entries are pending. If the group has other consumers,
-XINFO CONSUMERS follows, which says how many of these are ours. Steps of all streams travel in one round trip. If
-XREADGROUP fails, the others show nothing new: the driver then reads one entry with its reply, to get the error.
+(docs/internals/facts.md, R1–R4). A step is three commands: CLIENT REPLY SKIP and XREADGROUP, whose reply is suppressed
+or, if the server refuses that, dropped; then XINFO GROUPS, which says where the group is now and how many entries are
+pending. If the group has other consumers, XINFO CONSUMERS follows, which says how many of these are ours. Steps of all
+streams travel in one round trip. If XREADGROUP fails, the others show nothing new: the driver then reads one entry with
+its reply, to get the error.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ from spark_streams.connector.source.pending.claim import released_above
 from spark_streams.connector.source.pending_list import acknowledge, pending_ranges
 from spark_streams.connector.source.settled import Settled
 from spark_streams.connector.source.trigger.run_state import Backlog, Reserved, RunState
-from spark_streams.connector.wire.connection import SKIP, Connection, Reply, Server, pack
+from spark_streams.connector.wire.connection import Connection, Reply, Server, pack
 from spark_streams.connector.wire.replies import is_no_group, is_no_such_key, milliseconds
 
 _SENT_AT_ONCE = 100  # steps
+_HEARD = 1_000  # entries of a round whose replies must be read: until then the server stores them
 _TIME = pack("TIME")
 
 
@@ -135,15 +137,19 @@ class GroupSteps:
 
 
 Steps = TypeVar("Steps", bound=GroupSteps)
+CommandsOf = Callable[[Connection, Steps, int], bytes]
 
 
 def in_rounds(
-    client: GroupClient, groups: Sequence[Steps], size: int, commands_of: Callable[[Steps, int], bytes]
+    client: GroupClient, groups: Sequence[Steps], size: int, commands_of: CommandsOf[Steps]
 ) -> Iterator[tuple[list[Steps], Iterator[tuple[Steps, int, Connection]]]]:
     """Let the groups walk until all are finished, in rounds of about Limits.reserve_round entries. Yield those of each
     round, and its steps: each with its number of entries, and the connection with its replies."""
+    nodes, limit = client.server.parts(groups, lambda group: group.stream), client.limits.reserve_round
+    if False in {node.is_silent() for node, _ in nodes}:
+        size, limit = min(size, _HEARD), min(limit, _HEARD)
     while unfinished := [group for group in groups if not group.is_finished]:
-        yield unfinished, _sent(client.server, _round(unfinished, size, client.limits.reserve_round), commands_of)
+        yield unfinished, _sent(client.server, _round(unfinished, size, limit), commands_of)
 
 
 def _round(groups: Sequence[Steps], size: int, limit: int) -> list[tuple[Steps, int]]:
@@ -158,15 +164,14 @@ def _round(groups: Sequence[Steps], size: int, limit: int) -> list[tuple[Steps, 
 
 
 def _sent(
-    server: Server, steps: Sequence[tuple[Steps, int]], commands_of: Callable[[Steps, int], bytes]
+    server: Server, steps: Sequence[tuple[Steps, int]], commands_of: CommandsOf[Steps]
 ) -> Iterator[tuple[Steps, int, Connection]]:
     """Send the commands of all steps, to all servers at once. Then yield each step with its connection."""
     parts = server.parts(steps, lambda step: step[0].stream)
     for connection, steps_of_server in parts:
-        connection.require_silence()
         for start in range(0, len(steps_of_server), _SENT_AT_ONCE):  # the server begins with the first ones
             piece = steps_of_server[start : start + _SENT_AT_ONCE]
-            connection.send(b"".join([commands_of(*step) for step in piece]))
+            connection.send(b"".join([commands_of(connection, *step) for step in piece]))
     for connection, steps_of_server in parts:
         for group, count in steps_of_server:
             yield group, count, connection
@@ -257,14 +262,15 @@ def xreadgroup(member: Membership, stream: str, count: int, *options: str) -> li
     return ["XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count, *options, "STREAMS", stream, ">"]
 
 
-def silent_step(member: Membership, stream: str, count: int, *options: str) -> bytes:
+def silent_step(connection: Connection, member: Membership, stream: str, count: int, *options: str) -> bytes:
     """Return the commands of a step: XREADGROUP without its reply, then XINFO GROUPS."""
-    return SKIP + pack(*xreadgroup(member, stream, count, *options)) + pack("XINFO", "GROUPS", stream)
+    read = pack(*xreadgroup(member, stream, count, *options))
+    return connection.silenced(read) + pack("XINFO", "GROUPS", stream)
 
 
-def _step(member: Membership, walk: _Reserving, count: int) -> bytes:
+def _step(member: Membership, connection: Connection, walk: _Reserving, count: int) -> bytes:
     stream = walk.stream
-    commands = silent_step(member, stream, count)
+    commands = silent_step(connection, member, stream, count)
     if not walk.now.is_alone:
         commands += pack("XINFO", "CONSUMERS", stream, member.group)
     return commands + _TIME

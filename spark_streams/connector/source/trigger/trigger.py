@@ -109,7 +109,7 @@ class Trigger:
         one without entries: otherwise a strict query would stop again."""
         state = self.observer.state_at(client, opened, run)
         if not state.run.is_known:
-            poison = self.contents.poison.begin(client.server, state.start, state.groups)
+            poison = self.contents.poison.begin(client, state.start, state.groups)
             state = replace(state, run=replace(state.run, poison=poison))
         state = self._acknowledged_if_needed(client, state)
         request = BatchRequest(
@@ -121,16 +121,14 @@ class Trigger:
         request = self.contents.with_sizes(client, state, request)
         state = self._claimed(client, state, request)
         contents = self.contents.choose(client, state, request)
+        # Without entries, all that is reserved above the checkpoint stays reserved.
+        is_corrected = contents.run.is_corrected or not opened.checkpoint.at.keys() <= state.start.at.keys()
+        is_batch = bool(contents) or is_corrected
+        end = end_of_batch(state, contents, request.token, self.options, self.contents.role) if is_batch else None
+        contents, jobs = self._acknowledged(client, state, contents)
+        run = self._run_after(state, contents, is_batch)
         if not contents:
-            is_new = contents.run.is_corrected or not opened.checkpoint.at.keys() <= state.start.at.keys()
-            return self._without_batch(client, state, contents, request.token if is_new else None)
-        end = end_of_batch(state, contents, request.token, self.options, self.contents.role)
-        jobs: list[Job] = []
-        if not state.is_acknowledged:
-            batch = LoggedBatch.of_run(client, state.start, contents.run)
-            acknowledged, jobs = self.acknowledging.in_background(client, batch)
-            contents = replace(contents, run=acknowledged)
-        run = self._run_after(state, contents, True)
+            return TriggerResult(end, run)
         next_request = replace(request, turn=request.turn + 1)
         prefetch = self.contents.plan_prefetch(state, contents, next_request, run.positions, client.limits)
         return TriggerResult(end, run, contents.parts, jobs, prefetch)
@@ -154,25 +152,23 @@ class Trigger:
         """Claim entries of dead consumers, and released ones, and look at their streams again."""
         if not self._may_claim(state):
             return state
-        holders = self.claims.holders(client.server, state.groups)
-        claimed = self.claims.claim(client.server, holders, request.quota) if holders else []
+        claimed = self.claims.claim(client, state.groups, request.quota)
         return self.observer.with_new_snapshots(client, state, claimed) if claimed else state
 
-    def _without_batch(
-        self, client: GroupClient, state: QueryState, contents: BatchContents, token: str | None
-    ) -> TriggerResult:
-        """Acknowledge `start`. token: of a batch without entries, which keeps a correction; None: of none."""
-        run = contents.run
-        if state.is_acknowledged:
+    def _acknowledged(
+        self, client: GroupClient, state: QueryState, contents: BatchContents
+    ) -> tuple[BatchContents, list[Job]]:
+        """Acknowledge `start`: beside the tasks of the batch, or now if there are none."""
+        run, jobs = contents.run, list[Job]()
+        if state.is_acknowledged and not contents:
             self.acknowledging.sweep_when_idle(client, state.start, run)
-        else:
-            run, _ = self.acknowledging.at_once(client, LoggedBatch.of_run(client, state.start, run))
-        contents = replace(contents, run=run)
-        if token is None:
-            return TriggerResult(None, self._run_after(state, contents, False))
-        # All entries that are reserved above the checkpoint stay reserved.
-        end = end_of_batch(state, contents, token, self.options, self.contents.role)
-        return TriggerResult(end, self._run_after(state, contents, True))
+        elif not state.is_acknowledged:
+            batch = LoggedBatch.of_run(client, state.start, run)
+            if contents:
+                run, jobs = self.acknowledging.in_background(client, batch)
+            else:
+                run, _ = self.acknowledging.at_once(client, batch)
+        return replace(contents, run=run), jobs
 
     def _run_after(self, state: QueryState, contents: BatchContents, is_batch: bool) -> RunState:
         """Return what the run knows after the trigger. is_batch: it has made a batch, also one without entries."""
@@ -241,7 +237,14 @@ def _known_of(stream: str, state: QueryState, contents: BatchContents) -> int:
 
 
 def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: GroupState, token: str) -> StreamOffset:
-    """Return where the query is in a stream after a batch. `read` is exact if it was alone before and after."""
+    """Return where the query is in a stream after a batch.
+
+    number: of the stream's batches, one more.
+    read: up to the position; None unless the query was alone before and after.
+    added: as the head says (`end_of_batch`), or what was read if that is more.
+    missed: what the group does not count of it, if it stands at the position.
+    group_read: what a shared group has read, with what was missed.
+    """
     new = contents.new.get(stream)
     position = at.position if new is None else new.last
     read = None if at.read is None or group.others else at.read + (0 if new is None else new.count)
@@ -253,8 +256,8 @@ def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: 
     group_read = (group.entries_read or 0) + missed if is_shared else 0
     return StreamOffset(
         position,
-        at.number + 1,
-        token,
+        number=at.number + 1,
+        token=token,
         read=read,
         added=max(at.added, read or 0),
         missed=missed,

@@ -16,6 +16,7 @@ from spark_streams.connector.errors import (
     ServerReplyError,
     WrongKeyTypeError,
 )
+from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.partitioning import ALL as ALL_OF_RANGE
 from spark_streams.connector.source.trigger import roles
 from spark_streams.connector.spark.data_source import ReadMaxRows
@@ -353,17 +354,36 @@ def test_a_user_who_may_not_read_the_group_gets_a_named_error(redis_server: Serv
     with redis_server.client(decode_responses=True) as admin:
         admin.flushall()
         add(admin, 3)
-        for name, commands in (("mute", ["-xreadgroup"]), ("loud", ["-client|reply"]), ("deaf", ["-echo"])):
+        for name, commands in (("mute", ["-xreadgroup"]), ("deaf", ["-echo"])):
             admin.acl_setuser(
                 name, enabled=True, passwords=["+pw"], keys=["*"], categories=["+@all"], commands=commands
             )
         admin.xgroup_create("s", "g", id="0")
-        for name, words in (("mute", "XREADGROUP"), ("loud", "CLIENT REPLY ON"), ("deaf", "ECHO")):
+        for name, words in (("mute", "XREADGROUP"), ("deaf", "ECHO")):
             one = reader(Server("redis", redis_server.url.replace("://", f"://{name}:pw@")))
             with pytest.raises(ServerReplyError, match=f"{words}.*NOPERM"):
                 one.latestOffset(one.initialOffset(), ALL)
             one.stop()
             admin.acl_deluser(name)
+
+
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=["group", "noAck"])
+def test_a_server_that_suppresses_no_reply_serves_the_same_batches(
+    redis_server: Server, options: dict[str, str]
+) -> None:
+    """Upstash has no CLIENT REPLY: the replies come, and are dropped unparsed. (The bundled engine has no ACLs.)"""
+    with redis_server.client() as admin:
+        admin.flushall()
+        admin.execute_command("ACL", "SETUSER", "loud", "on", ">pw", "~*", "+@all", "-client|reply")
+        loud = Server("redis", redis_server.url.replace("://", "://loud:pw@"))
+        try:
+            for n in range(5_000):
+                admin.xadd("s", {"n": n, "$32\r\n": b"*1\r\n" * (n % 200)})
+            one = reader(loud, limits=LIMITS, **options)
+            assert drain(one, 2_345) == [[*range(2_345)], [*range(2_345, 4_690)], [*range(4_690, 5_000)]]
+        finally:
+            one.stop()
+            admin.acl_deluser("loud")
 
 
 def test_a_destroyed_group_is_named(server: Server, client: redis.Redis) -> None:
