@@ -66,8 +66,11 @@ def evict(world: World, step: Step) -> None:
     if keys:
         key = pick(keys, step.choice)
         world.tell(f"      {key}")
-        world.client.delete(key)
         kind = "evicted " + ":".join(key.split(":")[1:2])
+        for _, fields in world.client.xrange(key) if kind == "evicted retry" else ():
+            waited = world.model.entries_of(fields["dl.stream"], [fields["dl.id"]])
+            world.model.excuse(waited, "the entries that wait for a retry were deleted")
+        world.client.delete(key)
         if kind == "evicted first":
             world.births.forget()
         elif kind == "evicted committed":
