@@ -1,0 +1,64 @@
+"""The table service × capability, from what was tried: `python -m tests.legs.managed.table [NAME…]`."""
+
+from __future__ import annotations
+
+import sys
+
+from spark_streams.connector.errors import RStreamError
+from tests.legs.managed.capabilities import CAPABILITIES
+from tools.driving import forget_all
+from tools.servers.managed.standin import NAMES, Service, StandIn, running_standin
+
+WORKS = "✓"
+HEARD = "✓¹"  # each entry is also sent to the driver
+
+
+def outcomes(name: str) -> dict[str, str]:
+    """Try all capabilities on the stand-in of a service. Return each one's cell: works, or the error."""
+    found = {}
+    with running_standin(Service.named(name)) as standin:
+        for title, act in CAPABILITIES.items():
+            with standin.admin.client() as client:
+                client.flushall()
+            found[title] = _outcome(standin, title, act)
+    return found
+
+
+def _outcome(standin: StandIn, title: str, act: object) -> str:
+    try:
+        CAPABILITIES[title](standin)
+    except RStreamError as error:
+        return f"`{error.condition}`"
+    except AssertionError as error:
+        return f"fails: {error}"
+    finally:
+        forget_all()
+    return HEARD if title in _RESERVING and not _may_be_silent(standin) else WORKS
+
+
+_RESERVING = ("source", "acknowledge", "shared", "noAck", "claims")
+
+
+def _may_be_silent(standin: StandIn) -> bool:
+    with standin.admin.client() as admin:
+        try:
+            reply = admin.execute_command("ACL", "DRYRUN", "service", "CLIENT", "REPLY", "ON")
+        except Exception as error:  # noqa: BLE001
+            return "permission" not in str(error)
+        return bool(reply in (b"OK", "OK"))
+
+
+def main(names: list[str]) -> int:
+    """Print the table. Exit code 1 if something does not work."""
+    results = {name: outcomes(name) for name in names or NAMES}
+    services = {name: Service.named(name) for name in results}
+    print("Never met; imitated from the documentation of", max(str(one.read) for one in services.values()))
+    print("\n| |", " | ".join(services[name].title for name in results), "|")
+    print("|---|" + "---|" * len(results))
+    for title in CAPABILITIES:
+        print(f"| {title} |", " | ".join(of_service[title] for of_service in results.values()), "|")
+    return int(any(not cell.startswith(WORKS) for cells in results.values() for cell in cells.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
