@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from spark_streams.connector.errors import RStreamError
 from tests.legs.managed.capabilities import CAPABILITIES
@@ -10,7 +11,8 @@ from tools.driving import forget_all
 from tools.servers.managed.standin import NAMES, Service, StandIn, running_standin
 
 WORKS = "✓"
-HEARD = "✓¹"  # each entry is also sent to the driver
+HEARD = "✓*"  # each entry is also sent to the driver
+PAGE = Path(__file__).parents[3] / "docs/reference/servers.md"
 
 
 def outcomes(name: str) -> dict[str, str]:
@@ -49,14 +51,25 @@ def _may_be_silent(standin: StandIn) -> bool:
 
 
 def main(names: list[str]) -> int:
-    """Print the table. Exit code 1 if something does not work."""
+    """Print the page; of all services, write it. Exit code 1 if something does not work."""
     results = {name: outcomes(name) for name in names or NAMES}
     services = {name: Service.named(name) for name in results}
-    print("Never met; imitated from the documentation of", max(str(one.read) for one in services.values()))
-    print("\n| |", " | ".join(services[name].title for name in results), "|")
-    print("|---|" + "---|" * len(results))
-    for title in CAPABILITIES:
-        print(f"| {title} |", " | ".join(of_service[title] for of_service in results.values()), "|")
+    read = max(str(one.read) for one in services.values())
+    lines = [
+        *(
+            "# Managed servers",
+            "",
+            f"**Never met; imitated from the documentation of {read}**: a real server whose user",
+        ),
+        *("has the documented commands, behind the documented limit of arguments. A row that works has ✓.", ""),
+        f"| | {' | '.join(f'[{one.title}]({one.source})' for one in services.values())} |",
+        "|---|" + "---|" * len(results),
+        *(f"| {title} | {' | '.join(cells[title] for cells in results.values())} |" for title in CAPABILITIES),
+        *("", "*: without `CLIENT REPLY` the server also sends each entry to the driver, which drops it."),
+    ]
+    print("\n".join(lines))
+    if not names:
+        PAGE.write_text("\n".join([*lines, ""]), encoding="utf-8")
     return int(any(not cell.startswith(WORKS) for cells in results.values() for cell in cells.values()))
 
 
