@@ -19,14 +19,14 @@ def outcomes(name: str) -> dict[str, str]:
     """Try all capabilities on the stand-in of a service. Return each one's cell: works, or the error."""
     found = {}
     with running_standin(Service.named(name)) as standin:
-        for title, act in CAPABILITIES.items():
+        for title in CAPABILITIES:
             with standin.admin.client() as client:
                 client.flushall()
-            found[title] = _outcome(standin, title, act)
+            found[title] = _outcome(standin, title)
     return found
 
 
-def _outcome(standin: StandIn, title: str, act: object) -> str:
+def _outcome(standin: StandIn, title: str) -> str:
     try:
         CAPABILITIES[title](standin)
     except RStreamError as error:
@@ -43,11 +43,7 @@ _RESERVING = ("source", "acknowledge", "shared", "noAck", "claims")
 
 def _may_be_silent(standin: StandIn) -> bool:
     with standin.admin.client() as admin:
-        try:
-            reply = admin.execute_command("ACL", "DRYRUN", "service", "CLIENT", "REPLY", "ON")
-        except Exception as error:  # noqa: BLE001
-            return "permission" not in str(error)
-        return bool(reply in (b"OK", "OK"))
+        return bool(admin.execute_command("ACL", "DRYRUN", "service", "CLIENT", "REPLY", "ON") == b"OK")
 
 
 def main(names: list[str]) -> int:
@@ -56,12 +52,8 @@ def main(names: list[str]) -> int:
     services = {name: Service.named(name) for name in results}
     read = max(str(one.read) for one in services.values())
     lines = [
-        *(
-            "# Managed servers",
-            "",
-            f"**Never met; imitated from the documentation of {read}**: a real server whose user",
-        ),
-        *("has the documented commands, behind the documented limit of arguments. A row that works has ✓.", ""),
+        *("# Managed servers", "", f"**Never met; imitated from the documentation of {read}**: a real server whose"),
+        *("user has the documented commands, behind the documented limit of arguments. ✓: it works.", ""),
         f"| | {' | '.join(f'[{one.title}]({one.source})' for one in services.values())} |",
         "|---|" + "---|" * len(results),
         *(f"| {title} | {' | '.join(cells[title] for cells in results.values())} |" for title in CAPABILITIES),
