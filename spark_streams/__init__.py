@@ -196,8 +196,9 @@ def watch(
             the result.
         metrics_host: Address for `metrics_port`.
         metrics_file: Write the metrics to this file at each micro-batch.
-        lineage: Send OpenLineage events to the collector at this URL (`http://host:port`), or append them to this file.
-            The events name what each query reads and writes.
+        lineage: Send OpenLineage events to the collector at this URL (`http://host:port`), append them to this file, or
+            `"env"`: send them as `openlineage.yml` or the variables `OPENLINEAGE_…` say. The events name what each
+            query reads and writes.
         unhealthy_after: `/healthz` answers 503 if no trigger of a query has ended for this long. Choose more than your
             longest batch takes.
         options: Further options of the connection, the same as in the queries: `username`, `passwordFile`,

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import click
 
+from spark_streams.base.untyped import Json
 from spark_streams.cli import main as rstream
 from spark_streams.connector import counters, errors
 from spark_streams.connector.lag import group_metrics
@@ -34,6 +37,9 @@ from spark_streams.connector.options.table import (
 )
 from spark_streams.connector.source.group import recovery
 from spark_streams.connector.watch import query_metrics
+from spark_streams.jobs.arguments import JOBS
+from spark_streams.jobs.job import ACCESS_SHAPE
+from spark_streams.jobs.job_config import FREE, Shape
 from spark_streams.operations.monitor import exported_metrics as exporter_metrics
 from tools.simulation.mutants.table import MUTANTS
 
@@ -305,6 +311,7 @@ def metrics_of(tables: Iterable[MetricTable]) -> str:
     for table in tables:
         for family in table.families:
             name, kind = (f"{family.name}_total", "counter") if family.counts else (family.name, "gauge")
+            kind = "histogram" if family.spreads else kind
             rows.append(f"| `{name}` | {kind} | {', '.join(table.labels)} | {family.help} |")
     return _listing(rows)
 
@@ -330,6 +337,34 @@ def mutants_of_product() -> str:
         rows.append(f"| `{mutant.name}` | {mutant.breaks.replace('|', '·')} | {' | '.join(cells)} |")
     number = sum(mutant.found is not None for mutant in MUTANTS)
     return "\n".join([f"{len(MUTANTS)} mutants, {number} found:", "", _listing(rows)])
+
+
+# ----------------------------------------------------------------------------------------- schemas of configuration
+
+_JSON_TYPES = {str: "string", int: "integer", bool: "boolean", list: "array", dict: "object"}
+_OPTIONS_OF = {"source": SOURCE, "sink": SINK}  # tables of a configuration that are options
+
+
+def job_schema(job: str) -> str:
+    """Return the JSON Schema of a job's configuration, by which editors complete it: `#:schema` in conf/."""
+    program = import_module(f"spark_streams.jobs.programs.{job}").PROGRAM
+    head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": f"Configuration of the job {job}"}
+    return json.dumps(head | _schema({**ACCESS_SHAPE, "spark": FREE, **program.shape}), indent=2) + "\n"
+
+
+def _schema(shape: Shape) -> dict[str, Json]:
+    properties: dict[str, Json] = {}
+    for key, one in shape.items():
+        if isinstance(one, Mapping):
+            properties[key] = _schema(one)
+        elif one is FREE:
+            names = {name: option.doc for option in _OPTIONS_OF.get(key, ()) for name in option.names}
+            of_table = {"properties": {name: {"description": doc} for name, doc in names.items()}} if names else {}
+            properties[key] = {"type": "object", **of_table}
+        else:
+            kinds = [_JSON_TYPES[kind] for kind in (one if isinstance(one, tuple) else (one,))]
+            properties[key] = {"type": kinds if len(kinds) > 1 else kinds[0]}
+    return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -362,6 +397,7 @@ def blocks_in(page: str) -> list[str]:
 def main() -> int:
     """Write the pages. Print the names of the files that changed, and how many options there are."""
     texts = {page: printed(page.read_text(encoding="utf-8")) for page in sorted(PAGES.rglob("*.md"))}
+    texts |= {ROOT / "conf" / f"{job}.schema.json": job_schema(job) for job in JOBS}
     for file, text in texts.items():
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             file.write_text(text, encoding="utf-8")

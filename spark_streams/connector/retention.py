@@ -149,25 +149,24 @@ def _read(keys: Sequence[Key], replies: Sequence[Reply], read: Callable[[Reply],
 
 @dataclass(frozen=True)
 class RetentionState:
-    """Positions of the groups of one stream. oldest: their lowest pending entry, None if nothing is pending; limit: the
-    position of the query that removes, above which it has read nothing.
+    """The groups of one stream, by name. limit: the position of the query that removes, above which it has read
+    nothing.
 
     Groups move forwards, so the state is still safe a moment later. (A group that is created again or set back
     meanwhile may miss entries, as it may after the removal.)"""
 
-    groups: Sequence[GroupInfo]
-    oldest: StreamId | None
+    readers: Mapping[bytes, ReadingGroup]
     limit: StreamId = MAX_ID
 
     @property
     def delivered(self) -> StreamId:
         """ID below which all entries were delivered to every group, and read by the query. Needs a group."""
-        return _above(min(self.limit, *(group.last_delivered for group in self.groups)))
+        return _above(min(self.limit, *(reader.info.last_delivered for reader in self.readers.values())))
 
     @property
     def needed(self) -> StreamId:
         """Lowest ID that is undelivered or unacknowledged in a group."""
-        return self.delivered if self.oldest is None else min(self.delivered, self.oldest)
+        return min(_above(self.limit), *(reader.needed for reader in self.readers.values()))
 
 
 class Readers:
@@ -197,19 +196,10 @@ class Readers:
         new_groups = sorted(present_groups - set(known_groups))
         oldest |= _read_answers(new_groups, server.execute_all(_questions(new_groups), *_DELETED))
         self._groups = (self._groups - set(known_groups)) | present_groups
-        pending: dict[bytes, StreamId] = {}
-        for (stream, _), entry in oldest.items():
-            pending[stream] = min(entry, pending.get(stream, entry))
-        return {stream: RetentionState(infos, pending.get(stream)) for stream, infos in groups.items()}
-
-
-def fetch_readers(server: Server, streams: Sequence[bytes]) -> dict[GroupName, ReadingGroup]:
-    """Return the groups of these streams, each with its lowest pending entry. Raises ServerReplyError."""
-    replies = server.execute_all([("XINFO", "GROUPS", stream) for stream in streams], *_DELETED)
-    groups = _read(streams, replies, groups_in)
-    infos = {(stream, info.name): info for stream, of_stream in groups.items() for info in of_stream}
-    oldest = _read_answers(list(infos), server.execute_all(_questions(list(infos)), *_DELETED))
-    return {group: ReadingGroup(info, oldest.get(group)) for group, info in infos.items()}
+        return {
+            stream: RetentionState({info.name: ReadingGroup(info, oldest.get((stream, info.name))) for info in infos})
+            for stream, infos in groups.items()
+        }
 
 
 def _questions(groups: Sequence[GroupName]) -> list[tuple[str | bytes, ...]]:
@@ -268,7 +258,7 @@ class Sweeper:
         states = {
             stream: replace(state, limit=limits.get(stream.decode(), MAX_ID))
             for stream, state in states.items()
-            if state.groups
+            if state.readers
         }
         self._trim(server, [self._up_to(stream, state) for stream, state in states.items()])
         with_pending = [(stream, state) for stream, state in states.items() if state.needed < state.delivered]

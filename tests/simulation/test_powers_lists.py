@@ -79,3 +79,19 @@ def test_a_batch_of_a_stream_that_is_not_in_the_list_is_found(monkeypatch: pytes
     with server.client(decode_responses=True) as client:
         outcome, _ = played(server, client, of_two(*AWAY_FOR_A_WHILE))
     assert [failure.kind for failure in outcome.failures] == ["not in the list | strict plain"]
+
+
+def test_a_stream_that_a_pattern_leaves_out_is_not_read_although_the_checkpoint_has_it(
+    server: Server, client: redis.Redis
+) -> None:
+    """It is read again, from where the query has left it, when it is named again."""
+    add = Step("add", choice=0.9, amount=0.3)
+    steps = (add, "trigger", Step("repattern", choice=0.9, how=0.9), add, "trigger", Step("add", amount=0.1), "trigger")
+    setup = Setup(7, 4, "recorder", NEVER_AHEAD, 0, {"startingOffsets": "earliest", "streams": "s:0,s:3"}, before=2)
+    back = (Step("repattern"), Step("put_back"), "trigger")
+    plan = Plan(setup, tuple(Step(one) if isinstance(one, str) else one for one in (*steps, *back)))
+    outcome, story = played(server, client, plan)
+    assert outcome.failures == []
+    assert [line.strip() for line in story.splitlines() if " batch " in line] == [
+        "batch 0: 1, 2, 3, 4, 5", "batch 1: 9", "batch 2: 6, 7, 8",
+    ]  # fmt: skip

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tools.lives.life import CLIENTS, DEAD, Life, text_of
+from tools.lives.life import CLIENTS, DEAD, REPAIRED, Life, text_of
 from tools.lives.state import Group, State, all_places, mark_of
 
 Words = list[str]
@@ -13,10 +14,12 @@ Words = list[str]
 
 @dataclass(frozen=True)
 class Command:
-    """A command. may: the kinds of changes that it may make (fields of Change); none: it only reads."""
+    """A command. may: the kinds of changes that it may make (fields of Change); none: it only reads; at_once: it makes
+    them without --yes."""
 
     draw: Callable[[Life, State], Words | None]
     may: frozenset[str] = frozenset()
+    at_once: bool = False
 
 
 def _place(life: Life, state: State) -> tuple[str, str] | None:
@@ -177,7 +180,8 @@ def redrive(life: Life, state: State) -> Words | None:
     if DEAD not in state.streams:
         return None
     more = life.chance.choice(([], ["--set", "n=5"], ["--limit", "2"], ["--max-redrives", "0"]))
-    return ["dead", "redrive", DEAD, *more]
+    to = ["--to", REPAIRED] if life.has_files and life.chance.random() < 0.5 else []
+    return ["dead", "redrive", DEAD, *more, *to]
 
 
 def purge(life: Life, state: State) -> Words | None:
@@ -197,8 +201,12 @@ def where(life: Life, state: State) -> Words | None:
              for key in state.streams[stream].entries]  # fmt: skip
     known = [(stream, text_of(key)) for stream, key in life.known if not stream.startswith("@")]
     letters = [(fields["dl.stream"], fields["dl.id"]) for fields in dead.values() if "dl.id" in fields]
-    drawn = [found for found in (there, known, letters, [(DEAD, text_of(key)) for key in dead]) if found]
-    return ["where", *life.chance.choice(life.chance.choice(drawn))] if drawn else None
+    repaired = state.streams[REPAIRED].entries.values() if REPAIRED in state.streams and life.has_files else ()
+    firsts = {fields["dl.redriven"].rpartition(" ")[2] for fields in repaired if "dl.redriven" in fields}
+    sent = [(stream, text_of(key)) for stream, key in life.known if stream in life.streams and text_of(key) in firsts]
+    drawn = [found for found in (there, known, letters, [(DEAD, text_of(key)) for key in dead], sent) if found]
+    more = ["--sent-to", REPAIRED] if repaired else []
+    return ["where", *life.chance.choice(life.chance.choice(drawn)), *more] if drawn else None
 
 
 def copy(life: Life, state: State) -> Words | None:
@@ -221,6 +229,38 @@ def copy(life: Life, state: State) -> Words | None:
     words = ["copy", source, *place, *more, *_maybe(life, 0.5, "--rate", "10"), *_maybe(life, 0.5, "--groups")]
     life.copies.append(words)
     return words
+
+
+def add(life: Life, state: State) -> Words | None:
+    """Add an entry, one again with another value, or lines from standard input."""
+    stream, value = life.chance.choice([*life.streams, "new"]), str(life.chance.randint(1, 99))
+    ids = [text_of(key) for key in state.streams[stream].entries] if stream in state.streams else []
+    form = life.chance.choice(("one", "again", "lines", "lines"))
+    if form == "lines":
+        lines = [{"n": value, "number": number, "none": None} for number in range(life.chance.randint(0, 9))]
+        life.stdin = "".join(f"{json.dumps(line)}\n" for line in lines)
+        return ["add", stream, "-"]
+    again = ["--again", life.chance.choice(ids), "--unset", "number"] if form == "again" and ids else []
+    return ["add", stream, f"n={value}", *again, *_maybe(life, 0.2, "--no-create")]
+
+
+def export(life: Life, state: State) -> Words | None:
+    """Write the entries of a stream to a file."""
+    if not state.streams:
+        return None
+    stream = life.chance.choice([*state.streams])
+    count = str(life.chance.randint(1, 6))
+    more = life.chance.choice(([], [], ["--last", count], ["--limit", count]))
+    return ["export", stream, f"{life.folder}/{stream}-{life.chance.randint(1, 2)}.jsonl", *more]
+
+
+def import_(life: Life, state: State) -> Words | None:
+    """Append the entries of a file, to a new stream, or to one that has some of them."""
+    if not life.files:
+        return None
+    file = life.chance.choice([*life.files])
+    target = life.chance.choice(("copy1", "copy2", "copy3", life.chance.choice(life.streams)))
+    return ["import", file, target, *_maybe(life, 0.3, "--limit", str(life.chance.randint(1, 6)))]
 
 
 def doctor(life: Life, state: State) -> Words | None:
@@ -253,4 +293,11 @@ COMMANDS: Mapping[str, tuple[float, Command]] = {
     "list": (0.5, Command(lambda *_: ["groups", "list"])),
     "pending": (0.5, Command(lambda life, _: ["pending", life.chance.choice(life.streams)])),
     "doctor": (0.7, Command(doctor)),
+}
+# Of lives with files; the others are drawn as before there were these.
+OF_FILES: Mapping[str, tuple[float, Command]] = {
+    "add": (3, Command(add, _may("added"), at_once=True)),
+    "export": (3, Command(export)),
+    "import": (4, Command(import_, _may("added"))),
+    "redrive": (8, COMMANDS["redrive"][1]),
 }

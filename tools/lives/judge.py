@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from spark_streams.connector.keys import PROBE
 from spark_streams.connector.lag.survey import ACTIVE_MS
 from tools.lives.commands import Command
-from tools.lives.life import DEAD, Life, Run, Segment, text_of
+from tools.lives.life import DEAD, REPAIRED, Life, Run, Segment, text_of
 from tools.lives.state import Group, Key, State, key_of, mark_of
 
 # A lease and its session come and go with a query.
@@ -22,7 +23,8 @@ NEVER = (0, 0)
 def judge(life: Life, name: str, command: Command, dry: Run, done: Run | None, calm: bool) -> None:
     """Compare what a command has said and what has changed. done: its run with --yes, as far as it came; calm: nothing
     happened between both."""
-    _reads_only(life, name, dry)
+    if not command.at_once:
+        _reads_only(life, name, dry)
     if dry.answer.said is not None and dry.was_alone and (check := SAID.get(name)):
         for text in check(life, dry.segments[0], dry.answer.said, dry.answer.words):
             life.fault(f"{name}: {text}")
@@ -30,8 +32,8 @@ def judge(life: Life, name: str, command: Command, dry: Run, done: Run | None, c
         return
     for segment in done.segments:
         _only_its_kinds(life, name, command, segment)
-        if name == "copy":
-            _only_its_target(life, segment, target_of(done.answer.words), done.answer.words[1])
+        if name in ("copy", "import"):
+            _only_its_target(life, segment, done.answer.words)
         _living_queries_keep_theirs(life, name, segment, done)
         _note_what_is_touched(life, name, segment, done)
     if dry.answer.said is not None and "--only" in done.answer.words:
@@ -81,21 +83,22 @@ def target_of(words: tuple[str, ...]) -> str:
     return f"{'@' * ('--to-url' in words)}{words[2]}"
 
 
-def _only_its_target(life: Life, segment: Segment, target: str, source: str) -> None:
-    """A copy appends entries of its source as they are, and sets groups of its target."""
-    done = segment.change
+def _only_its_target(life: Life, segment: Segment, words: tuple[str, ...]) -> None:
+    """A copy or an import appends entries of its source as they are, and sets groups of its target."""
+    done, target, source = segment.change, target_of(words), words[1]
     others = {*done.added, *(stream for stream, _ in (*done.made, *done.moved))} - {target}
     if others:
-        life.fault(f"copy: it has changed {others}: {done}")
+        life.fault(f"{words[0]}: it has changed {others}: {done}")
     for key in done.added.get(target, ()):
-        if segment.after.all_streams[target].entries[key] != life.known.get((source, key)):
-            life.fault(f"copy: entry {text_of(key)} is not that of {source}")
+        known = life.files[source].get(key) if source in life.files else life.known.get((source, key))
+        if segment.after.all_streams[target].entries[key] != known:
+            life.fault(f"{words[0]}: entry {text_of(key)} is not that of {source}")
 
 
 def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, run: Run) -> None:
     """A query that runs keeps its group, its position, its pending entries, its keys, and what it has not read; unless
     the command says that the query came too late to be seen."""
-    done, before, text = segment.change, segment.before, run.answer.text
+    done, before, text, running = segment.change, segment.before, run.answer.text, run.segments[-1].running
     for query in life.queries:
         if query.name not in segment.running or ("The change is made" in text and repr(query.name) in text):
             continue
@@ -104,8 +107,10 @@ def _living_queries_keep_theirs(life: Life, name: str, segment: Segment, run: Ru
             group = before.group(*place)
             if group is None or not _holds_lease(before, place, query.name, segment.running):
                 continue
-            if query.name not in group.consumers:
-                continue  # it has just begun, and reads the changed group; one that has read it already is not seen
+            if query.name not in group.consumers:  # it has just begun, and reads the changed group, or has read it
+                if name == "seek" and place in done.moved and run.answer.said is not None and query.name in running:
+                    life.fault(f"seek: query {query.name} has begun beside it, and is not named")
+                continue
             mark = mark_of(before, place, query.name)
             is_seen = mark is None or mark.has_pending_list
             if place in done.destroyed:
@@ -194,7 +199,7 @@ def _as_it_was_said(life: Life, name: str, dry: Run, done: Run) -> None:
         said = [one["streams"] for one in said]
     if name == "redrive":
         said = [_without(one, ["groups"]) for one in said]  # who will read again: of the dry run
-    if name == "copy":
+    if name in ("copy", "import"):
         said = [{key: one.get(key) for key in ("already", "sent", "source", "groups")} for one in said]
     if said[0] != said[1]:
         life.fault(f"{name}: the dry run says {said[0]}, the change {said[1]}")
@@ -454,6 +459,13 @@ def _places_of_entry(life: Life, run: Segment, said: Any, words: tuple[str, ...]
         }
         told = {line["id"] for line in one["lines"] if line["event"] == "dead" and line["exact"]}
         yield from _unlike(f"dead letters of {one['id']}", told, letters)
+        if "--sent-to" in words and (sent := [line for line in one["lines"] if line["event"] == "sent back"]):
+            marks = {at: fields.get("dl.redriven", "") for at, fields in state.streams[REPAIRED].entries.items()}
+            named = (f" {one['id']}", f" {name}/{one['id']}", f" {name}/{one['id']} ")
+            true = {text_of(at) for at, mark in marks.items() if mark.endswith(named[:2]) or named[2] in mark}
+            life.count(f"sent to another stream: {len(true)}")
+            said_there = {line["id"] for line in sent if line.get("stream") == REPAIRED}
+            yield from _unlike(f"what {name} {one['id']} was sent back as", said_there, true)
         for line in one["lines"]:
             if why := _untrue(life, state, (name, key), line, letters):
                 yield f"entry {one['id']} of {name} is said to be {line['event']}: {line}; {why}"
@@ -493,17 +505,18 @@ def _untrue(life: Life, state: State, entry: tuple[str, Key], line: Any, letters
 def _copied(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
     if said["refused"]:
         return
-    source, fresh, already = run.before.all_streams[words[1]], *_to_copy(run.before, words)
+    fresh, already = _to_copy(life, run.before, words)
     yield from _unlike("sent", said["sent"], len(fresh))
     yield from _unlike("already", said["already"], len(already))
     every = [text_of(key) for key in (*already, *fresh)]
     facts = [said["source"][name] for name in ("entries", "first", "last")]
     yield from _unlike("the source", facts, [len(every), every[0] if every else None, every[-1] if every else None])
-    target = run.before.all_streams.get(target_of(words))
+    streams = run.before.all_streams
+    target, of_source = streams.get(target_of(words)), streams[words[1]].groups if words[1] in streams else {}
     if "--groups" in words:
-        yield from _unlike("groups", [one["group"] for one in said["groups"]], _names(source.groups))
+        yield from _unlike("groups", [one["group"] for one in said["groups"]], _names(of_source))
     for one in said["groups"]:
-        group, existing = source.groups[one["group"]], target.groups.get(one["group"]) if target is not None else None
+        group, existing = of_source[one["group"]], target.groups.get(one["group"]) if target is not None else None
         yield from _unlike("position", one["position"], text_of(group.position))
         yield from _unlike("pending", one["pending"], len(group.pending))
         yield from _unlike("new", one["state"] == "new", existing is None)
@@ -513,12 +526,13 @@ def _copied(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iter
         yield from _unlike("target_position", one["target_position"], text_of(stays))
 
 
-def _to_copy(state: State, words: tuple[str, ...]) -> tuple[list[Key], list[Key]]:
-    """Return (entries that a copy appends, entries that the target has)."""
+def _to_copy(life: Life, state: State, words: tuple[str, ...]) -> tuple[list[Key], list[Key]]:
+    """Return (entries that a copy or an import appends, entries that the target has)."""
+    source = life.files[words[1]] if words[1] in life.files else state.streams[words[1]].entries
     first, last = (_option(words[3:], name) for name in ("--from", "--to"))
     chosen = [
         key
-        for key in sorted(state.streams[words[1]].entries)
+        for key in sorted(source)
         if (first is None or key >= key_of(first)) and (last is None or key <= key_of(last))
     ]
     chosen = chosen[-int(_option(words, "--last") or len(chosen) or 1) :]
@@ -526,6 +540,29 @@ def _to_copy(state: State, words: tuple[str, ...]) -> tuple[list[Key], list[Key]
     reached = NEVER if target is None else target.last
     fresh = [key for key in chosen if key > reached]
     return fresh[: int(_option(words, "--limit") or len(fresh))], [key for key in chosen if key <= reached]
+
+
+def _exported(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
+    written = life.files[words[2]]
+    source = sorted(run.before.streams[words[1]].entries)
+    source = source[-int(_option(words, "--last") or len(source) or 1) :]
+    yield from _unlike("the file", [*written], source[: int(_option(words, "--limit") or len(source))])
+
+
+def note_file(life: Life, run: Run) -> None:
+    """Note what a file has after an export, which says how much that is; a killed one leaves the file as it was."""
+    (_, stream, name, *_), file = run.answer.words, Path(run.answer.words[2])
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    written = {key_of(line["id"]): line["fields"] for line in lines}
+    if run.answer.said is None and written != life.files.get(name, {}):
+        life.fault(f"export: it has not come to its end, and the file is another one: {written}")
+    elif run.answer.said is not None:
+        for text in _unlike("entries", run.answer.said["entries"], len(written)):
+            life.fault(f"export: {text}")
+    if others := {key for key, fields in written.items() if fields != life.known.get((stream, key))}:
+        life.fault(f"export: {others} are not those of {stream}")
+    if file.exists():
+        life.files[name] = written
 
 
 def _examined(life: Life, run: Segment, said: Any, words: tuple[str, ...]) -> Iterable[str]:
@@ -576,6 +613,8 @@ SAID: Mapping[str, Callable[[Life, Segment, Any, tuple[str, ...]], Iterable[str]
     "copy": _copied,
     "redrive": _redriven,
     "doctor": _examined,
+    "export": _exported,
+    "import": _copied,
 }
 
 
@@ -685,10 +724,17 @@ def _has_copied(life: Life, run: Run, said: Any) -> Iterable[str]:
         yield f"sent is said to be {said['sent']}, and is {len(added)}"
     if run.was_alone:
         yield from _unlike("sent", said["sent"], len(added))
-        yield from _unlike("the copied entries", added, _to_copy(run.segments[0].before, words)[0])
+        yield from _unlike("the copied entries", added, _to_copy(life, run.segments[0].before, words)[0])
         for one in said["groups"]:
             group = after.all_streams[target].groups.get(one["group"])
             yield from _unlike(f"position of {one['group']}", one["target_position"], group and text_of(group.position))
+
+
+def _has_added(life: Life, run: Run, said: Any) -> Iterable[str]:
+    stream = said["stream"]
+    added = [key for segment in run.segments for key in segment.change.added.get(stream, ())]
+    yield from _unlike("added", said["added"], len(added))
+    yield from _unlike("last", said["last"], text_of(added[-1]) if added else None)
 
 
 def _has_redriven(life: Life, run: Run, said: Any) -> Iterable[str]:
@@ -715,6 +761,8 @@ DONE: Mapping[str, Callable[[Life, Run, Any], Iterable[str]]] = {
     "replay": _has_replayed,
     "trim": _has_trimmed,
     "copy": _has_copied,
+    "import": _has_copied,
+    "add": _has_added,
     "redrive": _has_redriven,
     "purge": _has_purged,
 }

@@ -23,6 +23,7 @@ from tools.simulation.actor import Actor, Killed
 from tools.simulation.in_process.server import ProcessServer
 
 DEAD = "dead"
+REPAIRED = "repaired"  # where dead letters are sent besides
 CLIENTS = ("bob", "eve")
 PAUSES = (1, 40, 70, 4_000, 100_000)  # seconds
 _OPTIONS: tuple[tuple[float, dict[str, str]], ...] = (
@@ -107,7 +108,8 @@ class Work:
         """Run the command to its end, unless it is killed."""
         try:
             with self.life.place.at_work(self.process):
-                self.result = CliRunner().invoke(main, [*self.words, "--json", "--url", self.life.server.url])
+                words = [*self.words, "--json", "--url", self.life.server.url]
+                self.result = CliRunner().invoke(main, words, input=self.life.stdin)
         except Killed:
             self.life.tell("  killed")
 
@@ -137,6 +139,10 @@ class Life:
         self.changes = False  # whether a command makes its change now: what it touches is noted behind it
         self.copies: list[list[str]] = []  # the words of earlier copies
         self.near: tuple[str, str] | None = None  # the group that the command beside this one is about
+        self.has_files = seed % 4 == 1  # it also has files of entries, commands that add, and a server that fails over
+        self.files = dict[str, dict[Key, Any]]()  # what an export has written
+        self.folder = ""  # of these
+        self.stdin = ""  # of the next command
         self.streams = ["s", "t"][: self.chance.choice((1, 1, 2))]
         self.faults: list[str] = []
         self.counts: dict[str, int] = {}
@@ -194,6 +200,18 @@ class Life:
             (5, 6, 3, 2, 1, 0.6, 2, 1.5, 1, 0.2),
         )[0]
         chosen()
+        if self.has_files and self.version == "7.0" and self.chance.random() < 0.05:
+            self.fail_over()
+
+    def fail_over(self) -> None:
+        """A replica of Redis 7.0 becomes the master: it does not know how many entries a group has read (R90)."""
+        self.tell("the server fails over")
+        self.count("failed over")
+        for (stream, name), group in [(place, self.state().group(*place)) for place in all_places(self.state())]:
+            self.client.xgroup_setid(stream, name, text_of(group.position if group is not None else (0, 0)))
+        for query in self.queries:
+            for connection in query.process.connections if query.process is not None else ():
+                connection.close()
 
     def add(self) -> None:
         """A producer adds entries; some do not fit the query's columns."""

@@ -21,6 +21,7 @@ from spark_streams.connector.spark import worker
 from spark_streams.connector.wire.address import Address, Patience
 from spark_streams.connector.wire.connection import Connection, Server
 from spark_streams.connector.wire.lease import Lease, LeaseTerms, Processes
+from spark_streams.operations.commands import add
 from spark_streams.operations.doctor import stream_findings
 from tools.lives.older import as_versions
 from tools.simulation.actor import Actor, Killed
@@ -174,6 +175,7 @@ def product(server: ProcessServer) -> Iterator[None]:
         patch.setattr(worker, "TaskContext", TaskPlace)
         patch.setattr(signal, "signal", lambda *_: signal.SIG_DFL)  # two commands at once are two threads
         patch.setattr(stream_findings, "ENTRIES", 3)
+        patch.setattr(add, "_CHUNK", 3)
         patch.setattr(names, "_endings", lambda: ())  # no stream is in shards: 32,896 names need not be looked for
         handlers, log.handlers, propagates, log.propagate = log.handlers, [logging.NullHandler()], log.propagate, False
         try:

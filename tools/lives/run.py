@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tools.lives.commands import COMMANDS, Command, Words, at_a_mark
-from tools.lives.judge import at_the_end, judge, target_of
-from tools.lives.life import Life, Run
+from tools.lives.commands import COMMANDS, OF_FILES, Command, Words, at_a_mark
+from tools.lives.judge import at_the_end, judge, note_file, target_of
+from tools.lives.life import REPAIRED, Life, Run
 from tools.lives.processes import on, product
 from tools.lives.state import change
 from tools.simulation.actor import Killed
@@ -21,7 +22,7 @@ _DAY = 86_400
 def live(server: ProcessServer, seed: int, tell: Callable[[str], None] = lambda _: None) -> Life:
     """Run one life on a patched product. Its faults are what must not be."""
     life = Life(server, seed, tell)
-    with on(life.place):
+    with tempfile.TemporaryDirectory(prefix="lives-") as life.folder, on(life.place):
         for _ in range(_STEPS):
             life.act() if life.chance.random() < 0.65 else command(life)
             if life.faults:
@@ -82,19 +83,28 @@ def command(life: Life) -> None:
 def _shown(life: Life) -> Shown | None:
     """Draw a command, and run it without --yes. Return None if there is no change to make."""
     chance = life.chance
-    name = chance.choices([*COMMANDS], [weight for weight, _ in COMMANDS.values()])[0]
+    commands = {**COMMANDS, **(OF_FILES if life.has_files else {})}
+    name = chance.choices([*commands], [weight for weight, _ in commands.values()])[0]
     if at_a_mark(life.state()) and chance.random() < 0.3:
         name = "claim"
     elif life.no_ack > 0.5 and chance.random() < 0.2:
         name = "prune"
-    chosen = COMMANDS[name][1]
+    elif life.has_files and any(stream == REPAIRED for stream, _ in life.known) and chance.random() < 0.3:
+        name = "where"
+    chosen = commands[name][1]
     if chosen.may and chance.random() < 0.45:
         life.rest()
     words = chosen.draw(life, life.state())
     if words is None:
         return None
-    dry = life.run(words, _at_moments(life, 0.15))
+    dry = life.run(words, _at_moments(life, 0.15, 0.2 if chosen.at_once else 0))
+    life.stdin = ""
     life.count(f"{name}: {dry.answer.code}")
+    if name == "export":
+        note_file(life, dry)
+    if chosen.at_once:
+        judge(life, name, chosen, dry, dry, calm=False)
+        return None
     if chosen.may and dry.answer.said is not None:
         return Shown(name, chosen, words, dry)
     judge(life, name, chosen, dry, None, calm=True)
@@ -145,9 +155,9 @@ def _ends_the_work(life: Life, name: str, killed: Run, repeated: Run, is_alone: 
     if answer.code not in (0, 1, 3):
         life.fault(f"{name}: repeated after a kill, it ends with {answer.code}: {answer.text}")
     between = change(killed.segments[0].before, repeated.segments[-1].after)
-    may_end = name == "copy" and is_alone and "--last" not in words and words[1] not in between.removed
+    may_end = name in ("copy", "import") and is_alone and "--last" not in words and words[1] not in between.removed
     if may_end and answer.code and target_of(words) not in killed.segments[0].before.all_streams:
-        life.fault(f"copy: repeated after a kill, it is refused: {answer.text}")
+        life.fault(f"{name}: repeated after a kill, it is refused: {answer.text}")
 
 
 def _end(life: Life) -> None:

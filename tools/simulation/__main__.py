@@ -76,6 +76,7 @@ def tell(arguments: argparse.Namespace) -> int:
 
 def soak(arguments: argparse.Namespace) -> int:
     """Run many plans, and count their failures."""
+    from tools.simulation.met import report
     from tools.simulation.patched import product
     from tools.simulation.plan import make
     from tools.simulation.run import run
@@ -91,6 +92,7 @@ def soak(arguments: argparse.Namespace) -> int:
             unknown = "".join(f"; {kind} {seeds[:3]}" for kind, seeds in tally.unknown().items())
             print(tally.summary() + unknown, file=sys.stderr, flush=True)
             told = time.perf_counter()
+    print(report(tally.met))
     print(tally)
     if arguments.shrink and tally.unknown():
         with serving(arguments.server) as server, product(server), server.client(decode_responses=True) as client:
@@ -129,17 +131,19 @@ def main() -> int:
         "failovers (faults), questions where entries are (where), changing lists of streams (lists), sizes of requests "
         "and larger batches (limits), a sink on another server (elsewhere), failovers that lose writes (lost), "
         "commands that the server refuses (refused), a server's clock that goes back or ahead (clock), two drivers on "
-        "one group, in place of each plan (driver), or each of these in its share of the plans (drawn); a server "
-        "that takes few arguments (arguments), or has a newer rule of WATCH (watch); unmarked: do not judge commit "
-        "marks; can be given several times",
+        "one group, in place of each plan (driver), patterns in place of lists (patterns), other startingOffsets, "
+        "onCommit and group (starts), retries after hours (delays), several operators (hands), older checkpoints with "
+        "onCommit (older), redrives that are refused (redriven), options of the sink (outputs), a cluster (cluster), "
+        "or each of these in its share of the plans (drawn); a server that takes few arguments (arguments), or has a "
+        "newer rule of WATCH (watch); unmarked: do not judge commit marks; can be given several times",
     )
     parser.add_argument("--whole", action="store_true", help="with --story: do not shrink")
     parser.add_argument("--pairs", action="store_true", help="print the pairs of source options, and run no plan")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="run plans with each mutant, or with these")
     parser.add_argument("--note", action="store_true", help="with --mutants: write down what has found them")
     arguments = parser.parse_args()
-    if arguments.server != "process" and {"clock", "driver"} & {*arguments.add}:
-        parser.error("--add clock and --add driver need --server process: the clock of another server does not move")
+    if arguments.server != "process" and (only := sorted({"clock", "cluster", "driver"} & {*arguments.add})):
+        parser.error(f"--add {only[0]} needs --server process, which has the plan's clock and nodes")
     if arguments.story is not None:
         for name in arguments.mutants or ():
             NAMED[name].install()

@@ -100,14 +100,21 @@ class Ticks:
                     end = end if isinstance(end, Killed) else error  # of a dead process no task fails
         finally:
             self._busy = False
-        if end is not None:
-            raise end
+        try:
+            if end is not None:
+                raise end
+        finally:
+            end = None  # no cycle: what its frames hold ends with it
 
 
 # -- threads that never run concurrently -------------------------------------------------------------------------------
 
 
-_current = threading.local()
+class _Current(threading.local):
+    actor: Actor | None = None
+
+
+_current = _Current()
 
 
 class Actor:
@@ -121,7 +128,9 @@ class Actor:
         self._work = work
         self.process = process
         self.counts = counts
-        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self._go, self._back = threading.Lock(), threading.Lock()  # held, except while the other one takes its turn
+        self._go.acquire()
+        self._back.acquire()
         self._thread: threading.Thread | None = None
         self._remaining: int | None = None
         self._at = ""
@@ -134,7 +143,7 @@ class Actor:
     @staticmethod
     def current() -> Actor | None:
         """Return the actor of this thread; None in the main thread."""
-        return getattr(_current, "actor", None)
+        return _current.actor
 
     def resume(self, ticks: int | None = None, at: str = "") -> None:
         """Let the actor work for this number of ticks, or to its end. at: only ticks before a request with this text

@@ -12,7 +12,6 @@ KNOWN: dict[str, str] = {
     r"before its late group \| after .*evicted (begun|first)": (
         "the stored start of a pattern's streams was deleted before the first checkpoint"
     ),
-    r"^twice .*server set back.*maxDeliveries": "the record of failed batches is older than the checkpoint",
     r"^twice .*(others read|entries taken from us).*server set back": (
         "a shared group was restored without older acknowledgements or deliveries"
     ),
@@ -21,7 +20,7 @@ KNOWN: dict[str, str] = {
         "a shared group goes on where it was set, and reads entries again"
     ),
     r"^twice \| passed over(\+trimmed|\+deleted)* \| .*checkpoint put back": (
-        "an older copy of the checkpoint had entries delivered again"
+        "the newer checkpoint is used again after an older copy, as its error allows"
     ),
     r"^(silent|uncounted) \| (deleted|trimmed) \| .*group set forward.*others read": (
         "a shared group is set forward over removed entries"
@@ -32,14 +31,9 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| (deleted|trimmed|deleted\+trimmed) \| after .*(commits lost|checkpoint set back)": (
         "an entry was removed before its committed batch was read again"
     ),
-    r"^twice .*evicted attempts.*maxDeliveries": "the record of failed batches was deleted",
-    r"^(silent|uncounted) \| passed over \| .*server set back.*maxDeliveries": (
-        "entries that were set aside after the state to which the server has returned"
-    ),
     r"^uncounted \| passed over \| .*checkpoint set back.*maxDeliveries": (
         "an older copy of the checkpoint does not know which entries were set aside"
     ),
-    r"^mark behind \| missing\b.*evicted committed": "a commit mark was deleted, and no batch has followed",
     r"^reordered .*(checkpoint set back|server set back)": "batches are planned again after a set-back",
 }
 

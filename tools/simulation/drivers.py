@@ -267,7 +267,8 @@ def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], N
                 lane.raw.close()
     ticks = sum(lane.ticks.count for lane in lanes)
     batches = sum(len(lane.query.offsets) for lane in lanes)
-    return Outcome(plan, failures_of(lanes), batches, ticks, server.core.digest_so_far())
+    met = sum((lane.met for lane in lanes), Counter[str]())
+    return Outcome(plan, failures_of(lanes), batches, ticks, server.core.digest_so_far(), met)
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------

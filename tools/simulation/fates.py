@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tools.simulation.options import VALUES, with_option, without
+from tools.simulation.options import STREAMS, VALUES, with_all, with_option, without
 from tools.simulation.setup import Plan, Step, random_step, triggers, woven
 
 
@@ -23,16 +23,20 @@ def _changing(*kinds: str) -> Callable[[random.Random], list[Step]]:
     def block(chance: random.Random) -> list[Step]:
         change = random_step(chance, chance.choice(kinds), chance.choice([0, 0, chance.randint(1, 60)]))
         before = [step for _ in range(chance.choice([1, 2])) for step in _between(chance)]
-        return [random_step(chance, "add", 0), *before, change, *triggers(chance, 1, 2, 3)]
+        add = [random_step(chance, "add", 0) for _ in range(2)]
+        return [add[0], *before, change, add[1], *triggers(chance, 1, 2, 3)]
 
     return block
 
 
 def _with_patterns(chance: random.Random, plan: Plan) -> Plan:
     """The list of streams becomes a pattern, and back."""
+    names = STREAMS[: chance.choice([2, 3, 4, 4])]
+    listed = {"streams": ",".join(names)}
+    plan = plan.with_options(lambda options: {**options, **(listed if "streams" in options else {})})
     block = _changing("repattern", "repattern", "repattern", "leave_out", "put_back")
     steps = woven(chance, plan.steps, [2, 2, 3, 5], lambda: block(chance))
-    return replace(plan, setup=replace(plan.setup, streams=max(2, plan.setup.streams)), steps=steps)
+    return replace(plan, setup=replace(plan.setup, streams=len(names)), steps=steps)
 
 
 def _with_other_starts(chance: random.Random, plan: Plan) -> Plan:
@@ -61,19 +65,14 @@ def _with_delays(chance: random.Random, plan: Plan) -> Plan:
     """Entries that do not fit are read again after minutes and hours. The query runs, is killed or stands still."""
     wanted = {"mode": "DEADLETTER", "retryDelay": chance.choice(_DELAYS)}
 
-    def changed(options: Mapping[str, str]) -> Mapping[str, str]:
-        for name, value in wanted.items():
-            options = with_option(options, name, value)
-        return options
-
     def block() -> list[Step]:
-        block = [random_step(chance, "misfit", 0), Step("trigger")]
+        block = [random_step(chance, "misfit", 0), *triggers(chance, 2)]  # the second one lets it wait
         for _ in range(chance.choice([1, 2, 3])):
             block += [random_step(chance, "wait", 0), *chance.choice([[], [], [random_step(chance, "kill")]])]
-            block += triggers(chance, 1, 2)
+            block += triggers(chance, 1, 2, 2)
         return block
 
-    plan = plan.with_options(changed)
+    plan = plan.with_options(lambda options: with_all(options, wanted))
     steps = woven(chance, plan.steps, [1, 2, 3], block)
     return replace(plan, setup=replace(plan.setup, has_values=True), steps=steps)
 
@@ -105,13 +104,14 @@ def _with_older_checkpoints(chance: random.Random, plan: Plan) -> Plan:
     plan = plan.with_options(lambda options: with_option(options, "onCommit", value))
 
     def block() -> list[Step]:
-        block = [
-            step for _ in range(chance.choice([1, 2])) for step in (random_step(chance, "add", 0), Step("trigger"))
-        ]
+        block = [random_step(chance, "add", 0), Step("trigger"), *_between(chance), *triggers(chance, 0, 1)]
         back = random_step(chance, chance.choice(["rollback", "rollback", "lose_commits"]), 0)
         return [*block, back, *triggers(chance, 1, 2, 3)]
 
     return replace(plan, steps=woven(chance, plan.steps, [1, 1, 2, 3], block))
+
+
+_A_RIGHT = 0.999  # choice of a code: the last one, a missing right, which may be met within a transaction
 
 
 def _with_refused_redrives(chance: random.Random, plan: Plan) -> Plan:
@@ -122,7 +122,8 @@ def _with_refused_redrives(chance: random.Random, plan: Plan) -> Plan:
         block = [random_step(chance, "misfit", 0), *triggers(chance, 1, 2)]
         for _ in range(chance.choice([1, 2, 3])):
             refuse = random_step(chance, "refuse", 0)
-            block += [replace(refuse, amount=round(refuse.amount * chance.choice([0.3, 1.0]), 3))]
+            code = chance.choice([refuse.choice, _A_RIGHT])
+            block += [replace(refuse, choice=code, amount=round(0.3 + 0.6 * refuse.amount, 3))]
             block += [random_step(chance, "redrive", 0), *triggers(chance, 0, 0, 1)]
         return [*block, random_step(chance, "redrive", 0), *triggers(chance, 1, 2)]
 
@@ -159,6 +160,19 @@ def _with_outputs(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, setup=setup, steps=woven(chance, plan.steps, [1, 2, 3], block))
 
 
+def _with_a_cluster(chance: random.Random, plan: Plan) -> Plan:
+    """The server is a cluster of two nodes. Slots move from one to the other, and one node loses its last writes."""
+
+    def block() -> list[Step]:
+        block = [random_step(chance, "add", 0), random_step(chance, "backup", 0), *triggers(chance, 0, 1)]
+        kind = chance.choice(["reshard", "reshard", "reshard", "restore_node", "crash"])
+        delay = 0 if kind == "crash" else chance.choice([0, chance.randint(1, 100)])
+        return [*block, random_step(chance, "add", 0), random_step(chance, kind, delay), *triggers(chance, 1, 2)]
+
+    setup = replace(plan.setup, nodes=2, sink_elsewhere=False, streams=max(2, plan.setup.streams))
+    return replace(plan, setup=setup, steps=woven(chance, plan.steps, [1, 2, 3], block))
+
+
 Mix = Callable[[random.Random, Plan], Plan]
 
 
@@ -175,5 +189,6 @@ _ALL: Mapping[str, Mix] = {
     "older": _with_older_checkpoints,
     "redriven": _with_refused_redrives,
     "outputs": _with_outputs,
+    "cluster": _with_a_cluster,
 }
 FATES: Mapping[str, Mix] = {name: _without_archive(mix) for name, mix in _ALL.items()}

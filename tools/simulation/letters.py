@@ -29,13 +29,15 @@ from spark_streams.connector.wire.address import Address
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Actor, Killed
 from tools.simulation.model import DROPPED, Entry
-from tools.simulation.options import DEAD
+from tools.simulation.options import DEAD, long_delays
 from tools.simulation.threads import PATIENCE, TERMS
 from tools.simulation.verdict import kind_of
 from tools.simulation.world import GROUP, World, shape
 
 _ENVELOPE = frozenset(name.decode() for name in FIELDS)
 _MARK = MARK.decode()
+_KEYS_LOST = {"flushed", "server set back"}
+_LATE = 1_000  # milliseconds, more than an idle trigger takes
 _A_LETTER, _WAITS = "a dead letter", "waits for a retry"
 # Events after which an entry may be read again, and fail again.
 _READ_AGAIN = {
@@ -83,6 +85,7 @@ class Letters:
         self._world = world
         self.all: dict[str, Letter] = {}
         self._sources: dict[int, Letter] = {}  # by the number of the entry that was made of it
+        self._due: dict[tuple[str, int, str], int] = {}  # when entries that wait are read again: Unix milliseconds
         self._forgotten = set[int]()  # of these, what a server that was set back has not: it may give their IDs again
 
     def observe(self) -> None:
@@ -99,6 +102,28 @@ class Letters:
                     world.fail(f"a lost dead letter | {world.query.mode}", f"{letter.id} of entry {letter.entry.n}")
         if world.setup.has_values:
             self._excuse_those_that_do_not_fit()
+
+    def check_delays(self) -> None:
+        """Check, while the query is idle, that entries wait for a retry as long as their delay by the server's clock,
+        and no longer: unless the clock was moved, or keys were lost."""
+        world, options = self._world, self._world.query.options
+        delays = [1000 * int(delay) for delay in long_delays(options.get("retryDelay", ""))]
+        ever = {event for stream in world.model.streams.values() for event in stream.ever}
+        if delays == [0] or "noAck" in options or any(one in _KEYS_LOST or "evicted" in one for one in ever):
+            self._due = {}
+            return
+        now, reads = world.server.core.clock.unix_ms(), [*world.query.reads()]
+        waits = {
+            (name, attempts, entry_id): id_key(entry_id)[0] + delays[min(attempts, len(delays)) - 1]
+            for name in world.names()
+            for attempts in range(1, len(delays) + 1)
+            for entry_id, _ in self._entries(retry_stream(name, GROUP, attempts))
+        }
+        early = {one: due for one, due in self._due.items() if one not in waits and due > now}
+        late = {one: due for one, due in waits.items() if due + _LATE < now and one[0] in reads}
+        if (early or late) and not (world.server.core.clock.server_ahead or world.server.core.clock.set_back):
+            world.fail(f"read again {'early' if early else 'late'} | {world.query.mode}", f"{early or late} at {now}")
+        self._due = waits
 
     def copied(self, is_changed: bool) -> int:
         """Register entries that were made of dead letters since the last time. is_changed: with another value. Return

@@ -21,6 +21,7 @@ from tools.simulation.options import (
     OF_THE_START,
     STREAMS,
     VALUES,
+    with_all,
     with_option,
     without,
 )
@@ -202,10 +203,8 @@ def _with_lists(chance: random.Random, plan: Plan) -> Plan:
     given = {"streams": ",".join(names), **({"maxDeliveries": chance.choice(["1", "1", "2"])} if is_cut else {})}
 
     def changed(options: Mapping[str, str]) -> dict[str, str]:
-        for name, value in given.items():
-            options = with_option(options, name, value)
         # With an older checkpoint the query would report what it has removed itself.
-        return without(options, "onCommit") if is_set_back else {**options}
+        return without(with_all(options, given), "onCommit") if is_set_back else with_all(options, given)
 
     def between() -> list[Step]:
         """What happens before a list changes."""
@@ -356,6 +355,7 @@ SHARES: Mapping[str, float] = {
     "older": 0.05,
     "redriven": 0.05,
     "outputs": 0.1,
+    "cluster": 0.05,
 }
 MIXES: Mapping[str, Mix] = {
     "renew": _with_renewals,
@@ -535,11 +535,6 @@ def _with_deadly_batches(chance: random.Random, plan: Plan) -> Plan:
     has_letters = chance.random() < 0.6
     wanted = {"maxDeliveries": chance.choice(["1", "2"]), **({"mode": "DEADLETTER"} if has_letters else {})}
 
-    def changed(options: Mapping[str, str]) -> Mapping[str, str]:
-        for name, value in wanted.items():
-            options = with_option(options, name, value)
-        return options
-
     def block() -> list[Step]:
         block = [Step("add", 0, chance.random(), chance.random())]
         block += [random_step(chance, "misfit", 0)] * (chance.choice([0, 1, 2]) if has_letters else 0)
@@ -547,7 +542,7 @@ def _with_deadly_batches(chance: random.Random, plan: Plan) -> Plan:
             block += [random_step(chance, "crash", 0), Step("trigger")]
         return [*block, *triggers(chance, 1, 3, 6)]
 
-    plan = plan.with_options(changed)
+    plan = plan.with_options(lambda options: with_all(options, wanted))
     setup = replace(plan.setup, has_values=has_letters or plan.setup.has_values)
     return replace(plan, setup=setup, steps=woven(chance, plan.steps, [1, 1, 2], block))
 

@@ -172,6 +172,13 @@ def with_option(settings: Mapping[str, str], name: str, value: str) -> dict[str,
     return changed
 
 
+def with_all(settings: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return these options with all of others, one after the other."""
+    for name, value in wanted.items():
+        settings = with_option(settings, name, value)
+    return {**settings}
+
+
 def without(settings: Mapping[str, str], *names: str) -> dict[str, str]:
     """Return these options without those of these names."""
     return {name: value for name, value in settings.items() if name not in names}

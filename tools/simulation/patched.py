@@ -22,6 +22,7 @@ from tools.servers.server import Server
 from tools.simulation.actor import Actor
 from tools.simulation.in_process.patches import on_core
 from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.met import LENIENT, finding_of, pair
 from tools.simulation.threads import SimulatedWorker, TaskPlace, world_of
 from tools.simulation.world import World
 
@@ -78,20 +79,21 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
         world = world_of["now"]
         _require_life()
         world.tick(self, data)
+        request = bytes(data)
         if parts.MOST_ARGUMENTS < _USUAL:
-            for words in commands_in(bytes(data)):
+            for words in commands_in(request):
                 if len(words) > parts.MOST_ARGUMENTS and words[0] != b"XADD":  # an entry is one request
                     world.fail("A request has too many arguments", f"{len(words)}: {words[:4]}")
-        if b"XACK" in bytes(data):
-            for stream, group, ids in acknowledged_in(bytes(data)):
+        if b"XACK" in request:
+            for stream, group, ids in acknowledged_in(request):
                 world.acknowledged(stream, group, ids)
-        claimed = claimed_in(bytes(data)) if world.elsewhere.living and b"XCLAIM" in bytes(data) else []
+        claimed = claimed_in(request) if world.elsewhere.living and b"XCLAIM" in request else []
         for stream, ids in claimed:
             world.elsewhere.claims(stream, ids)
-        if b"XREADGROUP" in bytes(data):  # before the group leaves the position at which it was created
+        if b"XREADGROUP" in request:  # before the group leaves the position at which it was created
             world.births.update()
         if not world.network.loses_request(self):
-            original_send(self, data)
+            original_send(self, request)
             for stream, ids in claimed:
                 world.elsewhere.has_claimed(stream, ids)
             world.network.reply(self)
@@ -104,7 +106,7 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
 def _require_life() -> None:
     """Raise an error if the process of this thread was killed."""
     actor = Actor.current()
-    if actor is not None and actor.is_dead:
+    if world_of["now"].dying or (actor is not None and actor.is_dead):
         raise ServerUnreachableError("this process was killed")
 
 
@@ -118,5 +120,8 @@ class _Losses(logging.Handler):
         world.tell(f"      log: {record.getMessage()}")
         if "keeping the %d rows that batch" in str(record.msg):
             world.sink.keeps_rows()
+        if finding := finding_of(record.getMessage()):
+            world.met[pair(finding, LENIENT)] += 1
         if "Lost entries of stream" in str(record.msg) and isinstance(record.args, tuple):
             world.lost(str(record.args[1]), int(str(record.args[3])))
+            world.has_no_proof(str(record.args[1]), record.getMessage())

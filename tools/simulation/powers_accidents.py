@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.operations.verify.history import id_key
 from tools.key_copies import Command, copies, make_again
+from tools.simulation.in_process.cluster import ClusterServer
 from tools.simulation.in_process.refusals import CODES, Request
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.model import EARLY, REMOVED_ITSELF, REMOVED_WITH_COMMIT, Entry
@@ -69,13 +70,20 @@ def evict(world: World, step: Step) -> None:
         kind = "evicted " + ":".join(key.split(":")[1:2])
         if kind == "evicted first":
             world.births.forget()
+        elif kind == "evicted committed":
+            world.set_back_in = world.query.runs
+        elif kind == "evicted attempts" and world.query.has_record:  # documented
+            for name in world.names():
+                for entry in world.model.entries_of(name, world.see(name).ours()):
+                    entry.repeat_reasons.add("pending, and the record of failed batches was deleted")
         for name in [*world.names(), OUT]:
             world.model.stream(name).suffers(kind)
 
 
 def wait(world: World, step: Step) -> None:
-    """Nothing happens for a second, up to half a day."""
-    world.network.pass_time(pick([1.0, 20.0, 60.0, 300.0, 3_600.0, 7_200.0, 43_200.0], step.how))
+    """Nothing happens for a second, up to half a day; for a minute if queries on another machine renew their leases."""
+    seconds = pick([1.0, 20.0, 60.0, 300.0, 3_600.0, 7_200.0, 43_200.0], step.how)
+    world.network.pass_time(min(seconds, 60.0) if world.elsewhere.living else seconds)
 
 
 def clock(world: World, step: Step) -> None:
@@ -184,18 +192,33 @@ def import_backup(world: World, step: Step) -> None:
         return
     name = pick(world.names(), step.choice)
     if step.how < 0.25:
-        _set_back(world, _with_keys_of(world, name, lambda key: key == name.encode()))
+        _set_back(world, _with_keys_of(world, [name], lambda key: key == name.encode()))
     elif step.how < 0.5:
-        _set_back(world, _with_keys_of(world, name, lambda key: name.encode() in key or key == DEAD.encode()))
+        _set_back(world, _with_keys_of(world, [name], lambda key: name.encode() in key or key == DEAD.encode()))
     else:
         _set_back(world, world.backup)
 
 
-def _with_keys_of(world: World, name: str, is_put_back: Callable[[bytes], bool]) -> Backup:
-    """Return the present state of the server, with these keys of one stream as they are in the last backup."""
+def restore_node(world: World, step: Step) -> None:
+    """A node of the cluster fails over to a replica that has the state of the last backup."""
+    if world.backup is not None and isinstance(world.server, ClusterServer):
+        node_of, lost = world.server.slots.node_of, int(step.how < 0.5)
+        names = [name for name in world.names() if node_of(name.encode()) == lost]
+        world.break_connections()
+        _set_back(world, _with_keys_of(world, names, lambda key: node_of(key) == lost))
+
+
+def reshard(world: World, step: Step) -> None:
+    """The slots of a stream, of the sink's stream or of the dead letters move to the other node of the cluster."""
+    if isinstance(world.server, ClusterServer):
+        world.server.move(pick([*world.names(), OUT, DEAD], step.choice))
+
+
+def _with_keys_of(world: World, names: Sequence[str], is_put_back: Callable[[bytes], bool]) -> Backup:
+    """Return the present state of the server, with these keys of some streams as they are in the last backup."""
     now, then = _state(world), world.backup
     assert then is not None
-    own = {entry.n for entry in world.model.entries_of(name)}
+    own = {entry.n for name in names for entry in world.model.entries_of(name)}
     keys = [*(one for one in now.keys if not is_put_back(one[1])), *(one for one in then.keys if is_put_back(one[1]))]
     return Backup(keys, (now.alive - own) | (then.alive & own), then.last)
 
@@ -286,12 +309,14 @@ def rollback(world: World, step: Step) -> None:
     remaining_batches = len(query.offsets) - share(len(query.offsets) - 1, step.amount)
     shared, written = {name for name in world.names() if query.is_account_unknown(name)}, _in_sink(world)
     query.set_back(remaining_batches, remaining_batches - 1 - (step.how < 0.3))
-    _take_own(world, REMOVED_ITSELF)
+    _take_own(world)
     for entry in (world.model.entries[n] for n in written - _in_sink(world)):
         if not query.is_older_copy(entry.stream):  # documented: its mark was deleted, or not written yet
             world.model.stream(entry.stream).skipped.add(entry.n)
             if entry.stream in shared:
                 world.model.is_shared(entry.stream)
+        if entry.stream in query.offsets[-1].get("left", ()) and entry.key <= id_key(query.logged(entry.stream)):
+            entry.excuses.add("pending and in no batch of the older copy, and read since")  # documented
     _suffers(world, "checkpoint set back")
     world.model.stream(OUT).suffers("checkpoint set back")
 
@@ -302,17 +327,22 @@ def lose_commits(world: World, step: Step) -> None:
     if query.committed >= 0:
         query.die()
         query.committed -= share(query.committed + 1, step.amount)
-        _take_own(world, REMOVED_WITH_COMMIT)
-        if query.is_lenient:
-            world.operator.goes_on_without_commit()
+        _take_own(world)
         _suffers(world, "commits lost")
 
 
-def _take_own(world: World, cause: str) -> None:
+def _take_own(world: World) -> None:
     """What the query has removed itself (onCommit), this checkpoint no longer knows to be read."""
-    for name in world.names() if world.query.has_removed else ():
+    query = world.query
+    for name in world.names() if query.has_removed else ():
         present = {*world.see(name).ids}
-        world.model.take([entry for entry in world.model.alive(name) if entry.id not in present], cause)
+        for entry in [entry for entry in world.model.alive(name) if entry.id not in present]:
+            is_read_again = query.committed < len(query.offsets) - 1 and query.is_within_batch(entry)
+            world.model.take([entry], REMOVED_WITH_COMMIT if is_read_again else REMOVED_ITSELF)
+            if query.is_lenient and {*_WITH_ITS_STREAM} & world.model.stream(name).ever:
+                entry.excuses.add("removed from a stream that was created again since this checkpoint")
+    if query.is_lenient:
+        world.operator.goes_on_without_commit()
 
 
 def _in_sink(world: World) -> set[int]:

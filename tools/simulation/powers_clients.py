@@ -292,6 +292,11 @@ def destroy(world: World, step: Step) -> None:
         world.client.xgroup_destroy(name, GROUP)
         world.model.excuse_only_pending(world.model.entries_of(name, seen.pending))
         world.model.stream(name).suffers("group destroyed")
+        if "server set back" in world.model.stream(name).ever and id_key(seen.position) < id_key(
+            world.query.logged(name)
+        ):  # documented: it looks like a new stream
+            for entry in world.model.alive(name):
+                entry.repeat_reasons.add("a restored server has its stream without a group")
         _moved(world, name)
         world.births.changed(name, by_operator=True)
 
@@ -314,6 +319,9 @@ def remake(world: World, step: Step) -> None:
     was_shared = world.model.stream(name).ever & {"others read", "entries taken from us"}
     if was_shared and (amid_a_trigger(world) or is_sought(world, [name])):
         world.model.is_shared(name)
+        taken = world.model.entries_of(name, seen.ours()) if world.query.takes_a_batch else []
+        logged = id_key(world.query.logged(name))
+        world.model.excuse([entry for entry in taken if entry.key > logged], "deleted with its group amid a trigger")
     world.births.changed(name, by_operator=True)
 
 

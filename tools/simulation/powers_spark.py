@@ -115,7 +115,8 @@ def repattern(world: World, step: Step) -> None:
     """Stop the query, and start it with a pattern in place of its list, or with a list in place of its pattern."""
     options = world.query.options
     if "streams" in options:
-        _start_with(world, with_option(without(options, "streams"), "streamsPattern", PATTERN))
+        excluded = {"streamsExcept": pick(world.names(), step.choice)} if step.how > 0.5 else {}
+        _start_with(world, {**with_option(without(options, "streams"), "streamsPattern", PATTERN), **excluded})
     else:
         listed = world.query.reads() if step.how < 0.7 else []
         listed = listed or [pick(world.names(), step.choice)]

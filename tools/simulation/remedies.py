@@ -19,6 +19,7 @@ from spark_streams.connector.errors import (
 )
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.operations.verify.history import id_key
+from tools.simulation.met import GOES_ON, LEDGER_REMEDIES, finding_of, named_in, pair
 from tools.simulation.model import EARLY, OTHER_CHECKPOINT, REMOVED_WITH_COMMIT
 from tools.simulation.options import without
 from tools.simulation.sinks import OUT
@@ -26,7 +27,6 @@ from tools.simulation.world import CONSUMER, GROUP, OTHER, World, shape
 
 _MAX_REPEATS = 3  # of an error without other events
 _OF_OTHERS = {"others read", "entries taken from us"}
-_GOES_ON = "the next run goes on without them"
 
 
 class Operator:
@@ -44,6 +44,7 @@ class Operator:
         causes = sorted({cause for name in streams for cause in world.model.stream(name).causes})
         if isinstance(error, ReplicationError) and not world.has_replica:
             world.tell("   operator: repairs the replication")
+            self._notes(error, "repair the replication")
             world.replicated = True
             return
         if isinstance(error, ServerError) and not isinstance(error, StreamStateError):
@@ -52,6 +53,7 @@ class Operator:
             return
         if isinstance(error, DecodeError) and world.letters.explains(error):
             world.tell("   operator: the mode that the error names")
+            self._notes(error, "another mode")
             query.options = {name: value for name, value in query.options.items() if name != "mode"}
             return
         if not isinstance(error, StreamStateError):
@@ -60,15 +62,18 @@ class Operator:
         # That process ends, and the query is started again. Documented: a restored server may have an earlier driver's
         # lease.
         if isinstance(error, ConsumerTakenError) and (had_successor or not world.keeps_leases):
+            self._notes(error, "start again")
             return
         if "set these options back" in text and (query.options.keys() & {"group", "consumer"}):
             world.tell("   operator: sets group and consumer back")
+            self._notes(error, "set the options back")
             query.options = without(query.options, "group", "consumer")
             if any(OTHER in world.see(name).consumers or _has_group(world, name) for name in world.names()):
                 world.fail(f"a refused query has joined | {query.mode}", text)
             return
         if isinstance(error, StreamMissingError):
             world.tell("   operator: creates what createStreams=false misses")
+            self._notes(error, "create the stream")
             world.births.forget()
             found = re.search("'([^']+)' does not exist", text)
             assert found is not None, text
@@ -76,10 +81,12 @@ class Operator:
             return
         if isinstance(error, GroupExistsError):
             world.tell("   operator: onNewCheckpoint=restart")
+            self._notes(error, "restart the group")
             query.options = {**query.options, "onNewCheckpoint": "restart"}
             return
         if "onNewCheckpoint=restart cannot" in text:
             world.tell("   operator: onNewCheckpoint=resume")
+            self._notes(error, "resume")
             query.options = {name: value for name, value in query.options.items() if name != "onNewCheckpoint"}
             return
         if isinstance(error, LedgerError):
@@ -102,6 +109,7 @@ class Operator:
             world.fail(f"a lenient query stops | {shape(error)} | after {'+'.join(causes)} | {query.mode}", text)
         for name in streams:
             self._name(name)
+            world.has_no_proof(name, text)
             if "had left pending or released" in text:
                 self._settle_what_was_claimed(name)
         if any("flushed" in world.model.stream(name).causes for name in streams):
@@ -190,53 +198,51 @@ class Operator:
     # -- remedies ------------------------------------------------------------------------------------------------
 
     def _remedy(self, error: RStreamError, text: str, streams: list[str]) -> None:
-        remedies = []
+        world, query = self._world, self._world.query
         if isinstance(error, LedgerError):
-            self._remedy_ledger(text)
-            return
-        if "failOnDataLoss=false" in text and not self._world.query.is_lenient:
-            remedies += [self._allow_losses, self._allow_losses]
-        if "new checkpoint" in text:
-            remedies.append(self._start_new_checkpoint)
-        if "rstream groups seek" in text or "rstream groups create" in text:
-            remedies.append(lambda: self._set_group(text, streams))
-        if "rstream groups delete" in text:
-            remedies.append(lambda: self._remove(text, streams))
-        if "rstream groups ack" in text:
-            remedies.append(lambda: self._acknowledge(streams))
-        if "without noAck" in text:
-            remedies.append(self._list_pending)
-        if _GOES_ON in text or "started again" in text:
-            remedies.append(lambda: self._start_again(streams if _GOES_ON in text else []))
-        if not remedies:
-            self._world.fail(f"no remedy | {shape(error)}", text)
-            remedies.append(self._start_new_checkpoint)
-        self._world.chance.choice(remedies)()
+            names = [name for name in named_in(text, LEDGER_REMEDIES) if name != "newer checkpoint" or query.newest]
+        else:
+            names = [name for name in named_in(text) for _ in range(1 + (name == "allow losses"))]
+            names = [name for name in names if name != "allow losses" or not query.is_lenient]
+        if not names:
+            world.fail(f"no remedy | {shape(error)}", text)
+            if isinstance(error, LedgerError):
+                return
+            names = ["new checkpoint"]
+        name = world.chance.choice(names)
+        self._notes(error, name)
+        if isinstance(error, LedgerError):
+            world.tell(f"   operator: {name}: {text[-160:]}")
+            self._remedy_ledger(name, text)
+        else:
+            self._do(name, text, streams)
 
-    def _remedy_ledger(self, text: str) -> None:
+    def _notes(self, error: RStreamError, remedy: str) -> None:
+        self._world.met[pair(finding_of(error.message, error), remedy)] += 1
+
+    def _do(self, name: str, text: str, streams: list[str]) -> None:
+        {
+            "allow losses": self._allow_losses,
+            "new checkpoint": self._start_new_checkpoint,
+            "set group": lambda: self._set_group(text, streams),
+            "remove consumer": lambda: self._remove(text, streams),
+            "acknowledge": lambda: self._acknowledge(streams),
+            "list pending": self._list_pending,
+            "start again": lambda: self._start_again(streams if GOES_ON in text else []),
+        }[name]()
+
+    def _remedy_ledger(self, name: str, text: str) -> None:
         """Apply a remedy of the sink's errors (connector/sink/refusals.py)."""
-        world = self._world
-        remedies = []
-        if lossy := re.search(r"HSET (\S+) '(lossy (\d+):any)' 1 on the sink's server", text):
-            remedies.append(lambda: self._stay_with(*lossy.groups()))
-        if done := re.search(r"HSET (\S+) (\S+) (\d+) to go on", text):
-            remedies.append(lambda: world.sink_client.hset(done[1], done[2].strip('"'), done[3]))
-        if "use the newer checkpoint" in text and world.query.newest is not None:
-            remedies.append(world.query.put_back)
-        if re.search("(with delivery=at-least-once|without option transaction) writes", text):
-            remedies.append(self._write_again)
-        if (
-            ("start the query again" in text.lower() and not lossy)  # else it is the second half of that remedy
-            or "another attempt" in text
-            or ("suspended task" in text and not remedies)
-        ):
-            remedies.append(lambda: None)
-        if not remedies:
-            world.fail("no remedy | LedgerError", text)
-            return
-        remedy = world.chance.choice(remedies)
-        world.tell(f"   operator: {getattr(remedy, '__name__', '')}: {text[-160:]}")
-        remedy()
+        found = re.search(LEDGER_REMEDIES[name], text)
+        words = () if found is None else found.groups()
+        if name == "keep the rows":
+            self._stay_with(*words)
+        elif name == "set done":
+            self._world.sink_client.hset(words[0], words[1].strip('"'), words[2])
+        elif name == "newer checkpoint":
+            self._world.query.put_back()
+        elif name == "write again":
+            self._write_again()
 
     def _stay_with(self, key: str, field: str, batch: str) -> None:
         """Keep the written rows of the batch, and do not write its present rows."""
@@ -333,8 +339,8 @@ class Operator:
             )
         else:
             world.client.xgroup_setid(name, GROUP, id=position, entries_read=world.added_to(name, position))
-            if (value := world.client.get(key := committed_key(name, GROUP, CONSUMER))) is not None:
-                world.client.set(key, str(Mark.of_seek(StreamId.parse(position), Mark.parse(value.encode()))))
+            value = world.raw.get(key := committed_key(name, GROUP, CONSUMER))
+            world.client.set(key, str(Mark.of_seek(StreamId.parse(position), Mark.parse(value))))
         world.model.pass_over(world.model.entries_of(name, world.see(name).ours()), id_key(position))
         for entry in world.model.entries_of(name):
             entry.settled |= entry.named and world.model.is_due(entry) and entry.key <= id_key(position)

@@ -15,6 +15,7 @@ from tools.simulation import drivers, powers_accidents, powers_clients, powers_s
 from tools.simulation.actor import Killed
 from tools.simulation.births import Births
 from tools.simulation.elsewhere import Elsewhere
+from tools.simulation.in_process.cluster import ClusterServer
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.journeys import Asker
 from tools.simulation.letters import Letters, Redrives
@@ -59,6 +60,9 @@ def run(
     if isinstance(server, ProcessServer):
         server.core.begin(plan.setup.seed)
         server.core.clock.command_ns = 1_000 * plan.setup.command_us
+        if plan.setup.nodes > 1:
+            server = ClusterServer.of(server.core)
+            client = server.client(decode_responses=True)
     client.flushall()
     world = World(server, client, plan, tell)
     world.powers = {**POWERS, **(beside or {})}
@@ -66,8 +70,8 @@ def run(
     world.elsewhere = Elsewhere(world)
     world.letters, world.redrives = Letters(world), Redrives(world)
     world.sink = SINKS[plan.setup.sink](world)
-    if isinstance(world.sink_server, ProcessServer):
-        world.sink_server.core.engine.__dict__["wait_for_replica"] = world.wait_for_replica
+    for core in (server.core, *server.core.others.values()) if isinstance(server, ProcessServer) else ():
+        core.engine.__dict__["wait_for_replica"] = world.wait_for_replica
     before = world.add(world.names()[0], plan.setup.before)
     options = dict(plan.setup.options)
     _begin_at(options, before)
@@ -86,7 +90,8 @@ def run(
             world.redrives.end()
             world.raw.close()
     digest = server.core.digest_so_far() if isinstance(server, ProcessServer) else 0
-    return Outcome(plan, world.failures or world.suspicions[:1], len(world.query.offsets), world.ticks.count, digest)
+    failures = world.failures or world.suspicions[:1]
+    return Outcome(plan, failures, len(world.query.offsets), world.ticks.count, digest, world.met)
 
 
 def _begin_at(options: dict[str, str], before: Sequence[Entry]) -> None:
@@ -129,6 +134,7 @@ def _trigger(world: World, available_now: bool = False) -> str:
     is_held_back = world.query.held_back > 0 and not available_now and verdict.has_unread_entries(world)
     if result == "idle" and world.model.happened == happened and is_complete and not is_held_back:
         verdict.at_peace(world)
+        world.letters.check_delays()
         if world.query.lenient and world.query.strict_again:
             world.tell("   operator: strict again")
             world.query.die()

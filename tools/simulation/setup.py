@@ -82,8 +82,9 @@ class Setup:
     (mixes.py); limits: sizes of the query's requests (mixes.py), those that are missing are small ones;
     sink_options: more of the exactly-once sink: `transaction` (as within foreachBatch), streamColumn, idColumn,
     waitReplicas; sink_elsewhere: it writes to a server of its own; judges_marks: commit marks are judged
-    (verdict.py); command_us: microseconds that a command takes; drivers: 2: another one reads from the group, too
-    (drivers.py); arguments: most of a request; newer_watch: groups break a WATCH (servers.managed).
+    (verdict.py); nodes: 2: the server is a cluster of two; command_us: microseconds that a command takes; drivers: 2:
+    another one reads from the group, too (drivers.py); arguments: most of a request; newer_watch: groups break a WATCH
+    (servers.managed).
     """
 
     seed: int
@@ -104,6 +105,7 @@ class Setup:
     drivers: int = 1
     arguments: int = MOST_ARGUMENTS
     newer_watch: bool = False
+    nodes: int = 1
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import queue
 import time
@@ -90,6 +91,7 @@ def _with(plan: Plan, index: int, **changes: object) -> Plan:
 # -- many plans --------------------------------------------------------------------------------------------------------
 
 
+_OBJECTS_PER_COLLECTION = 50_000  # as in the process of a source (set_up_source_process): a plan has few cycles
 _BLOCK = 10  # plans that a process runs before it tells
 
 
@@ -105,6 +107,7 @@ class Tally:
     digest: int = 0
     seeds: dict[str, list[int]] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
+    met: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: Tally) -> None:
         """Add another tally."""
@@ -113,6 +116,7 @@ class Tally:
         self.ticks += other.ticks
         self.seconds += other.seconds
         self.add_digest(other.digest)
+        self.met = {**Counter(self.met) + Counter(other.met)}
         for kind, seeds in other.seeds.items():
             self.seeds.setdefault(kind, []).extend(seeds)
             self.details.setdefault(kind, other.details[kind])
@@ -167,6 +171,7 @@ def soak(
 ) -> Iterator[Tally]:
     """Run these seeds. Yield the tally so far after each. additions: see plan.make."""
     tally = Tally() if tally is None else tally
+    gc.set_threshold(_OBJECTS_PER_COLLECTION)
     with product(server), server.client(decode_responses=True) as client:
         began = time.perf_counter()
         for seed in seeds:
@@ -175,6 +180,7 @@ def soak(
             tally.batches += outcome.batches
             tally.ticks += outcome.ticks
             tally.add_digest(outcome.digest)
+            tally.met = {**Counter(tally.met) + Counter(outcome.met)}
             tally.seconds = time.perf_counter() - began
             for failure in outcome.failures[:1]:
                 tally.seeds.setdefault(failure.kind, []).append(seed)

@@ -281,7 +281,8 @@ class Query:
             if self.options.get("onNewCheckpoint") == "restart":
                 self._begins_at(start)
         self.world.tick()
-        self.world.tell(f"   latestOffset({_shown(start)})")
+        if self.world.verbose:
+            self.world.tell(f"   latestOffset({_shown(start)})")
         self.takes_a_batch = True
         self.triggers += 1
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -77,8 +77,9 @@ class Tasks:
         sink.begin(self._query.epoch)
         twins, self.twins = self.twins, []
         crash = self.crashes.pop(0) if self.crashes else None
+        pickled = pickle.dumps(reader)
         for index, partition in enumerate(partitions):
-            copy = pickle.dumps((reader, partition))
+            copy = pickled, pickle.dumps(partition)
             for twin in [candidate for candidate in twins if int(candidate.choice * len(partitions)) == index]:
                 paused = _Paused(Actor(self._execution(copy, number, index)), number + twin.later)
                 if twin.later < 0:
@@ -136,7 +137,7 @@ class Tasks:
             if error is not None and not isinstance(error, (RStreamError, Killed)):
                 self._world.fail(f"crash | a twin: {type(error).__name__}", repr(error))
 
-    def _until_it_works(self, copy: bytes, number: int, partition: int) -> None:
+    def _until_it_works(self, copy: tuple[bytes, bytes], number: int, partition: int) -> None:
         for attempt in range(_MAX_ATTEMPTS):
             self.in_task = True
             try:
@@ -154,23 +155,36 @@ class Tasks:
             finally:
                 self.in_task = False
 
-    def _execution(self, copy: bytes, number: int, partition: int) -> Callable[[], None]:
+    def _execution(self, copy: tuple[bytes, bytes], number: int, partition: int) -> Callable[[], None]:
         """Return a function that executes a task once."""
         self._attempt += 1
         attempt = self._attempt
-        task, share = pickle.loads(copy)
+        task, share = map(pickle.loads, copy)
         place = TaskPlace(self._query.id, number, f"run{self._query.runs}", partition)
         end = self._query.offsets[number]
 
         def work() -> None:
+            batches = _batches(task, share)
             try:
                 with place:
-                    self._world.sink.write(_batches(task, share), number, partition, attempt)
+                    self._to_the_end(batches, lambda: self._world.sink.write(batches, number, partition, attempt))
             finally:
                 for entry in self._world.model.entries.values():
                     entry.looked_for |= entry.removed_unacknowledged and _covers(end, entry)
 
         return work
+
+    def _to_the_end(self, batches: Generator[pa.RecordBatch, None, None], work: Callable[[], None]) -> None:
+        """Run a task, then end what it reads from, which sends notes unless its process was killed. Without this, that
+        ends when Python collects it, which no seed decides."""
+        try:
+            work()
+        except Killed:
+            self._world.dying = True
+            raise
+        finally:
+            batches.close()
+            self._world.dying = False
 
     def _may_be_more(self, entry: Entry) -> bool:
         """Whether a batch that runs again may have an entry that it did not have before.
@@ -230,5 +244,5 @@ def _covers(end: Any, entry: Entry) -> bool:
     return any(part.after < entry.key <= part.last for part in parts)
 
 
-def _batches(task: StreamReader, share: Any) -> Iterator[pa.RecordBatch]:
+def _batches(task: StreamReader, share: Any) -> Generator[pa.RecordBatch, None, None]:
     yield from task.read(share)

@@ -2,79 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import redis
 
-from spark_streams.connector.source.commit_mark import Mark, committed_key
-from spark_streams.connector.source.offset import StreamOffset
 from spark_streams.operations.verify.history import Added, History, Outcome, check_history, id_key
-from tools.simulation.in_process.server import ProcessServer
+from tools.simulation.at_peace import check_invariant
 from tools.simulation.mixes import is_behind
 from tools.simulation.model import DROPPED, EARLY, Entry
 from tools.simulation.sinks import OUT
-from tools.simulation.world import CONSUMER, GROUP, World, counted, is_ours
+from tools.simulation.world import GROUP, World, counted, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-
-# -- commit marks ------------------------------------------------------------------------------------------------------
-
-
-def check_marks(world: World) -> None:
-    """Check the marks of all streams of the checkpoint, unless the plan's setup leaves that out."""
-    query = world.query
-    if not world.setup.judges_marks or not query.offsets or query.committed < len(query.offsets) - 1:
-        return
-    with _unnoticed(world):
-        for name, text in query.offsets[-1]["streams"].items():
-            at = StreamOffset.parse(text)
-            mark = Mark.parse(world.raw.get(committed_key(name, GROUP, CONSUMER)))
-            if _looks_the_same(world, name, at, mark):
-                continue
-            if (how := _difference(at, mark)) and world.see(name).position is not None:
-                where = "listed" if name in query.reads() else "left out"
-                causes = "+".join(sorted(world.model.stream(name).ever)) or "nothing"
-                details = f"{name}: the checkpoint is at {at}, the mark is {mark or 'missing'}"
-                world.suspect(f"mark behind | {how}, {where} | after {causes} | {query.mode}", details)
-
-
-def _looks_the_same(world: World, name: str, at: StreamOffset, mark: Mark | None) -> bool:
-    """Whether a server was restored in this run on which the group and the mark are where the query is. Documented: a
-    run does not ask for the marks of groups that are as it has left them."""
-    is_there = mark is not None and str(mark.id) == str(at.position) == world.see(name).position
-    return is_there and world.query.running and world.set_back_in == world.query.runs
-
-
-def _difference(at: StreamOffset, mark: Mark | None) -> str:
-    """Return how a mark is behind the position of a stream in the checkpoint; "": it is not."""
-    if not at.number or (mark is not None and (mark.number > at.number or mark.is_seek)):
-        return ""
-    if mark is None:
-        return "missing"
-    if mark.number < at.number:
-        return "older"
-    return "" if mark.token == at.token else "of another batch"
-
-
-@contextlib.contextmanager
-def _unnoticed(world: World) -> Iterator[None]:
-    """Look at the server without a trace in the digest, and without time: with this judge and without it, the commands
-    and replies of a plan are the same."""
-    if not isinstance(world.server, ProcessServer):
-        yield
-        return
-    core = world.server.core
-    digest, moment = core.digest.copy(), core.clock.moment
-    try:
-        yield
-    finally:
-        core.digest = digest
-        core.clock.return_to(moment)
 
 
 # -- a second group of the streams -------------------------------------------------------------------------------------
@@ -127,7 +68,6 @@ def at_peace(world: World) -> None:
         missing_here = [entry for entry in missing if entry.stream == name]
         (_check_counts if query.is_lenient else _check_names)(world, name, missing_here)
     _check_pending(world, streams)
-    check_marks(world)
     for entry in missing:
         entry.settled = True
     for entry in model.entries.values():
@@ -137,8 +77,12 @@ def at_peace(world: World) -> None:
             if query.is_lenient:
                 model.streams[name].forgiven |= model.streams[name].causes
             if model.streams[name].in_checkpoint:  # else the query may notice the events later
-                pending = model.entries_of(name, world.see(name).pending)  # for others: a claim notices it later
-                model.streams[name].causes = {entry.removed_by for entry in pending if entry.removed_by}
+                seen, causes = world.see(name), model.streams[name].causes
+                pending = model.entries_of(name, seen.pending)  # for others: a claim notices it later
+                is_below = id_key(seen.position or "0-0") < id_key(query.logged(name))  # noticed with the next entry
+                model.streams[name].causes = {entry.removed_by for entry in pending if entry.removed_by} | (
+                    {"group set back"} & causes if is_below else set()
+                )
             model.streams[name].skipped.clear()
             if model.streams[name].counted:
                 model.streams[name].told = model.streams[name].counted
@@ -150,6 +94,7 @@ def at_peace(world: World) -> None:
     if out.seen == out.happened:
         out.causes.clear()
     world.away = False
+    check_invariant(world)
     world.operator.at_peace()
 
 

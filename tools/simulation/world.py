@@ -6,7 +6,7 @@ import functools
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -62,6 +62,7 @@ class Outcome:
     batches: int
     ticks: int
     digest: int = 0  # of all commands and replies; 0 on a server that runs in its own time
+    met: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,16 +104,17 @@ class World:
         self.model = Model()
         self.ticks = Ticks(self.happen)
         self.failures: list[Failure] = []
+        self.met = Counter[str]()  # what was reported, and what the operator did (met.py)
         self.suspicions: list[Failure] = []  # what fails a run in which nothing else does
         self.connections: list[tuple[Connection, Actor | None]] = []
         self.process = 0  # number of the driver's process, as in its lease
         self.rival: int | None = None  # the same of another process that runs the query, too
-        self.set_back_in = -1  # the run in which the server was set back last
+        self.set_back_in = -1  # the run in which the server was set back last, or lost a commit mark
         self.has_successor = False  # that process has taken the lease
         self.keeps_leases = True  # since it began, the server has forgotten no lease
         self.threads: list[Actor] = []  # of the driver
         self.helpers: list[Actor] = []  # those that have work
-        self.dying = False
+        self.dying = False  # nothing happens, and no process sends anything
         self.looks_on = False  # somebody looks at the server, and nothing happens meanwhile
         self.asks = False  # the plan asks where entries are
         self.network = Network(server, self._pass_time)
@@ -186,7 +188,7 @@ class World:
         if actor is None or actor.counts:
             self.connection = connection
             self.ticks.tick(beside=actor is not None, data=_BETWEEN if connection is None else data)
-        if self.is_driver(actor) and self.pace > 0:
+        if self.helpers and self.pace > 0 and self.is_driver(actor):
             for helper in list(self.helpers):
                 self.let_work(helper, self.pace - 1)
 
@@ -257,7 +259,7 @@ class World:
                 ms, seq = last_ms, last_seq + 1
         except redis.ResponseError:
             pass
-        while (ms, seq) in self._used:
+        while (ms, seq) in self._used or self.model.entry_at(stream, f"{ms}-{seq}") is not None:  # also sent back
             seq += 1
         self._used.add((ms, seq))
         return f"{ms}-{seq}"
@@ -377,6 +379,12 @@ class World:
             self.model.stream(stream).counted += count
             self.model.stream(stream).was_lenient = True  # also if the list lacks it: a batch of it runs again
             self.model.stream(stream).runs.add(self.query.runs)
+
+    def has_no_proof(self, stream: str, message: str) -> None:
+        """Record that entries of a batch are read again, if a message says that nothing proves that they were read."""
+        if "the proof that the batch was read" in message:
+            for entry in self.model.entries_of(stream, self.see(stream).ours()):
+                entry.repeat_reasons.add("the record of failed batches is gone")
 
 
 def _sink_of(server: Server, client: redis.Redis, is_elsewhere: bool) -> tuple[Server, redis.Redis]:

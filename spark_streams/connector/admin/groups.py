@@ -31,7 +31,6 @@ from spark_streams.connector.retention import (
     Readers,
     ReadingGroup,
     fetch_consumers,
-    fetch_readers,
     holding,
     is_idle,
     knows_acked,
@@ -134,7 +133,6 @@ def fetch_group(
     server: Server,
     stream: str,
     group: str,
-    processes: Processes | None = None,
     absent: Sequence[str] = (),
     keys: Sequence[bytes] = (),
 ) -> GroupSnapshot:
@@ -156,7 +154,7 @@ def fetch_group(
     infos = tuple(consumers_in(consumers))
     of_keys = tuple(_queries_of_keys(keys, stream, group))
     snapshot = GroupSnapshot(stream, group, state, info, infos, {}, {}, tuple(absent), of_keys)
-    marks, holders = _fetch_marks(server, stream, group, snapshot.queries, processes or Processes())
+    marks, holders = _fetch_marks(server, stream, group, snapshot.queries)
     return replace(snapshot, marks=marks, holders=holders)
 
 
@@ -167,22 +165,20 @@ def groups_of(server: Server, streams: Sequence[str]) -> list[tuple[str, bytes]]
     return [(stream, group.name) for stream, of_stream in groups for group in of_stream]
 
 
-def find_running(
-    server: Server, queries: Sequence[str], leases: Sequence[bytes | None], processes: Processes
-) -> dict[str, str]:
+def find_running(server: Server, queries: Sequence[str], leases: Sequence[bytes | None]) -> dict[str, str]:
     """Return the queries that are running by their leases, as far as this machine can tell, with their holders."""
-    held = are_held(server, leases, processes)
+    held = are_held(server, leases, Processes())
     return {query: describe(value) for query, value, lives in zip(queries, leases, held, strict=True) if lives}
 
 
 def _fetch_marks(
-    server: Server, stream: str, group: str, names: Sequence[str], processes: Processes
+    server: Server, stream: str, group: str, names: Sequence[str]
 ) -> tuple[dict[str, Mark], dict[str, str]]:
     commands = [("GET", key_of(stream, group, name)) for key_of in (lease_key, committed_key) for name in names]
     replies = server.execute_all(commands)
     marks = {name: Mark.parse(value) for name, value in zip(names, replies[len(names) :], strict=True)}
     known_marks = {name: mark for name, mark in marks.items() if mark is not None}
-    return known_marks, find_running(server, names, replies[: len(names)], processes)
+    return known_marks, find_running(server, names, replies[: len(names)])
 
 
 def fetch_time(server: Server, fallback: int) -> int:
@@ -197,7 +193,6 @@ def change(
     group: str,
     queries: Sequence[str],
     commands: Sequence[Sequence[Argument]],
-    processes: Processes | None = None,
     of_all: bool = False,
 ) -> list[Reply]:
     """Run commands on keys of the stream's slot as one transaction, while none of these queries is running. Return
@@ -209,7 +204,7 @@ def change(
         watch: list[Sequence[Argument]] = [("WATCH", *keys)] if keys else []
         asked = [*watch, *[("GET", key) for key in keys], *seen]
         answers = server.execute_all(asked, is_no_group, is_no_such_key)[len(watch) :]
-        held = find_running(server, known, answers[: len(keys)], processes or Processes())
+        held = find_running(server, known, answers[: len(keys)])
         new = _unknown(known, answers[len(keys) :])
         if held or new:
             server.execute("UNWATCH")
@@ -223,7 +218,7 @@ def change(
             continue
         came = _unknown(known, replies[: len(seen)])
         leases = server.execute_all([("GET", lease_key(stream, group, query)) for query in came])
-        require_none_began(stream, group, find_running(server, came, leases, processes or Processes()))
+        require_none_began(stream, group, find_running(server, came, leases))
         return replies[len(seen) :]
 
 

@@ -23,6 +23,7 @@ class Family(NamedTuple):
     name: str
     help: str
     counts: bool = False  # it is a counter, else a gauge
+    spreads: bool = False  # it is a histogram
 
 
 class MetricTable(NamedTuple):
@@ -30,22 +31,25 @@ class MetricTable(NamedTuple):
     families: tuple[Family, ...]
 
 
+# Of a histogram: the number at each bound, and the sum.
+Spread = tuple[Sequence[tuple[str, float]], float]
 # Values of the labels; the value of each metric, None: it has none.
-Sample = tuple[Sequence[str], Sequence[float | None]]
+Sample = tuple[Sequence[str], Sequence[float | Spread | None]]
 
 
 def metrics(table: MetricTable, samples: Iterable[Sample]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+    kinds = {(True, False): CounterMetricFamily, (False, True): HistogramMetricFamily}
     families = [
-        (CounterMetricFamily if family.counts else GaugeMetricFamily)(family.name, family.help, labels=table.labels)
+        kinds.get((family.counts, family.spreads), GaugeMetricFamily)(family.name, family.help, labels=table.labels)
         for family in table.families
     ]
     for labels, values in samples:
         shown = [label_text(label) for label in labels]
         for metric, value in zip(families, values, strict=True):
             if value is not None:
-                metric.add_metric(shown, value)
+                metric.add_metric(shown, *(value if isinstance(value, tuple) else (value,)))
     yield from families
 
 

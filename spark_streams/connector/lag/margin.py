@@ -170,8 +170,9 @@ def rule_of(points: Sequence[StreamPoint], groups: Sequence[Sequence[GroupPoint 
 
 
 def _said(kind: str, mean: float) -> str:
-    if kind == LENGTH:
-        return f"a length of about {_rounded(mean):,} entries"
+    if kind == LENGTH:  # of two digits: a line that is printed again and again stays the same
+        whole = round(mean)
+        return f"a length of about {round(whole, 2 - len(str(whole))):,} entries"
     return f"an age of about {duration(mean)}" if kind == AGE else f"about {size(round(mean))} of memory"
 
 
@@ -204,12 +205,6 @@ def _stops_at_groups(points: Sequence[StreamPoint], groups: Sequence[Sequence[Gr
             snapshots += 1
             stops += any(one.is_exact and one.needed == point.removed for one in known)
     return stops >= _FEWEST - 1 and stops * _STOPS >= snapshots
-
-
-def _rounded(value: float) -> int:
-    """Return a number with two digits: a line that is printed again and again stays the same."""
-    whole = round(value)
-    return int(round(whole, 2 - len(str(whole))))
 
 
 # -- the margin of one group -------------------------------------------------------------------------------------------

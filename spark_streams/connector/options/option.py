@@ -30,10 +30,10 @@ class Option:
     # names that it had before, which still work and log a warning (`warn_if_deprecated`)
     deprecated: tuple[str, ...] = ()
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names that a user may write."""
-        return self.name, *self.deprecated
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """All names that a user may write, in lower case."""
+        return [name.lower() for name in (self.name, *self.deprecated)]
 
     @property
     def default_in_docs(self) -> str:
@@ -43,7 +43,7 @@ class Option:
         text = str(self.default).lower() if isinstance(self.default, bool) else self.default
         return self.shown or (f"`{text}`" if isinstance(text, str | int) else "none")
 
-    @property
+    @functools.cached_property
     def field(self) -> str:
         """Name of its field in SourceOptions, BatchSourceOptions and SinkOptions, in snake case."""
         return re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", self.name)
@@ -59,12 +59,13 @@ _log = logging.getLogger("spark_streams.options")
 
 def named(name: str, options: Iterable[Option]) -> list[Option]:
     """Return the options that have this name, or had it."""
-    return [option for option in options if name.lower() in _lower(option.names)]
+    lower = name.lower()
+    return [option for option in options if lower in option.names]
 
 
 def text_of(option_name: str, given: Mapping[str, str], options: Iterable[Option]) -> str | None:
     """Return the text that the user has set for the option of this name, whichever of its names the user wrote."""
-    names = {name for option in named(option_name, options) for name in _lower(option.names)}
+    names = {name for option in named(option_name, options) for name in option.names}
     return next((text for name, text in given.items() if name.lower() in names), None)
 
 
@@ -96,10 +97,6 @@ def warn_if_deprecated(name: str, option: Option, side: str) -> None:
 @functools.cache
 def _warn(warning: str) -> None:
     _log.warning("%s", warning)
-
-
-def _lower(names: Iterable[str]) -> list[str]:
-    return [name.lower() for name in names]
 
 
 # -- options of Spark's Kafka connector and of spark-redis -------------------------------------------------------------

@@ -48,6 +48,11 @@ class ReadOptions(AccessOptions):
         assert self.streams_pattern is not None
         return self.streams_pattern
 
+    def selected(self, streams: Sequence[str]) -> list[str]:
+        """Return those of these streams that the pattern matches and streamsExcept does not name."""
+        pattern = NamesAndPatterns.divide((self.pattern,), frozenset())
+        return self.without_excluded([stream for stream in streams if pattern.selects(stream)])
+
     def without_excluded(self, streams: Sequence[str]) -> list[str]:
         """Return these streams of the pattern without those that option streamsExcept names. A word of the option is a
         pattern only if none of these streams has this name."""

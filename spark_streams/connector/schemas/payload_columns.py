@@ -177,15 +177,13 @@ def decode_array(values: pa.Array, form: PayloadFormat, struct: StructType, stri
     def convert(value: bytes | str) -> Any:
         return fit(decode_one(value.encode() if isinstance(value, str) else value))
 
-    kind = pa.struct(list(arrow_schema(struct)))
-    return _staged_array(given, convert, kind, partial(_decode_error, strict) if strict else None)
+    def error_of(why: str) -> DecodeError:
+        return DecodeError(
+            f"a value of column {strict!r} cannot be decoded: {why}; set reason='why' to get a column with the "
+            "reason of each value, for route_dead_letters"
+        )
 
-
-def _decode_error(column: str, why: str) -> DecodeError:
-    return DecodeError(
-        f"a value of column {column!r} cannot be decoded: {why}; set reason='why' to get a column with the "
-        "reason of each value, for route_dead_letters"
-    )
+    return _staged_array(given, convert, pa.struct(list(arrow_schema(struct))), error_of if strict else None)
 
 
 def columns_of(form: PayloadFormat) -> dict[str, str]:
@@ -270,15 +268,14 @@ def encoder_of(target: EncodeTarget) -> Encoder:
 
 def encode_array(values: pa.Array, target: EncodeTarget, strict: str = "") -> pa.Array:
     """Return structs of a value and a reason. strict: the column whose first wrong value raises EncodeError."""
-    error_of = partial(_encode_error, strict) if strict else None
-    return _staged_array(_python_values(values), encoder_of(target).encode, pa.binary(), error_of)
 
+    def error_of(why: str) -> EncodeError:
+        return EncodeError(
+            f"a value of column {strict!r} does not fit the schema: {why}; cast that field to the schema's type "
+            "without losing digits, or set reason='why' to get a column with the reason of each value"
+        )
 
-def _encode_error(column: str, why: str) -> EncodeError:
-    return EncodeError(
-        f"a value of column {column!r} does not fit the schema: {why}; cast that field to the schema's type "
-        "without losing digits, or set reason='why' to get a column with the reason of each value"
-    )
+    return _staged_array(_python_values(values), encoder_of(target).encode, pa.binary(), error_of if strict else None)
 
 
 def _python_values(values: pa.Array) -> Iterable[Any]:

@@ -144,7 +144,7 @@ class AckedTrimmer:
         return sum(
             self._trim(stream, state, *threshold)
             for stream, state in self._readers.fetch(self.server, streams).items()
-            if state.groups
+            if state.readers
             for threshold in self._thresholds(now, (max_entries or {}).get(stream))
         )
 

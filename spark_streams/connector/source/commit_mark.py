@@ -29,6 +29,7 @@ from spark_streams.connector.keys import key_beside
 
 UNKNOWN = "unknown"
 _SEEK, _REPLAY = "seek", "replay"
+SOUGHT = "sought"  # token of the last batch before a seek, for a new checkpoint
 _FIRST = "first"
 NO_PENDING_LIST = "noAck"  # the option of a query without a pending list, and the name of its batches
 
@@ -84,7 +85,7 @@ class Mark(NamedTuple):
     @classmethod
     def of_seek(cls, position: StreamId, before: Mark | None) -> Mark:
         """Return the mark after an operator has set the group. before: the mark by then. It keeps the number, so a
-        server that has lost acknowledgements before is still noticed."""
+        server that has lost acknowledgements before is noticed, and the checkpoint of that batch as an older copy."""
         return cls(position, 0 if before is None else before.number, _SEEK)
 
     def __str__(self) -> str:

@@ -26,9 +26,9 @@ class Standing(NamedTuple):
     def is_older(self) -> bool:
         """Whether the mark knows a batch that the checkpoint does not have: that is an older copy."""
         at, mark = self
-        if mark is None or mark.is_seek:
+        if mark is None or mark.is_seek or self.is_known:
             return False
-        return mark.number > at.number or (mark.number == at.number > 0 and mark.token != at.token)
+        return mark.number > at.number or mark.number == at.number > 0
 
     @property
     def is_open(self) -> bool:
@@ -36,9 +36,16 @@ class Standing(NamedTuple):
         return self.at.number > 0 and (self.mark is None or self.mark.number < self.at.number)
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the mark is missing: the query has one before its first batch, and with noAck needs none."""
+        return self.mark is None and self.at.number > 0 and self.at.mark.has_pending_list
+
+    @property
     def is_known(self) -> bool:
-        """Whether the mark proves that the last batch is acknowledged, also if the group was moved since."""
-        return self.mark is not None and (self.mark.number, self.mark.token) == (self.at.number, self.at.token)
+        """Whether the mark proves that the last batch is acknowledged, also if the group was moved since: then its
+        number may be higher, as that of the seek was. Batches without a pending list share a token."""
+        at, mark = self
+        return mark is not None and mark.token == at.token and (mark.number == at.number or mark.has_pending_list)
 
     @property
     def shows_move(self) -> bool:

@@ -175,6 +175,8 @@ class Watch(StreamingQueryListener):
         with self._lock:
             query = self._queries.setdefault(progress.id, WatchedQuery(progress.query, progress.id, progress.run, True))
             progress = query.progressed(progress)
+        if self._metrics is not None:
+            query.committed(progress, self._lags.first_entries(progress))
         if self._lineage is not None:
             self._lineage.progressed(progress)
         if self._write is not None:

@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from spark_streams.base.given_text import duration
+from spark_streams.base.given_text import duration, moment
+from spark_streams.base.ids import StreamId
 from spark_streams.base.printable import printable
 from spark_streams.base.untyped import Json
 from spark_streams.connector.counters import DEAD, Counts
 from spark_streams.connector.source.offset import Range, position_in
+from spark_streams.connector.watch.latency import Latency
 
 _OURS = frozenset({"format", "group", "consumer", "streams"})
 
@@ -30,6 +32,7 @@ class StreamProgress:
     counts: Counts = field(default_factory=Counts)  # of this run so far
     waiting: int = 0  # entries that wait for a retry
     due: int | None = None  # when the next one is returned, in milliseconds since the epoch
+    ranges: tuple[Range, ...] = ()  # of the batch
 
 
 @dataclass(frozen=True)
@@ -82,16 +85,17 @@ def _source(source_progress: Mapping[str, Json]) -> SourceProgress | None:
     for stream, text in sorted(end["streams"].items()):
         position = position_in(text)
         parts = [*end.get("old", {}).get(stream, ()), *([new] if (new := end.get("batch", {}).get(stream)) else [])]
-        taken = sum(Range.parse(stream, part).count for part in parts)
+        ranges = tuple(Range.parse(stream, part) for part in parts)
         waits = latest.get("waiting", {}).get(stream, {})
         streams.append(
             StreamProgress(
                 stream,
                 position,
-                taken,
+                sum(part.count for part in ranges),
                 Counts.of_stream(stream, latest),
                 waits.get("entries", 0),
                 waits.get("due"),
+                ranges,
             )
         )
     return SourceProgress(end["group"], end["consumer"], tuple(streams), end, is_current, latest.get("limit"))
@@ -161,6 +165,7 @@ class WatchedQuery:
     # That a job has written itself, in the same form.
     dead_letters: dict[str, dict[tuple[str, str], Counts]] = field(default_factory=dict)
     ended: dict[tuple[str, str], Counts] = field(default_factory=dict)  # the sum of older runs
+    latencies: dict[tuple[str, str], Latency] = field(default_factory=dict)  # in the same form
 
     def started(self, run: str) -> None:
         """Record the start of a run, which counts from zero."""
@@ -205,6 +210,14 @@ class WatchedQuery:
             self.running = False
         self.failed = failed
         self.failures += failed
+
+    def committed(self, progress: Progress, first: Mapping[Range, StreamId]) -> None:
+        """Record how old the entries of a micro-batch are. first: entries of ranges."""
+        at = moment(progress.began) + progress.batch_ms
+        for source in progress.sources:
+            for stream in source.streams:
+                for part in stream.ranges:
+                    self.latencies.setdefault((stream.stream, source.group), Latency()).add(part, first, at)
 
     @property
     def sources(self) -> tuple[SourceProgress, ...]:

@@ -18,14 +18,7 @@ import traceback
 import warnings
 from pathlib import Path
 
-from spark_streams.engine.persistence import aof_snapshot
-from spark_streams.engine.persistence.aof_writer import (
-    AofWriter,
-    AppendFile,
-    PersistedEngine,
-    PersistenceError,
-    copy_tail,
-)
+from spark_streams.engine.persistence import aof_snapshot, aof_writer
 
 TEMPORARY = "temp-rewriteaof-"  # prefix of a new file's name
 _LAST_BYTES = 256 * 1024  # most bytes that the event loop copies at the end of a rewrite, approximately
@@ -36,7 +29,7 @@ log = logging.getLogger("rstream.engine")
 class Rewriter:
     """Rewrites the writer's file; one rewrite at a time."""
 
-    def __init__(self, engine: PersistedEngine, writer: AofWriter) -> None:
+    def __init__(self, engine: aof_writer.PersistedEngine, writer: aof_writer.AofWriter) -> None:
         self._engine = engine
         self._writer = writer
         self._rewrite: Rewrite | None = None
@@ -61,7 +54,7 @@ class Rewriter:
         try:
             self._rewrite = Rewrite(self._engine, file, file.path.with_name(f"{TEMPORARY}{os.getpid()}.aof"))
         except OSError as problem:
-            raise PersistenceError(f"cannot rewrite {file.path}: {problem.strerror or problem}") from None
+            raise aof_writer.PersistenceError(f"cannot rewrite {file.path}: {problem.strerror or problem}") from None
         self.pause = time.monotonic() - began
 
     def cron(self) -> bool:
@@ -91,7 +84,7 @@ class Rewriter:
             return False
         try:
             self._writer.commit_now()
-            copy_tail(file.path, rewrite.copied, file.size, new)
+            aof_writer.copy_tail(file.path, rewrite.copied, file.size, new)
             if self._writer.policy == "always":
                 new.sync()
             new.path.replace(file.path)
@@ -121,11 +114,11 @@ class Rewrite:
     reason in `problem`.
     """
 
-    def __init__(self, engine: PersistedEngine, old: AppendFile, path: Path) -> None:
+    def __init__(self, engine: aof_writer.PersistedEngine, old: aof_writer.AppendFile, path: Path) -> None:
         self.began = time.monotonic()
         self.copied = old.size
         self.done = False
-        self.result: AppendFile | None = None
+        self.result: aof_writer.AppendFile | None = None
         self.problem = ""
         self._engine = engine
         self._old = old
@@ -142,15 +135,15 @@ class Rewrite:
         self._thread.start()
 
     def _wait(self) -> None:
-        new: AppendFile | None = None
+        new: aof_writer.AppendFile | None = None
         try:
             _, status = os.waitpid(self.child, 0)
             if status:
                 raise OSError(f"the child ended with {status}")
-            new = AppendFile(self._path)
+            new = aof_writer.AppendFile(self._path)
             while self._old.size - self.copied > _LAST_BYTES:
                 end = self._old.size
-                copy_tail(self._old.path, self.copied, end, new)
+                aof_writer.copy_tail(self._old.path, self.copied, end, new)
                 self.copied = end
             new.sync()
         except OSError as problem:
@@ -174,7 +167,7 @@ class Rewrite:
         self._path.unlink(missing_ok=True)
 
 
-def _run_child(engine: PersistedEngine, path: Path) -> None:
+def _run_child(engine: aof_writer.PersistedEngine, path: Path) -> None:
     """Write the keyspace of the moment of the fork, and exit."""
     code = 1
     try:

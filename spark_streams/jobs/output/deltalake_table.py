@@ -10,13 +10,14 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from spark_streams.base.numbers import parse_number
+from spark_streams.connector.errors import TableError
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.watch.failure import one_line
 from spark_streams.jobs.output.one_task import (
@@ -110,6 +111,8 @@ class DeltalakeTable(OwnableTable):
         with no_error_ends_the_job(housekeeping, f"the job tries again after {self._compaction.every} batches"):
             for failure in compact(self._place, self._options):
                 _log.warning("%s: %s stays in small files: %s", housekeeping, *failure)
+            for version in overlapping(self._place, self._options, self._compaction.every + _MORE):
+                _log.warning("%s: rows may be there twice since version %d: %s", housekeeping, version, _TWO)
         if self._compaction.keep is None:
             return
         with no_error_ends_the_job(housekeeping, "replaced files stay until the next one"):
@@ -181,20 +184,22 @@ def _has(table: object, batch: _DeltaBatch) -> bool:
 
 
 _MOST_NAMED = 5  # partitions
+_MORE = 20  # commits that are looked at beside those since the compaction before
+_TWO = "two compactions at once replaced files. Let one program alone compact the table"
 _LONGEST = 80  # characters of a value
 
 
 def compact(path: str, options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Merge small files in transactions of their own, which change no row.
 
-    Yield what was not merged, each with its error. Raises the error of a table without partitions.
+    Yield what was not merged, each with its error. Raises the error of a table without partitions, TableError.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     table = DeltaTable(path, storage_options=dict(options))
     try:
-        table.optimize.compact()
+        _merge(table)
         return
     except DeltaError:
         table = DeltaTable(path, storage_options=dict(options))
@@ -204,13 +209,49 @@ def compact(path: str, options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for partition in table.partitions():
         try:
             # It commits nothing for a partition of one file.
-            table.optimize.compact(partition_filters=[(key, "=", value or "") for key, value in partition.items()])
+            _merge(table, partition_filters=[(key, "=", value or "") for key, value in partition.items()])
         except DeltaError as error:
             failed.append((partition, one_line(error)))
     for partition, reason in failed[:_MOST_NAMED]:
         yield _shown(partition), reason
     if len(failed) > _MOST_NAMED:
         yield f"{len(failed) - _MOST_NAMED:,} more partitions", failed[-1][1]
+
+
+def overlapping(path: str, options: Mapping[str, str], commits: int) -> list[int]:
+    """Return compactions among the last commits that began before another one committed, and were not undone."""
+    from deltalake import DeltaTable
+
+    history = DeltaTable(path, storage_options=dict(options)).history(commits)
+    undone = {commit["version"] - 1 for commit in history if commit["operation"] == "RESTORE"}
+    merges = {one["version"]: one.get("readVersion", 0) for one in history if one["operation"] == "OPTIMIZE"}
+    return [v for v, read in merges.items() if v not in undone and any(read < other < v for other in merges)]
+
+
+def _merge(table: DeltaTable, **partition: Any) -> None:
+    """Merge small files in one transaction. deltalake (1.6.6) lets two transactions replace the same files, so that
+    their rows are there twice. If another one has replaced files meanwhile, undo this one, and raise TableError."""
+    from deltalake.exceptions import DeltaError
+
+    version, files = table.version(), {*table.file_uris()}
+    table.optimize.compact(**partition)
+    merged = table.version()
+    if merged <= version + 1:
+        return
+    table.load_as_version(merged - 1)
+    is_alone = files <= {*table.file_uris()}
+    table.load_as_version(merged)
+    if is_alone:
+        return
+    why = "another program has replaced files meanwhile"
+    try:
+        table.restore(merged - 1)  # it commits only as the next version
+    except DeltaError as error:
+        raise TableError(
+            f"rows of the table are there twice since its version {merged}: {why}, and a later commit prevents that "
+            f"the merge is undone ({one_line(error)}). Restore version {merged - 1}, and write again what came later"
+        ) from error
+    raise TableError(f"{why}, so the merge was undone. Let one program alone compact the table")
 
 
 def _shown(partition: Mapping[str, str | None]) -> str:

@@ -145,12 +145,8 @@ def _table(job: Job) -> tuple[TableConfig, str]:
 class ArchivedGroup(WrittenPart):
     """Consumer group of an archive. The job makes it, to read from the first entry on, on each stream without it.
 
-    Args:
-        source: The source of the archive.
-
-    Raises:
-        ConfigError: An option of the source would let the job trim an entry before it is archived.
-        StreamStateError: No archive job has made the group.
+    Raises ConfigError if an option of the source would let the job trim an entry before it is archived, and
+    StreamStateError if no archive job has made the group.
     """
 
     def __init__(self, job: Job, source: Source) -> None:
@@ -214,14 +210,8 @@ _MOST_REASONS = 3  # streams that are named if nothing was trimmed
 
 
 class Trim(WrittenPart):
-    """Trims the streams of a source, unless `trim.enabled` is false.
-
-    Args:
-        source: The source, whose group has archived what it has acknowledged.
-
-    Raises:
-        ConfigError: A key contradicts another one.
-    """
+    """Trims the streams of a source whose group has archived what it has acknowledged, unless `trim.enabled` is false.
+    Raises ConfigError if a key contradicts another one."""
 
     KEYS = {"trim": {"enabled": bool, "keep_entries": int, "keep_for": str, "every": str}}
 

@@ -193,12 +193,8 @@ class Files(JobPart):
 class Load(JobPart):
     """Load of files into one stream. A load that was killed or stopped continues where it ended.
 
-    Args:
-        files: The files.
-
-    Raises:
-        ConfigError: `[sink]` or `[job]` cannot be used.
-        RStreamError: The server does not answer, or the key is no stream.
+    Raises ConfigError if `[sink]` or `[job]` cannot be used, and RStreamError if the server does not answer, or the key
+    is no stream.
     """
 
     KEYS = {"sink": FREE, "job": {"checkpoint": str, "name": str, "trigger": str}}

@@ -210,14 +210,8 @@ def apply_sql(rows: DataFrame, sql: str) -> DataFrame:
 
 
 class Outputs(WrittenPart):
-    """Tables and streams to which the good rows of each micro-batch are written, one after the other.
-
-    Args:
-        rules: The rules that tell which rows are good.
-
-    Raises:
-        ConfigError: The tables `[sql]`, `[table]` and `[[output]]` cannot be used.
-    """
+    """Tables and streams to which the good rows of each micro-batch are written, one after the other. Raises
+    ConfigError if the tables `[sql]`, `[table]` and `[[output]]` cannot be used."""
 
     KEYS = SHAPE
 

@@ -75,13 +75,7 @@ _FACTS = (
 
 class Redrive(JobPart):
     """Sends dead letters back. It runs on the driver alone, because the server takes most of the time.
-
-    Args:
-        letters: The dead letters.
-
-    Raises:
-        ConfigError: A key of `[redrive]` cannot be used.
-    """
+    Raises ConfigError if a key of `[redrive]` cannot be used."""
 
     KEYS = {
         "redrive": {

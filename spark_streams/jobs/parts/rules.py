@@ -94,13 +94,8 @@ class Rules(JobPart):
     """Rules that make a row good: its values fit `[columns]` (or `[schema]`, `[decode]`), and no `[[rule]]` holds.
 
     If `source.mode` is set, the source handles values that do not fit. Otherwise they make a bad row whose reason names
-    the field.
-
-    Args:
-        source: The source of the rows, whose `retryDelay` lets bad rows wait for a retry.
-
-    Raises:
-        ConfigError: A rule or a column cannot be used.
+    the field. With `retryDelay` of the source, bad rows wait for a retry. Raises ConfigError if a rule or a column
+    cannot be used.
     """
 
     KEYS = {**COLUMNS, "decode": DECODE, "metadata": dict.fromkeys(_METADATA, str), "rule": list}
@@ -173,20 +168,14 @@ class Rules(JobPart):
         return self._good(verdicts)
 
     def require(self, required: Sequence[tuple[str, str, Column]]) -> None:
-        """Make rows bad that a table cannot hold, because they have no value for one of its columns.
-
-        Args:
-            required: For each NOT NULL column its name, its table, and whether a row has no value for it.
-        """
+        """Make rows bad that a table cannot hold, because they have no value for one of its columns. required: for each
+        NOT NULL column its name, its table, and whether a row has no value for it."""
         self._required = required
         self.__dict__.pop("_first_verdict", None)  # of the analysis before
 
     def judging(self, write: Callable[[Judged, int], None]) -> Callable[[DataFrame, int], None]:
-        """Return a writer of micro-batches, which judges the rows and passes them to this function.
-
-        Args:
-            write: Writes judged rows. It gets the number of the batch, too.
-        """
+        """Return a writer of micro-batches, which judges the rows and passes them to this function, with the number of
+        the batch."""
 
         def judge(rows: DataFrame, number: int) -> None:
             verdicts = self._with_verdicts(rows).persist()
@@ -259,15 +248,8 @@ class Rules(JobPart):
 
 
 class DeadLetters(WrittenPart):
-    """Stream of dead letters, with the options of `[dead_letters]`.
-
-    Args:
-        source: The source, whose `retryDelay` lets bad rows wait for a retry.
-
-    Raises:
-        ConfigError: An option contradicts another one.
-        OptionError: An option cannot be used.
-    """
+    """Stream of dead letters, with the options of `[dead_letters]`. With `retryDelay` of the source, bad rows wait for
+    a retry. Raises ConfigError, OptionError."""
 
     KEYS = {"dead_letters": FREE}
     REQUIRED = ("dead_letters.stream",)

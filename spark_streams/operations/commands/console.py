@@ -13,16 +13,8 @@ from click.core import ParameterSource
 
 from spark_streams.base.extras import command_for
 from spark_streams.connector.errors import UnsupportedError
+from spark_streams.operations.commands import shared
 from spark_streams.operations.commands.print_entry import decode_options
-from spark_streams.operations.commands.shared import (
-    address_of,
-    login_environment,
-    max_streams_option,
-    milliseconds,
-    port_option,
-    say,
-    url_option,
-)
 
 if TYPE_CHECKING:
     from spark_streams.connector.schemas.decode_process import FieldDecoders
@@ -54,7 +46,7 @@ def _group(context: click.Context, option: click.Parameter, value: str | None) -
 
 @click.command(short_help="Show streams, groups and dead letters in a browser.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
-@port_option(PORT)
+@shared.port_option(PORT)
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address of this machine to listen on: a loopback address."
 )
@@ -105,12 +97,12 @@ def _group(context: click.Context, option: click.Parameter, value: str | None) -
     metavar="TIME",
     default="2s",
     show_default=True,
-    callback=milliseconds,
+    callback=shared.milliseconds,
     help="Interval between two snapshots of the server while a browser looks.",
 )
-@max_streams_option
+@shared.max_streams_option
 @decode_options(keeps_going=True)
-@url_option
+@shared.url_option
 def console(
     names: tuple[str, ...],
     port: int,
@@ -168,13 +160,13 @@ def console(
             f"--host {host} is reached from other machines, and the console has no users of its own. Let a proxy log "
             "them in: leave out --host, and set --behind-proxy HEADER"
         )
-    address = address_of(url)
+    address = shared.address_of(url)
     access = Access(write, None if user_header is None else TrustedProxy(user_header, *(write_group or ())))
-    allowed, tell = AllowList(shown), partial(say, err=True)
+    allowed, tell = AllowList(shown), partial(shared.say, err=True)
     # A snapshot is never reused: Live asks for the next one when its time has come.
     snapshots = SnapshotCache(address, StreamFilter(names, max_streams), 0, SNAPSHOT_SECONDS, tell)
     live = Live(snapshots, interval_ms / 1000)
-    environment = {**os.environ, **login_environment(url), "RSTREAM_PROGRESS": "json"}
+    environment = {**os.environ, **shared.login_environment(url), "RSTREAM_PROGRESS": "json"}
     log = Audit(tell if audit is None else open_audit(Path(audit)), allowed)
     changes = Changes(environment, log, live.refresh)
     shown_url = "" if url == "embedded:" else str(address)
@@ -186,7 +178,7 @@ def console(
     if write and access.proxy is None:
         where += f"open?token={access.keys.link}"
     at = f"{where} by the unix socket {socket_path}" if socket_path else where
-    serve(app, listener, lambda: say(f"console of {address} at {at}", err=True))
+    serve(app, listener, lambda: shared.say(f"console of {address} at {at}", err=True))
 
 
 def _is_set(*options: str) -> bool:

@@ -15,6 +15,7 @@ import click
 from spark_streams.base.printable import json_text, shortened
 from spark_streams.base.units import counted, duration
 from spark_streams.connector.errors import ConfigError, StreamStateError
+from spark_streams.operations.commands import shared
 from spark_streams.operations.commands.dry_run import change_line, say_bounds, up_to_last, yes_option
 from spark_streams.operations.commands.print_entry import (
     age,
@@ -23,19 +24,6 @@ from spark_streams.operations.commands.print_entry import (
     note_absent_fields,
     parse_id,
     print_entry,
-)
-from spark_streams.operations.commands.shared import (
-    CommandGroup,
-    OptionSet,
-    address_of,
-    connect,
-    json_option,
-    output_option,
-    print_json,
-    print_table,
-    refusing_usage,
-    say,
-    url_option,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +53,7 @@ class FilterOptions(TypedDict):
 
 
 # The options that select dead letters.
-criteria_options = OptionSet(
+criteria_options = shared.OptionSet(
     click.option("--stream", "streams", multiple=True, metavar="TEXT", help="Only from this stream (dl.stream)."),
     click.option("--reason", "reasons", multiple=True, metavar="TEXT", help="Only with this reason (dl.reason)."),
     click.option("--stage", "stages", multiple=True, metavar="TEXT", help="Only with this failed step (dl.stage)."),
@@ -83,7 +71,7 @@ def criteria_of(filters: FilterOptions) -> Criteria:
     """Return the criteria of these options. Raises click.UsageError."""
     from spark_streams.connector.admin.dead_letters import parse_criteria
 
-    with refusing_usage():
+    with shared.refusing_usage():
         return parse_criteria(**filters)
 
 
@@ -93,7 +81,7 @@ def print_why_none_match(address: Address, stream: str, criteria: Criteria, for_
 
     with progress("count", quiet=for_program) as tell:
         counts = count_by_kind(address, stream, Criteria(), tell)
-    say(explain_no_match(stream, criteria, counts), err=for_program)
+    shared.say(explain_no_match(stream, criteria, counts), err=for_program)
 
 
 @contextlib.contextmanager
@@ -133,11 +121,11 @@ class _ProgressLines:
     def close(self) -> None:
         """Write the line that was kept."""
         if self._last:
-            say(self._last, err=True)
+            shared.say(self._last, err=True)
             self._last = ""
 
 
-@click.group(cls=CommandGroup, short_help="Dead letters: list, send back, delete.")
+@click.group(cls=shared.CommandGroup, short_help="Dead letters: list, send back, delete.")
 def dead() -> None:
     """Dead letters are entries that could not be processed: show them, send them back, or delete them.
 
@@ -155,8 +143,8 @@ def dead() -> None:
 @dead.command("list")
 @click.argument("stream", required=False)
 @criteria_options
-@url_option
-@json_option
+@shared.url_option
+@shared.json_option
 def list_(stream: str | None, url: str, as_json: bool, **filters: Unpack[FilterOptions]) -> None:
     """List the streams that hold dead letters, and the entries that wait for a retry. With STREAM: count its dead
     letters by kind."""
@@ -165,21 +153,21 @@ def list_(stream: str | None, url: str, as_json: bool, **filters: Unpack[FilterO
     if stream is None:
         if any(value not in (None, ()) for value in filters.values()):
             raise click.UsageError("options that select dead letters need a STREAM; name one")
-        with connect(url) as server:
+        with shared.connect(url) as server:
             streams, waiting = fetch_streams(server)
         if as_json:
-            print_json([*[one.facts() for one in streams], *map(asdict, waiting)])
+            shared.print_json([*[one.facts() for one in streams], *map(asdict, waiting)])
             return
         rows = [(one.stream, one.letters, age(one.oldest), age(one.newest)) for one in streams]
-        print_table(("stream", "dead letters", "oldest ", "newest "), rows)
+        shared.print_table(("stream", "dead letters", "oldest ", "newest "), rows)
         if waiting:
             _print_waiting(waiting)
         return
-    address, criteria = address_of(url), criteria_of(filters)
+    address, criteria = shared.address_of(url), criteria_of(filters)
     with progress("list", quiet=as_json) as tell:
         counts = count_by_kind(address, stream, criteria, tell)
     if as_json:
-        print_json(_kinds(counts))
+        shared.print_json(_kinds(counts))
     elif counts.letters:
         _print_kinds(counts)
     if not counts.letters:
@@ -198,8 +186,8 @@ def list_(stream: str | None, url: str, as_json: bool, **filters: Unpack[FilterO
 )
 @criteria_options
 @decode_options()
-@url_option
-@json_option
+@shared.url_option
+@shared.json_option
 def show(
     stream: str,
     entry: str | None,
@@ -221,7 +209,7 @@ def show(
         if filters["first"] or filters["last"]:
             raise click.UsageError("an ID selects one dead letter; leave out --first-id and --last-id")
         filters["first"] = filters["last"] = entry
-    address, criteria = address_of(url), criteria_of(filters)
+    address, criteria = shared.address_of(url), criteria_of(filters)
     shown: list[dict[str, object]] = []
     names_shown: set[bytes] = set()
     for dead_letter in each_dead_letter(address, stream, criteria, limit):
@@ -236,20 +224,20 @@ def show(
         shown.append({**object_of(dead_letter), **decoded})
     note_absent_fields(decoders, names_shown)
     if not shown and entry is not None:
-        with connect(url) as server:
+        with shared.connect(url) as server:
             raise _no_such_dead_letter(server, stream, entry)
     if as_json:
-        print_json(shown)
+        shared.print_json(shown)
     if not shown:
         print_why_none_match(address, stream, criteria, as_json)
 
 
 @dead.command()
 @click.argument("stream")
-@output_option("The file to write; - for standard output.", "-")
+@shared.output_option("The file to write; - for standard output.", "-")
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of dead letters, oldest first.")
 @criteria_options
-@url_option
+@shared.url_option
 def export(stream: str, output: str, limit: int | None, url: str, **filters: Unpack[FilterOptions]) -> None:
     """Write dead letters of STREAM as JSON lines: id, envelope, fields.
 
@@ -258,7 +246,7 @@ def export(stream: str, output: str, limit: int | None, url: str, **filters: Unp
     """
     from spark_streams.connector.admin.dead_letters import as_line, each_dead_letter
 
-    address, criteria = address_of(url), criteria_of(filters)
+    address, criteria = shared.address_of(url), criteria_of(filters)
     written = 0
     try:
         with click.open_file(output, "w", encoding="utf-8") as file:
@@ -268,7 +256,7 @@ def export(stream: str, output: str, limit: int | None, url: str, **filters: Unp
     except OSError as error:
         raise ConfigError(f"the dead letters cannot be written to {output}: {error}") from error
     if output != "-":
-        say(f"{counted(written, 'dead letter')} of {stream} written to {output}", err=True)
+        shared.say(f"{counted(written, 'dead letter')} of {stream} written to {output}", err=True)
     if not written:
         print_why_none_match(address, stream, criteria, for_program=True)
 
@@ -278,8 +266,8 @@ def export(stream: str, output: str, limit: int | None, url: str, **filters: Unp
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of dead letters, oldest first.")
 @yes_option
 @criteria_options
-@url_option
-@json_option
+@shared.url_option
+@shared.json_option
 def purge(stream: str, limit: int | None, yes: bool, url: str, as_json: bool, **filters: Unpack[FilterOptions]) -> None:
     """Delete dead letters of STREAM permanently. Other entries of STREAM stay.
 
@@ -292,17 +280,19 @@ def purge(stream: str, limit: int | None, yes: bool, url: str, as_json: bool, **
     """
     from spark_streams.connector.admin.dead_letters import purge as delete
 
-    address, criteria = address_of(url, starts=yes), criteria_of(filters)
+    address, criteria = shared.address_of(url, starts=yes), criteria_of(filters)
     with progress("purge", quiet=as_json) as tell:
         purged = delete(address, stream, criteria, limit, not yes, lambda done: tell(done.looked_at, done.total))
     bounds = [] if yes else up_to_last([purged.last])
     if as_json:
         kinds = _kinds(purged.counts)
-        print_json({"stream": stream, "dry_run": not yes, "deleted": purged.deleted, "by": kinds, "bounds": bounds})
+        shared.print_json(
+            {"stream": stream, "dry_run": not yes, "deleted": purged.deleted, "by": kinds, "bounds": bounds}
+        )
     else:
         if purged.deleted and not yes:
             _print_kinds(purged.counts)
-        say(change_line(yes, f"deleted {counted(purged.deleted, 'dead letter')} of {stream}"))
+        shared.say(change_line(yes, f"deleted {counted(purged.deleted, 'dead letter')} of {stream}"))
         say_bounds(bounds)
     if not purged.counts.letters:
         print_why_none_match(address, stream, criteria, as_json)
@@ -318,7 +308,7 @@ def _no_such_dead_letter(server: Server, stream: str, entry: str) -> StreamState
 
 
 def _print_waiting(waiting: list[WaitingEntries]) -> None:
-    print_table(
+    shared.print_table(
         ("waiting for a retry in", "entries", "of stream", "group", "next attempt", "first one due"),
         [(one.waits_in, one.entries, one.stream, one.group, one.attempt or "-", _due(one)) for one in waiting],
     )
@@ -341,7 +331,7 @@ def _kinds(counts: KindCounts) -> list[dict[str, object]]:
 
 def _print_kinds(counts: KindCounts) -> None:
     with_error = any(error for (_, _, _, error), _ in counts)
-    print_table(
+    shared.print_table(
         ("reason", "stage", *(["error"] if with_error else []), "of stream", "dead letters", "oldest ", "newest "),
         [
             (

@@ -13,6 +13,7 @@ from spark_streams.base.printable import name_text
 from spark_streams.base.units import counted
 from spark_streams.connector.keys import is_product_key
 from spark_streams.connector.operator_commands import shell_line
+from spark_streams.operations.commands import shared
 from spark_streams.operations.commands.dead import (
     FilterOptions,
     criteria_of,
@@ -29,17 +30,6 @@ from spark_streams.operations.commands.dry_run import (
     yes_option,
 )
 from spark_streams.operations.commands.exit_codes import REFUSED, STOPPED, found
-from spark_streams.operations.commands.shared import (
-    address_of,
-    connect,
-    json_option,
-    on_signals,
-    print_json,
-    print_table,
-    refusing_usage,
-    say,
-    url_option,
-)
 
 if TYPE_CHECKING:
     from spark_streams.connector.admin.dead_letters import RedriveOptions, RedriveReport
@@ -79,8 +69,8 @@ if TYPE_CHECKING:
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a field of each dead letter; repeatable.")
 @yes_option
 @criteria_options
-@url_option
-@json_option
+@shared.url_option
+@shared.json_option
 def redrive(
     stream: str,
     to: str | None,
@@ -124,8 +114,8 @@ def redrive(
     """
     from spark_streams.connector.admin.dead_letters import DeadLetterRedrive, FieldChanges, RedriveOptions
 
-    address, criteria = address_of(url, starts=yes), criteria_of(filters)
-    with refusing_usage():
+    address, criteria = shared.address_of(url, starts=yes), criteria_of(filters)
+    with shared.refusing_usage():
         changes = FieldChanges.parse(assignments, unset)
     if (exact or recorded) and not allow:
         raise click.UsageError("--exact and --recorded apply only with --allow; name the streams with --allow")
@@ -138,7 +128,7 @@ def redrive(
             done = report.moved + report.parked
             tell(done if limit else report.looked_at, report.total, "" if limit else f"moved {done:,}")
 
-        with refusing_usage():
+        with shared.refusing_usage():
             run = DeadLetterRedrive(address, options, show)
 
         def stop(number: int, frame: object) -> None:
@@ -146,7 +136,7 @@ def redrive(
             run.stop()
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-        with on_signals(stop):
+        with shared.on_signals(stop):
             report = run.run(not yes)
     bounds = _bounds(report, options) if report.dry_run and not report.stopped else []
     refused = [to for action, to, _ in report.destinations() if action == "refuse" and not is_product_key(to)]
@@ -157,14 +147,14 @@ def redrive(
         found(REFUSED)
     groups = _readers(url, report) if report.dry_run else {}
     if as_json:
-        print_json({**report.facts(), "groups": groups, "bounds": bounds, "command": command})
+        shared.print_json({**report.facts(), "groups": groups, "bounds": bounds, "command": command})
     else:
         print_report(report)
         for name, readers in groups.items():
-            say(f"entries of {name} will be read by its groups: {', '.join(readers) or 'none'}")
+            shared.say(f"entries of {name} will be read by its groups: {', '.join(readers) or 'none'}")
         say_bounds(bounds)
         if command is not None:
-            say(f"to send the refused dead letters back, if these are the right streams:\n{command}")
+            shared.say(f"to send the refused dead letters back, if these are the right streams:\n{command}")
     if not report.has_matches and not report.stopped:
         print_why_none_match(address, stream, criteria, as_json)
 
@@ -174,7 +164,7 @@ def _readers(url: str, report: RedriveReport) -> dict[str, list[str]]:
     from spark_streams.connector.lag.survey import view_streams
 
     streams = [to.encode(errors="surrogateescape") for action, to, _ in report.destinations() if action == "move"]
-    with connect(url) as server:
+    with shared.connect(url) as server:
         views = view_streams(server, streams)
     groups = {view.stream: sorted(group.group for group in view.groups) for view in views}
     return {name: groups.get(name, []) for name in map(name_text, streams)}
@@ -213,13 +203,15 @@ def print_report(report: RedriveReport) -> None:
     """Print the report as tables and a summary line."""
     streams = [(to, letters, _ACTIONS[action]) for action, to, letters in report.destinations()]
     if streams:
-        print_table(("destination", "dead letters", "action"), streams)
+        shared.print_table(("destination", "dead letters", "action"), streams)
     rows = [(reason, stage, action, to, count.letters) for (action, to, stage, reason), count in report.counts]
     if rows:
-        print_table(("reason", "stage", "action", "to", "dead letters"), rows)
+        shared.print_table(("reason", "stage", "action", "to", "dead letters"), rows)
     if report.fields:
         heads = ("dead letter", "field", "now", "then")
-        print_table(heads, [["-" if row[head] is None else row[head] for head in heads] for row in report.fields])
+        shared.print_table(
+            heads, [["-" if row[head] is None else row[head] for head in heads] for row in report.fields]
+        )
     summary = [f"moved {counted(report.moved, 'dead letter')} of {report.stream}"]
     if report.parked:
         summary.append(f"parked {report.parked:,}")
@@ -236,11 +228,11 @@ def print_report(report: RedriveReport) -> None:
         summary.append(f"{report.vanished:,} of them had just been deleted by another client")
     if not report.dry_run and report.seconds:
         summary.append(f"{report.seconds:.1f} s, {(report.moved + report.parked) / report.seconds:,.0f}/s")
-    say(change_line(not report.dry_run, " · ".join(summary)))
+    shared.say(change_line(not report.dry_run, " · ".join(summary)))
     if report.goes_on:
-        say(
+        shared.say(
             f"continued a run that had moved {report.moved_before:,} dead letters; those after its last ID "
             f"{report.bound} stay for the next run"
         )
     if report.stopped:
-        say("stopped; run the same command again to continue")
+        shared.say("stopped; run the same command again to continue")

@@ -10,22 +10,11 @@ import click
 
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import CopyTargetError
+from spark_streams.operations.commands import shared
 from spark_streams.operations.commands.dead import progress
 from spark_streams.operations.commands.dry_run import change_line, server_time, yes_option
 from spark_streams.operations.commands.exit_codes import REFUSED, found
 from spark_streams.operations.commands.groups.positions import target_of
-from spark_streams.operations.commands.shared import (
-    TARGET,
-    OptionSet,
-    address_of,
-    json_option,
-    print_json,
-    print_table,
-    refusing_usage,
-    say,
-    to_url_option,
-    url_option,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,13 +45,13 @@ class RangeOptions(RuleOptions):
 _POSITION = "entry ID, time, or 1h: an hour ago"
 _SHOWN = 200  # characters of a value
 # The options for a range of a stream.
-range_options = OptionSet(
+range_options = shared.OptionSet(
     click.option("--from", "begin", metavar="ID|TIME", callback=target_of, help=f"First entry: {_POSITION}."),
     click.option("--to", "end", metavar="ID|TIME", callback=target_of, help="Last entry: its ID, or before this time."),
     click.option("--last", "newest", type=click.IntRange(1), metavar="N", help="The N newest entries of that range."),
 )
 # The options that select and change entries.
-rule_options = OptionSet(
+rule_options = shared.OptionSet(
     click.option("--where", multiple=True, metavar="FIELD=VALUE", help="Only entries with this field; repeatable."),
     click.option("--limit", type=click.IntRange(1), metavar="N", help="Maximum number of entries, oldest first."),
     click.option("--transform", metavar="MODULE:FUNCTION", help="Function that changes each entry, or skips it."),
@@ -77,7 +66,7 @@ def rules_of(options: RuleOptions, rate: int | None = None) -> TransferRules:
     from spark_streams.connector.deadletter.transform import load
     from spark_streams.operations.transfer.transferred import TransferRules, parse_fields
 
-    with refusing_usage():
+    with shared.refusing_usage():
         fields = parse_fields(options["where"])
     transform = options["transform"]
     return TransferRules(fields, options["limit"], rate, None if transform is None else load(transform))
@@ -88,7 +77,7 @@ def selected_range(session: Session, stream: str, options: RangeOptions) -> Rang
     from spark_streams.operations.transfer.passing import find_range
 
     begin, end, newest = options["begin"], options["end"], options["newest"]
-    with refusing_usage():
+    with shared.refusing_usage():
         return session.run(lambda server: find_range(server, stream, begin, end, newest, server_time(server)))
 
 
@@ -110,7 +99,7 @@ class TransferReport:
         expected, actual = passed.digest.facts(), None if filled.actual is None else filled.actual.facts()
         if self.as_json:
             target = {"exists": state.exists, "length": state.length, "last_id": str(state.last)}
-            print_json(
+            shared.print_json(
                 {
                     **{"dry_run": not self.yes, "refused": [], **passed.facts()},
                     **{"source": expected, "target": actual, "target_before": target},
@@ -120,34 +109,34 @@ class TransferReport:
             )
             return
         rows = [("source", self.source, expected), *([("target", self.target, actual)] if actual else [])]
-        print_table(
+        shared.print_table(
             ("", "name", "entries", "first", "last", "checksum"),
             [(side, name, *_cells(facts)) for side, name, facts in rows],
         )
         if not self.yes:
             before = f"{counted(state.length, 'entry', 'entries')}, last ID {state.last}" if state.exists else "new"
-            say(f"target: {self.target} ({before})")
+            shared.say(f"target: {self.target} ({before})")
         if self.groups:
-            print_table(
+            shared.print_table(
                 ("group", "source", "target", "pending (not copied)", "state"),
                 [(g.group, g.position, g.target_position, g.pending, g.state) for g in self.groups],
             )
         for note in self.notes:
-            say(f"note: {note}")
+            shared.say(f"note: {note}")
         summary = [f"{verb} {counted(passed.sent, 'entry', 'entries')}"]
         summary += [f"{passed.already:,} were in the target"] if passed.already else []
         summary += [f"{passed.skipped:,} skipped by the transform"] if passed.skipped else []
         if self.yes:
             summary.append(f"{passed.seconds:.1f} s, {passed.facts()['entries_per_second']:,}/s")
-        say(change_line(self.yes, " · ".join(summary)))
+        shared.say(change_line(self.yes, " · ".join(summary)))
 
     def refuse(self, reason: str) -> NoReturn:
         """Print why the change would be refused, and exit."""
         found(REFUSED)
         if self.as_json:
-            print_json({"dry_run": True, "refused": [reason]})
+            shared.print_json({"dry_run": True, "refused": [reason]})
         else:
-            say(f"would be refused now: {reason}")
+            shared.say(f"would be refused now: {reason}")
         raise click.exceptions.Exit(REFUSED)
 
 
@@ -175,9 +164,9 @@ _FIRST = 5  # entries in the report of a dry run as JSON
 @rate_option
 @click.option("--groups", "with_groups", is_flag=True, help="Also create the groups of SOURCE, or move unused ones.")
 @yes_option
-@url_option
-@to_url_option
-@json_option
+@shared.url_option
+@shared.to_url_option
+@shared.json_option
 def copy(
     source: str,
     target: str,
@@ -221,8 +210,8 @@ def copy(
     from spark_streams.operations.transfer.copied_groups import copy_groups, decide, fetch_groups, plan_groups
     from spark_streams.operations.transfer.passing import stream_pages
 
-    rules, address = rules_of(options, rate), address_of(url)
-    to_address = address_of(url, yes) if to_url is None else address_of(to_url, yes, TARGET)
+    rules, address = rules_of(options, rate), shared.address_of(url)
+    to_address = shared.address_of(url, yes) if to_url is None else shared.address_of(to_url, yes, shared.TARGET)
     if source == target and str(to_address) == str(address):
         raise click.UsageError(
             "SOURCE and TARGET are the same stream; name another TARGET, or another server by --to-url"
@@ -252,8 +241,8 @@ def copy(
 @rule_options
 @rate_option
 @yes_option
-@url_option
-@json_option
+@shared.url_option
+@shared.json_option
 def import_file(
     file: str, stream: str, rate: int | None, yes: bool, url: str, as_json: bool, **options: Unpack[RuleOptions]
 ) -> None:
@@ -276,9 +265,9 @@ def import_file(
     from spark_streams.operations.transfer.entry_files import is_parquet, read_file
 
     rules = rules_of(options, rate)
-    with refusing_usage():
+    with shared.refusing_usage():
         is_parquet(file)
-    with Session(address_of(url, starts=yes), "rstream import") as writer:
+    with Session(shared.address_of(url, starts=yes), "rstream import") as writer:
         report = TransferReport(file, f"{stream} at {writer.address}", yes, as_json)
         filled = _fill(report, writer, stream, _noting(read_file(file), report.first), rules)
     _finish(report, writer, filled, "imported")
@@ -321,8 +310,8 @@ def _finish(report: TransferReport, writer: Session, filled: Filled, verb: str) 
 @range_options
 @rule_options
 @click.option("--with-groups", is_flag=True, help="Also write the groups, for tests: JSON Lines only.")
-@url_option
-@json_option
+@shared.url_option
+@shared.json_option
 def export(stream: str, file: str, with_groups: bool, url: str, as_json: bool, **options: Unpack[RangeOptions]) -> None:
     """Write the entries of STREAM to FILE, byte for byte. rstream import reads the file.
 
@@ -355,12 +344,12 @@ def export(stream: str, file: str, with_groups: bool, url: str, as_json: bool, *
     if as_json and file == STANDARD:
         raise click.UsageError("standard output has the entries, so it cannot have the report; leave out --json")
     rules, quiet = rules_of(options), as_json or file == STANDARD
-    with refusing_usage():
+    with shared.refusing_usage():
         is_parquet(file)
         if with_groups:
             _require_whole(file, options)
     state: GroupsState | None = None
-    with Session(address_of(url), "rstream export") as session, progress("export", quiet) as tell:
+    with Session(shared.address_of(url), "rstream export") as session, progress("export", quiet) as tell:
         first, last = selected_range(session, stream, options)
         if with_groups:
             state = session.run(lambda server: fetch_groups_state(server, stream, first))
@@ -371,14 +360,16 @@ def export(stream: str, file: str, with_groups: bool, url: str, as_json: bool, *
     if state is not None:
         facts |= {"groups": state.groups, "pending": state.pending, "pending_left_out": state.left_out}
     if as_json:
-        print_json({"stream": stream, "file": file, **facts, **passed.facts()})
+        shared.print_json({"stream": stream, "file": file, **facts, **passed.facts()})
         return
     entries = counted(passed.sent, "entry", "entries")
     if state is not None:
         entries = f"{entries} and {counted(state.groups, 'group')} ({state.pending:,} pending)"
         if state.left_out:
-            say(f"note: {state.left_out:,} pending entries below the first selected entry are left out", err=True)
-    say(f"exported {entries} of {stream} to {file} · checksum {facts['checksum']}", err=True)
+            shared.say(
+                f"note: {state.left_out:,} pending entries below the first selected entry are left out", err=True
+            )
+    shared.say(f"exported {entries} of {stream} to {file} · checksum {facts['checksum']}", err=True)
 
 
 def _require_whole(file: str, options: RangeOptions) -> None:

@@ -18,16 +18,8 @@ from click.core import ParameterSource
 
 from spark_streams.base.extras import lacks
 from spark_streams.connector.errors import UnsupportedError
-from spark_streams.operations.commands import exit_codes
+from spark_streams.operations.commands import exit_codes, shared
 from spark_streams.operations.commands.exit_codes import FAILED, STOPPED, found
-from spark_streams.operations.commands.shared import (
-    address_of,
-    json_option,
-    login_environment,
-    print_json,
-    say,
-    url_option,
-)
 
 if TYPE_CHECKING:
     from spark_streams.connector.wire.address import Address
@@ -46,8 +38,8 @@ _OPTIONS = {"RSTREAM_CREDENTIAL_PROVIDER": "credentialProvider", "RSTREAM_REPLY_
 @click.option("--seed", type=click.IntRange(0), help="Make the choices of an earlier run.")
 @click.option("--keep", is_flag=True, help="Do not delete the keys.")
 @click.option("--html", metavar="FILE", type=click.File("w", "utf-8", lazy=False), help="Also write an HTML page.")
-@url_option
-@json_option
+@shared.url_option
+@shared.json_option
 def verify(
     minutes: float,
     engine: bool,
@@ -96,7 +88,7 @@ def verify(
     began = time.monotonic()
 
     def tell(line: str) -> None:
-        say(f"{time.monotonic() - began:6.1f} s  {line}", err=True)
+        shared.say(f"{time.monotonic() - began:6.1f} s  {line}", err=True)
 
     _handle_signals(signal.default_int_handler)
     with contextlib.ExitStack() as closing:
@@ -111,12 +103,12 @@ def verify(
         except (KeyboardInterrupt, verify_run.HungQueryError) as end:
             is_hung = isinstance(end, verify_run.HungQueryError)
             found(exit_codes.UNPROVED if is_hung else STOPPED)
-            say(f"nothing is proved: {end}" if is_hung else "stopped, without a verdict", err=True)
+            shared.say(f"nothing is proved: {end}" if is_hung else "stopped, without a verdict", err=True)
             return
     found({HELD: 0, UNPROVED: exit_codes.UNPROVED}.get(result.verdict, FAILED))
     if html is not None:
         html.write(page(result))
-    print_json(result.for_json()) if as_json else say(str(result))
+    shared.print_json(result.for_json()) if as_json else shared.say(str(result))
 
 
 def _check_command(spark_submit: str) -> None:
@@ -135,7 +127,7 @@ def _server(engine: bool, url: str, closing: contextlib.ExitStack) -> tuple[Addr
 
     no_login = dict.fromkeys(IDENTITY_VARIABLES, "")
     if not engine:
-        return address_of(url), no_login | login_environment(url)
+        return shared.address_of(url), no_login | shared.login_environment(url)
     from spark_streams.engine import LocalEngine
 
     return Address.parse(closing.enter_context(LocalEngine()).url), no_login

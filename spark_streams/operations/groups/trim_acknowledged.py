@@ -18,7 +18,6 @@ from spark_streams.connector.admin.groups import (
     ReadingGroup,
     count_missing,
     count_read,
-    fetch_readers,
     knows_acked,
 )
 from spark_streams.connector.errors import StreamStateError
@@ -54,11 +53,11 @@ class Trimmed:
 def find_acknowledged(server: Server, streams: Sequence[str]) -> tuple[list[Trimmed], list[str]]:
     """Return what can be removed of each stream that has a group, and the streams that have none. Raises
     ServerError."""
-    readers = fetch_readers(server, [stream.encode() for stream in streams])
+    retention = Readers().fetch(server, [stream.encode() for stream in streams])
     states = stream_states(server, streams)
     planned, without_groups = [], []
     for stream in streams:
-        of_stream = {group: reader for (name, group), reader in readers.items() if name == stream.encode()}
+        of_stream = retention[key].readers if (key := stream.encode()) in retention else {}
         if not of_stream:
             without_groups.append(stream)
             continue
@@ -107,8 +106,8 @@ def _pages(server: Server, stream: str, last: StreamId) -> Iterator[int]:
     """Remove whole nodes of the stream, page by page, then what is left below, and acknowledged entries between pending
     ones. The groups are read again for each page: they may have been changed."""
     readers, key, removed = Readers(), stream.encode(), -1
-    while removed and (state := readers.fetch(server, [key]).get(key)) is not None and state.groups:
-        groups = [group.name for group in state.groups]
+    while removed and (state := readers.fetch(server, [key]).get(key)) is not None and state.readers:
+        groups = [*state.readers]
         state = replace(state, limit=last)
         yield (removed := remove_below(server, stream, groups, state.needed, "~", "LIMIT", PAGE))
         if not removed:

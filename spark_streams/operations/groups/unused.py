@@ -27,9 +27,9 @@ from spark_streams.connector.admin.groups import (
     GroupKey,
     GroupName,
     GroupSnapshot,
+    Readers,
     fetch_consumers,
     fetch_group,
-    fetch_readers,
     find_read_without_trace,
     groups_of,
     is_idle,
@@ -185,12 +185,13 @@ def forget_group(
     if (yield made) is None:
         return held
     group = (held.stream.encode(), held.group.encode())
-    readers = fetch_readers(server, [group[0]])
-    consumers = fetch_consumers(server, [group] if group in readers else []).get(group, [])
-    if not is_idle(consumers, idle_ms) or record_forgotten(server, group, readers[group].info, consumers) is None:
+    states = Readers().fetch(server, [group[0]])
+    readers = states[group[0]].readers if group[0] in states else {}
+    consumers = fetch_consumers(server, [group] if group[1] in readers else []).get(group, [])
+    if not is_idle(consumers, idle_ms) or record_forgotten(server, group, readers[group[1]].info, consumers) is None:
         raise _in_use(held.stream, held.group, "forgotten")
     forgotten.add(group)
-    needed = {name: reader.needed for (_, name), reader in readers.items() if (group[0], name) not in forgotten}
+    needed = {name: one.needed for name, one in readers.items() if (group[0], name) not in forgotten}
     if not needed:
         return replace(held, removed=0)
     besides = {name for stream, name in forgotten if stream == group[0]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import sys
 import threading
@@ -252,3 +253,34 @@ def test_a_refused_event_is_dropped_and_another_answer_is_tried_again(
         until(lambda: seconds(collector) == arrives, f"not {arrives}", 30, log=lambda: str(seconds(collector)))
         outbox.close()
     assert outbox.dropped == 2 - len(arrives)
+
+
+def test_openlineages_own_configuration_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a file, and by variables: here two transports at once."""
+    monkeypatch.chdir(tmp_path)
+    config = {"transport": {"type": "file", "log_file_path": str(tmp_path / "events"), "append": True}}
+    (tmp_path / "own.yml").write_text(json.dumps(config))
+    monkeypatch.setenv("OPENLINEAGE_CONFIG", str(tmp_path / "own.yml"))
+    sender("env")(event())
+    assert len((tmp_path / "events").read_text().splitlines()) == 1
+    monkeypatch.delenv("OPENLINEAGE_CONFIG")
+    with Collector() as one, Collector() as other:
+        for name, collector in (("ONE", one), ("OTHER", other)):
+            monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__TRANSPORTS__{name}__TYPE", "http")
+            monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__TRANSPORTS__{name}__URL", collector.url)
+        monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "composite")
+        outbox = Outbox("env", sender("env"))
+        outbox.put(lambda: [event(1), event(2)])
+        outbox.close()
+        assert seconds(one) == seconds(other) == [1, 2]
+    assert not (tmp_path / "env").exists()
+
+
+def test_without_a_configuration_env_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenLineage's client would print the events."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith("OPENLINEAGE_")]:
+        monkeypatch.delenv(name)
+    with pytest.raises(InvalidOptionError, match="set OPENLINEAGE_CONFIG, OPENLINEAGE_URL or"):
+        sender("env")

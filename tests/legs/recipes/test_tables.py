@@ -518,6 +518,80 @@ def test_two_compactions_at_once_double_the_rows(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path).to_pyarrow_table().num_rows == 2 * rows
 
 
+@pytest.mark.parametrize("then_appends", [False, True])
+def test_a_compaction_beside_a_foreign_one_is_undone_or_named(
+    compacted: Callable[..., DeltalakeTable],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    then_appends: bool,
+) -> None:
+    """It begins between the job's read of the table and its commit."""
+    from deltalake import DeltaTable, write_deltalake
+    from deltalake.table import TableOptimizer
+
+    compact = TableOptimizer.compact
+    folder = str(tmp_path / "t")
+
+    def beside(self: TableOptimizer, **given: Any) -> dict[str, Any]:
+        compact(DeltaTable(folder).optimize)
+        done: dict[str, Any] = compact(self, **given)
+        if then_appends:
+            write_deltalake(folder, pa.Table.from_batches([batch_page(9)]), mode="append")
+        return done
+
+    table = compacted(2)
+    monkeypatch.setattr(TableOptimizer, "compact", beside)
+    for number in range(2):
+        table.write(batch_page(number), number)  # type: ignore[arg-type]
+    rows = len(Deltalake(tmp_path).rows("t"))
+    if then_appends:
+        assert rows == 25
+        assert "RSTREAM_TABLE" in caplog.text
+        assert "rows of the table are there twice since its version 4" in caplog.text
+    else:
+        assert (rows, len(DeltaTable(folder).file_uris())) == (10, 1)
+        assert "another program has replaced files meanwhile, so the merge was undone" in caplog.text
+
+
+def test_a_foreign_compaction_that_commits_behind_the_job_s_is_named(
+    compacted: Callable[..., DeltalakeTable], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """It had read the table before. The job's next compaction sees it in the log."""
+    from deltalake import DeltaTable
+
+    table, folder = compacted(2), str(tmp_path / "t")
+    table.write(batch_page(0), 0)  # type: ignore[arg-type]
+    table.write(batch_page(1), 2)  # type: ignore[arg-type]
+    foreign = DeltaTable(folder)
+    table.write(batch_page(2), 3)  # type: ignore[arg-type]
+    foreign.optimize.compact()
+    for number in (4, 5):
+        table.write(batch_page(number), number)  # type: ignore[arg-type]
+    assert len(Deltalake(tmp_path).rows("t")) == 35
+    assert "rows may be there twice since version 5: two compactions at once" in caplog.text
+
+
+def test_a_compaction_beside_an_append_is_kept(
+    compacted: Callable[..., DeltalakeTable], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from deltalake import DeltaTable, write_deltalake
+    from deltalake.table import TableOptimizer
+
+    compact, folder = TableOptimizer.compact, str(tmp_path / "t")
+
+    def beside(self: TableOptimizer, **given: Any) -> None:
+        write_deltalake(folder, pa.Table.from_batches([batch_page(9)]), mode="append")
+        compact(self, **given)
+
+    table = compacted(2)
+    monkeypatch.setattr(TableOptimizer, "compact", beside)
+    for number in range(2):
+        table.write(batch_page(number), number)  # type: ignore[arg-type]
+    assert len(Deltalake(tmp_path).rows("t")) == 15
+    assert len(DeltaTable(folder).file_uris()) == 2
+
+
 def test_a_compaction_that_another_writer_prevents_ends_no_query(
     compacted: Callable[..., DeltalakeTable],
     caplog: pytest.LogCaptureFixture,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import redis
+from prometheus_client.core import Metric
 
+from spark_streams.base.ids import StreamId
+from spark_streams.connector.source.offset import Range
+from spark_streams.connector.watch.latency import Latency
 from spark_streams.connector.watch.metrics_page import MetricsPage
 from spark_streams.connector.watch.progress import WatchedQuery
 from spark_streams.connector.watch.query_metrics import LagCache
@@ -20,12 +24,29 @@ from spark_streams.operations.monitor.snapshots import SnapshotCache, StreamFilt
 from tests.connector.deadletter.making import fill
 from tests.operations.monitor.dashboard import CONF, ROOT, board, panels
 from tests.operations.monitor.prometheus import Prometheus, needs_prometheus, promtool, running_prometheus
+from tests.project.test_docs import anchors
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server
 from tools.waiting import until
 
 ALERTS = CONF / "alerts.yml"
+PAGES = "https://github.com/spark-streams/spark-streams/blob/main/docs/"
+NOW = 1_800_000_000_000
 METRICS = ROOT / "docs" / "reference" / "metrics.md"
+
+
+class WithLatency:
+    """The exporter's metrics, and the latency of a query that commits entries after two seconds."""
+
+    def __init__(self, snapshots: SnapshotCache, lags: LagCache) -> None:
+        self._exported, self._query = ExportedMetrics(snapshots), WatchedQuery("etl", "1")
+        self._of_queries = OfQueries(lambda: [self._query], lags)
+
+    def collect(self) -> Iterable[Metric]:
+        part = Range("orders", StreamId(NOW - 2_500, 0), StreamId(NOW - 1_500, 0), 50)
+        self._query.latencies.setdefault(("orders", "g"), Latency()).add(part, {}, NOW)
+        yield from self._exported.collect()
+        yield from (one for one in self._of_queries.collect() if one.name == "rstream_latency_seconds")
 
 
 @pytest.fixture
@@ -52,7 +73,7 @@ def of_queries(server: Server) -> dict[str, str]:
 def named_metrics() -> set[str]:
     """The metrics that rules and panels name."""
     return {
-        name
+        re.sub("(?<=latency_seconds)_(bucket|count)$", "", name)
         for file in (ALERTS, CONF / "grafana.json")
         for name in re.findall(r"\brstream_\w+", file.read_text(encoding="utf-8"))
     }
@@ -76,6 +97,15 @@ def test_the_docs_have_a_row_for_each_metric(server: Server, snapshots: Snapshot
     there = metrics(MetricsPage(ExportedMetrics(snapshots)).text()).keys() | of_queries(server).keys()
     rows = " ".join(line for line in text.splitlines() if line.startswith("| `rstream_"))
     assert {name for name in there if f"`{name}`" not in rows} == set()
+
+
+def test_each_alert_names_a_heading_that_exists() -> None:
+    """What to do."""
+    text = ALERTS.read_text(encoding="utf-8")
+    links = re.findall(rf"^          runbook_url: {PAGES}([\w/-]+\.md)#([\w-]+)$", text, re.M)
+    assert len(links) == text.count("- alert: ") == 18
+    wrong = [f"{page}#{anchor}" for page, anchor in links if anchor not in anchors(ROOT / "docs" / page)]
+    assert not wrong
 
 
 def test_the_panels_have_a_place_each_and_a_unit() -> None:
@@ -122,7 +152,8 @@ def test_every_panel_has_data_in_a_prometheus_that_scrapes(
         client.xgroup_create(stream, "g", id="0")
     client.xreadgroup("g", "ann", {"orders": ">"})
     fill(server, 5, stream="orders")
-    page = MetricsPage(ExportedMetrics(snapshots), port=0)
+    lags = LagCache(Address.parse(server.url))
+    page = MetricsPage(WithLatency(snapshots, lags), port=0)
     try:
         with running_prometheus(tmp_path, f"127.0.0.1:{page.port}", ALERTS) as prometheus:
             left = {(one.title, query) for one in panels("10s") for query, _ in one.queries}
@@ -137,9 +168,17 @@ def test_every_panel_has_data_in_a_prometheus_that_scrapes(
             rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
             assert [rule["lastError"] for rule in rules if rule.get("lastError")] == []
             assert _firing(prometheus) == {"RStreamDeadLettersArrive"}
+            [p50] = prometheus.series(next(query for query in filled_queries("From XADD to commit") if "(0.5" in query))
+            assert 1 < float(p50["value"][1]) <= 2.5
     finally:
         page.close()
+        lags.close()
         client.config_set("maxmemory", "0")
+
+
+def filled_queries(title: str) -> list[str]:
+    """What a panel asks."""
+    return [query for one in panels("10s") if one.title == title for query, _ in one.queries]
 
 
 def _firing(prometheus: Prometheus) -> set[str]:

@@ -110,14 +110,20 @@ def is_older(start: Offset, mark: Mark | None) -> bool:
     return (
         mark is not None
         and not mark.is_seek
-        and (mark.number > start.number or (mark.number == start.number > 0 and mark.token != start.token))
+        and mark.token != start.token
+        and (mark.number > start.number or mark.number == start.number > 0)
     )
+
+
+def is_unmarked(start: Offset, look: Look) -> bool:
+    """Whether the mark is gone, so that nobody knows whether the checkpoint is an older copy."""
+    return look.mark is None and start.number > 0 and bool(start.checkpoint) and look.is_member
 
 
 def unacknowledged(start: Offset, mark: Mark | None) -> list[Range]:
     """The ranges that may still be pending although `start` is committed: none if the mark knows its batch. If the mark
     is behind, these are all of our entries up to the position, unless old ones may be left that no batch has."""
-    if mark is not None and (mark.number, mark.token) == (start.number, start.token):
+    if mark is not None and mark.token == start.token:
         return []
     if start.number and not start.left and (mark is None or mark.number < start.number):
         return [Range(MIN_ID, start.position)]
@@ -141,11 +147,14 @@ def moved_since(start: Offset, look: Look) -> Offset | None:
     mark = look.mark
     if mark is None or not look.has_group:
         return None
-    if mark.id == start.position:
-        return start.account() if mark.is_seek and start.checkpoint else None
-    is_of_last_batch = mark.number == start.number and (mark.token == start.token or not start.number)
+    is_of_last_batch = mark.token == start.token or mark.number == start.number == 0
     if not (mark.is_seek or is_of_last_batch):
         return None
+    before = start
+    if start.number:  # numbers go on after that of a seek
+        start = replace(start, number=max(start.number, mark.number))
+    if mark.id == start.position:
+        return start.account() if (mark.is_seek and start.checkpoint) or start != before else None
     is_there = look.delivered == mark.id and not look.others
     added = start.added if mark.is_seek else min(start.added, look.added)
     read = look.entries_read if is_there else None

@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.keys import key_beside
-from spark_streams.connector.source.commit_mark import committed_key
+from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kind, MessageContext, error_of
 from spark_streams.connector.source.group_client import Membership
 from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimit
@@ -153,11 +153,12 @@ def _error(outcome: str, count: int) -> RStreamError:
     world: World = world_of["now"]
     seen = world.see(STREAM)
     is_shared = any(not is_ours(consumer) for consumer in seen.consumers)
+    mark = Mark.parse(world.raw.get(committed_key(STREAM, GROUP, CONSUMER)))
     finding = Finding(
         Kind[outcome], STREAM, GroupUse.SHARED if is_shared else GroupUse.ALONE,
         above=StreamId.parse(world.query.logged(STREAM)),
         position=None if seen.position is None else StreamId.parse(seen.position),
-        mark=StreamId(*world.committed(STREAM)), lost=count, is_exact=False,
+        mark=None if mark is None else mark.id, lost=count, is_exact=False,
     )  # fmt: skip
     return error_of(finding, MessageContext(Membership(GROUP, CONSUMER), world.server.url))
 

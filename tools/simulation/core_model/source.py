@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.source.commit_mark import Mark
+from spark_streams.connector.source.commit_mark import SOUGHT, Mark
 from tools.simulation.core_model.facts import (
     Look,
     Offset,
@@ -26,6 +26,7 @@ from tools.simulation.core_model.facts import (
     at_end,
     has_forgotten,
     is_older,
+    is_unmarked,
     lost_above,
     milliseconds,
     moved_since,
@@ -80,6 +81,7 @@ class Source:
         self._adjusted: tuple[str, Offset] | None = None  # token of the checkpoint's offset, the offset after a repair
         self._is_corrected = False  # whether an offset must keep a correction
         self._live = ""  # token of the batch that this process has made or planned
+        self._knows = False  # that no checkpoint is newer: it has made a trigger
         self._settled = ""  # token of the last batch that this process has acknowledged completely
         self._told: StreamId = MIN_ID  # highest XDEL in a shared group that this process has reported
 
@@ -116,7 +118,7 @@ class Source:
         if mark is not None and mark.id == position and (known := mark.read_at_begin) is not None:
             return Offset(position, known, min(known, look.added), 0, "")
         read, missed = self._read_before(position, look)
-        name = (mark.number, mark.token) if mark and mark.number else (0, "")
+        name = (mark.number, SOUGHT if mark.is_seek else mark.token) if mark and mark.number else (0, "")
         start = Offset(position, read, look.added, *name, missed)
         self._do(member, ["SET", self._mark_key, str(start.mark())])
         return start
@@ -372,6 +374,9 @@ class Source:
             self._adjusted = (checkpoint.token, start)
             outcome, count = self._compare(start, look)
             if not outcome:
+                if look.mark is None and look.others and start.number and not start.checkpoint:
+                    self._do(["SET", self._mark_key, str(start.mark())])
+                self._knows = True
                 return start, look
             if start.read is not None and not look.others:
                 look = self._look()
@@ -396,12 +401,15 @@ class Source:
 
     def _as_left(self, start: Offset, look: Look) -> Look:
         """Return what the short look shows. If the group is where this process has left it, with as many pending
-        entries, the product does not ask whose they are: entries that were released since are found a trigger later."""
+        entries, the product asks neither whose they are (what was released since is found a trigger later) nor for the
+        mark."""
         if self._live != start.token or start.read is None or look.others or not look.is_member:
             return look
-        unsettled = 0 if self._settled == start.token else sum(entries.count for entries in start.ranges)
+        is_settled = self._settled == start.token
+        unsettled = 0 if is_settled else sum(entries.count for entries in start.ranges)
         is_as_left = look.delivered == start.position and look.ours + look.released == unsettled
-        return replace(look, ours=unsettled, released=0) if is_as_left else look
+        mark = start.mark() if is_settled and look.mark is None else look.mark
+        return replace(look, ours=unsettled, released=0, mark=mark) if is_as_left else look
 
     def _compare(self, start: Offset, look: Look) -> tuple[str, int]:
         """Return the outcome and the number of lost entries (at least), or nothing."""
@@ -416,6 +424,8 @@ class Source:
             return "CHECKPOINT_OLDER", int(bool(look.others) or start.read is None)
         if is_other:
             return "SERVER_RESTORED", max(start.added - look.added, 1)
+        if is_unmarked(start, look) and not self._knows:
+            return "CHECKPOINT_OLDER", int(bool(look.others) or start.read is None)
         if look.others or start.read is None:
             if look.delivered < start.position:
                 return "GROUP_BELOW", 0
@@ -452,7 +462,8 @@ class Source:
         """Apply the rule: alone, the checkpoint decides; shared, the group decides. Return the start of the next
         batch. What is committed is acknowledged first, unless the mark is newer."""
         is_alone = start.read is not None and not look.others
-        if look.has_group and outcome not in ("CHECKPOINT_OLDER", "ENTRIES_LOST") and self._settled != start.token:
+        is_in_place = outcome not in ("CHECKPOINT_OLDER", "ENTRIES_LOST") or is_unmarked(start, look)
+        if look.has_group and is_in_place and self._settled != start.token:
             self._acknowledge_now(start, look.mark)
         done = start.account()
         if outcome == "ENTRIES_LOST":
@@ -477,10 +488,13 @@ class Source:
             is_logged = bool(checkpoint.number) and checkpoint.position == start.position
             read = checkpoint.read if is_logged else start.read
             more = lost_above(look, start.position, read) or 0  # negative: losses above the position were counted
-            done = replace(done, read=None if read is None else read + min(more, 0))
+            number = max(done.number, look.mark.number if look.mark else 0)
+            done = replace(done, number=number, read=None if read is None else read + min(more, 0))
             self._put_group("SETID", done)
         elif outcome == "CHECKPOINT_OLDER":
-            mark = look.mark or start.mark()
+            if (mark := look.mark) is None:
+                self._put_group("", done)
+                return done
             return replace(done, position=mark.id, number=mark.number, token=mark.token, added=look.added, read=None)
         else:  # GROUP_BELOW, GROUP_ABOVE
             done = replace(done, position=look.delivered, read=None)
@@ -505,7 +519,8 @@ class Source:
         is compared by its end only. If the mark is of this batch, only the commit log has lost it."""
         look, is_first = self._look(), not start.checkpoint
         is_newest = look.mark == end.mark() or not look.has_group
-        if not is_newest and (is_older(end, look.mark) or (not is_first and is_older(start, look.mark))):
+        is_found = is_older(end, look.mark) or (not is_first and is_older(start, look.mark)) or is_unmarked(end, look)
+        if not is_newest and is_found:
             self._find("CHECKPOINT_OLDER", 0)
         if not look.has_group and (end.read is None or end.old):
             self._find("GROUP_MISSING" if look.exists else "STREAM_MISSING", 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import pickle
 import secrets
 import sys
 import time
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 from spark_streams.connector.deadletter import post
-from spark_streams.connector.wire import connect, connection, session
+from spark_streams.connector.spark import worker
+from spark_streams.connector.wire import connect, connection, session, topology
 from spark_streams.connector.wire.sockets import Lost, TooMuchError
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import COMMANDS
@@ -23,6 +25,7 @@ from spark_streams.engine.commands.values import plain_values
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.wire_replies import Reply, bulks, integer
 from spark_streams.engine.store import keyspace
+from tools.simulation.in_process.cluster import cluster_command
 from tools.simulation.in_process.core import CLOCKS, Core, Line
 
 
@@ -116,11 +119,15 @@ def on_core(core: Core) -> Iterator[None]:
         patch.setattr(keyspace, "_size_of_all", len)
         patch.setattr(info, "resident", lambda: 1)
         patch.setattr(info, "peak", lambda: 1)
+        patch.setattr(COMMANDS[b"cluster"], "handler", cluster_command)
+        patch.setattr(topology.ClusterWatch, "add", lambda *_: None)  # its thread would ask once a second
         # The plan's replica: the engine has none.
         patch.setattr(COMMANDS[b"wait"], "handler", _wait)
-        # Time that has no meaning here: buffers of a megabyte for a few bytes, and the statistics of commands.
+        # Time that has no meaning here: buffers of a megabyte for a few bytes, the statistics of commands, and the
+        # search for what a user's notebook defines.
         patch.setattr(connection, "_READ_SIZE", 1 << 12)
         patch.setattr(Engine, "_time", lambda engine, spec: None)
+        patch.setattr(worker, "cloudpickle", pickle)
         patch.setattr(connect, "select", SimpleNamespace(POLLIN=1, poll=lambda: _Poll(core)))
         with _rebound(moved):
             yield
@@ -158,7 +165,9 @@ class _Poll:
         return ready
 
     def _ready(self) -> list[tuple[int, int]]:
-        lines = self._core.lines
+        lines = dict(self._core.lines)
+        for other in self._core.others.values():
+            lines |= other.lines
         return [(number, 1) for number in self._numbers if number not in lines or lines[number].inbox]
 
 

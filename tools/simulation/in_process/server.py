@@ -23,7 +23,7 @@ class CoreClient(redis.Redis):
     """A client of redis-py whose commands run in the core. It is the same client for all engines of the core."""
 
     def __init__(self, core: Core, decode_responses: bool = False) -> None:
-        super().__init__(protocol=2)
+        super().__init__(protocol=2, driver_info=None)  # which looks up the version of redis-py each time
         self._core = core
         encoding: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"} if decode_responses else {}
         self._reader = hiredis.Reader(replyError=_ReplyError, **encoding)

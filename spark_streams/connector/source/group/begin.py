@@ -323,7 +323,7 @@ class Opening:
             self._initial.delete(client.server, without)  # the groups have the positions now
         if checkpoint.token:
             self._confirm(client, checkpoint)
-        return checkpoint if streams.by_pattern else self._without_dropped(client, checkpoint)
+        return self._without_dropped(client, checkpoint)
 
     def join(self, client: GroupClient, checkpoint: Offset) -> None:
         """Match the pattern, and join the streams that match it now. Raises as `open` does."""
@@ -408,7 +408,7 @@ class Opening:
             raise
 
     def _without_dropped(self, client: GroupClient, checkpoint: Offset) -> Offset:
-        streams = self._streams.names
+        streams = self._streams.named(checkpoint)
         named = {*streams, *(returned_stream(stream, client.group) for stream in streams)}
         _, states = snapshot.fetch_state(client, [stream for stream in checkpoint.streams if stream not in named])
         return checkpoint.without(stream for stream, state in states.items() if state is None)

@@ -19,7 +19,7 @@ query's first batch there.
     a begin, with their number         no position, or the same   at the mark              as the mark says
     a batch of this checkpoint         no position: an older copy at 0-0                   none
     a batch of another checkpoint      any, or none               at it, or at the group   counted; numbers go on
-    a seek                             another position           at it; the mark moves it counted
+    a seek                             another position           at it; the mark moves it counted; numbers go on
     any other, or none                 any, or none               at it, or at the group   counted
 
 Entries of the group that are pending for the query above its position were reserved by a run that was killed before an
@@ -33,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_streams.base.ids import MIN_ID, StreamId
-from spark_streams.connector.source.commit_mark import Mark, checkpoint_of
+from spark_streams.connector.source.commit_mark import SOUGHT, Mark, checkpoint_of
 from spark_streams.connector.source.counting import count_read
 from spark_streams.connector.source.group.recovery import Finding, GroupUse, Kind, Start
 from spark_streams.connector.source.group.snapshot import GroupChange, GroupState, PendingAbove, StreamSnapshot
@@ -79,15 +79,16 @@ def moved_since_checkpoint(at: StreamOffset, snapshot: StreamSnapshot, is_logged
     has moved it with `rstream groups seek`, or a run has, and was killed before Spark logged the new position. The mark
     is then replaced by that of the last batch, also if it is at the checkpoint: after the next batch it would move the
     query back. is_logged: Spark has logged an offset; before, only the mark knows where an operator has moved the
-    group."""
+    group. The number goes on after that of the seek: so the checkpoint that has it is an older copy from now on."""
     mark, group = snapshot.mark, snapshot.group
     if mark is None or group is None:
         return None
-    if mark.id == at.position:
-        return at if mark.is_seek and is_logged else None
-    is_of_last_batch = mark.number == at.number and (mark.token == at.token or not at.number)
+    is_of_last_batch = Standing(at, mark).is_known or mark.number == at.number == 0
     if not (mark.is_seek or is_of_last_batch):
         return None
+    before, at = at, at._replace(number=max(at.number, mark.number if at.number else 0))
+    if mark.id == at.position:
+        return at if (mark.is_seek and is_logged) or at != before else None
     is_there = group.last_delivered == mark.id and not group.others
     moved = at.moved(mark.id, group.entries_read if is_there else None)
     return moved if mark.is_seek else moved._replace(added=min(at.added, snapshot.head.added or 0))
@@ -131,18 +132,18 @@ class _Comparison:
         if not head.exists:
             return Kind.STREAM_MISSING, unread
         added = head.added or 0
-        is_older = Standing(at, self.snapshot.mark).is_older
-        if is_ahead(at, head) and (added >= at.added if group is None else not is_older):
+        standing = Standing(at, self.snapshot.mark)
+        if is_ahead(at, head) and (added >= at.added if group is None else not standing.is_older):
             return None if group is not None else (Kind.GROUP_MISSING, 0)
         is_other = head.last < at.position or added < at.added
         if group is None:
             lost = lost_above(head, at.position, at.read) or 0
             return (Kind.STREAM_REPLACED, unread) if is_other or lost < 0 else (Kind.GROUP_MISSING, 0)
-        if is_older:
-            skipped = 1 if use_of(at, self.snapshot) is GroupUse.SHARED else 0  # alone: it reads them again
-            return Kind.CHECKPOINT_OLDER, skipped
-        if is_other:
+        if is_other and not standing.is_older:
             return Kind.SERVER_RESTORED, max(at.added - added, 1)
+        if standing.is_older or (standing.is_lost and group.has_consumer):  # without, the group was created again
+            # alone: it reads again what a newer copy may have read
+            return Kind.CHECKPOINT_OLDER, int(use_of(at, self.snapshot) is GroupUse.SHARED)
         delivered = group.last_delivered
         if use_of(at, self.snapshot) is GroupUse.SHARED:
             if delivered < at.position:
@@ -242,10 +243,11 @@ def repaired(finding: Finding, at: StreamOffset, snapshot: StreamSnapshot, logge
     if is_alone:  # losses above the position are counted anew
         read = logged.read if at.number and logged.position == at.position else at.read
         more = min(lost_above(head, at.position, read) or 0, 0)  # negative: losses above the position were counted
-        return Repair(at._replace(read=None if read is None else read + more), "SETID")
+        number = max(at.number, snapshot.mark.number if snapshot.mark else 0)  # as after a seek
+        return Repair(at._replace(number=number, read=None if read is None else read + more), "SETID")
     if kind is Kind.CHECKPOINT_OLDER:
-        assert snapshot.mark is not None
-        mark = snapshot.mark
+        if (mark := snapshot.mark) is None:
+            return Repair(at, creates_consumer=True)
         return Repair(StreamOffset(mark.id, mark.number, mark.token, added=added, missed=at.missed))
     return Repair(at.moved(group.last_delivered, None, at.missed), creates_consumer=True)
 
@@ -312,10 +314,11 @@ def begin_of(at: StreamOffset | None, start: Offset, snapshot: StreamSnapshot) -
     if mark.number and start.token and mark.checkpoint == checkpoint_of(start.token):
         return Begin(MIN_ID, 0, 0, "", mark)
     position = group.last_delivered if at is None else at.position
-    if mark.number and not mark.is_seek:
-        return Begin(position, None, mark.number, mark.token, Mark(position, mark.number, mark.token))
     is_sought = mark.is_seek and at is not None and mark.id != at.position
-    return Begin(position, mark=mark if is_sought else None)
+    if not mark.number:
+        return Begin(position, mark=mark if is_sought else None)
+    token = SOUGHT if mark.is_seek else mark.token
+    return Begin(position, None, mark.number, token, mark if is_sought else Mark(position, mark.number, token))
 
 
 def first_account(server: Server, stream: str, start: Offset, snapshot: StreamSnapshot) -> tuple[StreamOffset, Mark]:

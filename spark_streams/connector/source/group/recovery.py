@@ -36,10 +36,10 @@ class Kind(Enum):
     GROUP_MISSING = "The group is missing. Its stream exists."
     GROUP_BELOW = "The group is below the checkpoint."
     GROUP_ABOVE = "The group is above the checkpoint, and the entries in between are not pending for the query."
-    CHECKPOINT_OLDER = "The query has committed a batch that the checkpoint does not have: it is an older copy."
+    CHECKPOINT_OLDER = "The checkpoint is an older copy: the query has committed a later batch. Or the mark is missing."
     SERVER_RESTORED = "The server has returned to an older state, without entries that the query has seen."
     ENTRIES_LOST = "Entries are missing that no batch has read."
-    NOTES_LOST = "The notes of a batch (`mode=DEADLETTER`) are missing, or older than the batch."
+    NOTES_LOST = "The notes of a batch (`mode=DEADLETTER`) or its record (`maxDeliveries`) are missing, or older."
 
 
 class GroupUse(Enum):
@@ -75,11 +75,16 @@ class Finding:
     lost: int = 0
     is_exact: bool = True  # whether exactly so many are
     other: str = ""  # another consumer of the group
-    detail: str = ""  # which entries, for ENTRIES_LOST
+    detail: str = ""  # which entries, for ENTRIES_LOST; the key of the record, for NOTES_LOST
     # a strict query need not stop: all entries up to the checkpoint are there and the query is alone (GROUP_BELOW), or
     # the loss was accepted before
     is_harmless: bool = False
     is_left: bool = False  # the missing stream is one of a pattern, and the query stops reading it
+
+    @property
+    def is_unmarked(self) -> bool:
+        """Whether the commit mark is missing. The next acknowledgement writes it."""
+        return self.kind is Kind.CHECKPOINT_OLDER and self.mark is None
 
 
 def entries_lost(
@@ -125,7 +130,7 @@ ROWS = (
     RecoveryAction(
         kind=Kind.STREAM_MISSING,
         problem="stream {stream!r} at {address} is missing, and so is its group {group!r}",
-        alone_advice=("Restore it from a backup, or set failOnDataLoss=false to go on without what it held{forgets}"),
+        alone_advice="Restore it from a backup, or set failOnDataLoss=false to go on without what it held{forgets}",
         short="Restore the stream from a backup, or accept the loss",
         alone="counts the entries that it had not read, and creates stream and group again",
     ),
@@ -195,17 +200,16 @@ ROWS = (
     RecoveryAction(
         kind=Kind.CHECKPOINT_OLDER,
         problem=(
-            "the checkpoint is at {above} of stream {stream!r}, and consumer {consumer!r} of group {group!r} has "
-            "committed a later batch, up to {mark}: this is an older copy of the checkpoint, its last files are "
-            "missing, or another checkpoint was used with this group. The group is at {position}"
+            "the checkpoint is at {above} of stream {stream!r}, and consumer {consumer!r} of group {group!r} {older}. "
+            "The group is at {position}"
         ),
         alone_advice=(
-            "Start the query with the checkpoint that was used last. To read the entries in between again with this "
-            "one, set the group back ({seek})"
+            "Start the query with the checkpoint that was used last.{unmarked} To read the entries in between again "
+            "with this one, set the group back ({seek})"
         ),
         short="Start it with the checkpoint that was used last, or set the group back",
         alone="sets the group back to the checkpoint, and reads the entries again",
-        shared="counts a loss, and goes on at the commit mark",
+        shared="counts a loss, and goes on at the commit mark, if there is one",
     ),
     RecoveryAction(
         kind=Kind.SERVER_RESTORED,
@@ -239,14 +243,14 @@ ROWS = (
         kind=Kind.NOTES_LOST,
         problem=(
             "stream {stream!r} at {address}: key {notes!r} was deleted while a batch was read, or the server has "
-            "returned to a state before that batch. It had the entries that do not fit the schema"
+            "returned to a state before that batch. It had {noted}"
         ),
         alone_advice=(
-            "The entries of the batch are still pending. To list them, run {pending}. To acknowledge them without dead "
-            "letters, set failOnDataLoss=false for one run"
+            "The entries of the batch are still pending. To list them, run {pending}. To {unnoted}, set "
+            "failOnDataLoss=false for one run"
         ),
         short="List the pending entries, or accept the loss",
-        alone="counts one entry, because their number is not known, and acknowledges the batch",
+        alone="counts one entry, because their number is not known, and acknowledges the batch, or reads it again",
     ),
 )
 
@@ -334,7 +338,14 @@ def _words(finding: Finding, place: MessageContext) -> dict[str, object]:
         "forgets": " (embedded: forgets its streams when it ends)" if place.forgets else "",
         "above": finding.above,
         "position": "its last position" if finding.position is None else finding.position,
-        "mark": finding.mark,
+        "older": (
+            "has no commit mark: the key was deleted or evicted, and nobody knows whether this is an older copy of "
+            "the checkpoint"
+            if finding.is_unmarked
+            else f"has committed a later batch, up to {finding.mark}: this is an older copy of the checkpoint, its "
+            "last files are missing, or another checkpoint was used with this group"
+        ),
+        "unmarked": "" if not finding.is_unmarked else " If it is this one, set failOnDataLoss=false for one run.",
         "where": "" if finding.detail and finding.above == MIN_ID else f" above {finding.above}",
         "detail": f" {finding.detail}" if finding.detail else "",
         "lost": entries if finding.is_exact else f"at least {entries}",
@@ -342,7 +353,10 @@ def _words(finding: Finding, place: MessageContext) -> dict[str, object]:
         "seek": seek_command(stream, member.group, finding.above, member.consumer),
         "skip": seek_command(stream, member.group, position, member.consumer),
         "pending": pending_command(stream, member.group),
-        "notes": key_beside(stream, "notes", member.group, member.consumer).decode("utf-8", "replace"),
+        "notes": finding.detail
+        or key_beside(stream, "notes", member.group, member.consumer).decode("utf-8", "replace"),
+        "noted": "the proof that the batch was read" if finding.detail else "the entries that do not fit the schema",
+        "unnoted": "read them, again if they were read" if finding.detail else "acknowledge them without dead letters",
         "create": create_command(stream, member.group, finding.above),
     }
 

@@ -196,10 +196,12 @@ class StreamSet:
         return self._options.streams_pattern is not None
 
     def named(self, checkpoint: Offset) -> tuple[str, ...]:
-        """Return the streams of the options, or those of the pattern and the checkpoint, without returned entries."""
+        """Return the streams of the options; of a pattern also those of the checkpoint that it selects, which may be
+        missing. Without returned entries."""
         if not self.by_pattern:
             return self.names
-        return tuple(sorted({*self.names, *filterfalse(is_returned, checkpoint.streams)}))
+        others = sorted({*filterfalse(is_returned, checkpoint.streams)}.difference(self.names))
+        return tuple(sorted((*self.names, *self._options.selected(others))))
 
     def of_trigger(self, client: GroupClient, checkpoint: Offset) -> tuple[str, ...]:
         """Return the streams to read, after returning due entries, and hold the lease. Raises ConsumerTakenError."""

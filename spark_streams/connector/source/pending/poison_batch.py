@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.printable import printable
 from spark_streams.connector.errors import DataLossError, GroupMissingError
-from spark_streams.connector.source.group.recovery import DataLoss, entries_lost
+from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, entries_lost
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import Part, pending_parts
@@ -43,11 +43,12 @@ from spark_streams.connector.source.pending.poison_record import (
     Ranges,
     attempt_key_of,
     delete_failure,
-    delete_record,
     fetch_failure,
     is_done_in_sink,
+    key_of,
 )
 from spark_streams.connector.source.pending_list import pending_ids, pending_ranges
+from spark_streams.connector.source.settled import Settled
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.pending_page import texts_of
 
@@ -163,14 +164,20 @@ class PoisonBatch:
                     after = entries.last
         return pieces
 
-    def has_read(self, server: Server, end: Offset) -> bool:
-        """Whether the tasks of a batch were given its entries. If the record says that they were set aside, or must say
-        that they were read and is lost, they stay pending. A batch whose offset names no record may have one, too: if
-        maxDeliveries was set after it had killed the query."""
+    def has_read(self, server: Server, settled: Settled) -> bool:
+        """Whether the tasks of the last batch were given its entries. If the record says that they were set aside, or
+        must say that they were read and is lost, which is reported, they stay pending. A batch whose offset names no
+        record may have one, too: if maxDeliveries was set after it had killed the query. Raises DataLossError."""
+        end = settled.checkpoint
         if not end.held:
             return True
         state = PoisonRecord(server, CachedPoisonState(), end).state
         if state.token != end.token:
+            key = key_of("attempts", end).decode("utf-8", "replace")
+            lost = [s for s in end.taken_from if end.record and settled.standing(s).is_open]
+            self.losses.report(
+                *(Finding(Kind.NOTES_LOST, s, above=end[s], lost=1, is_exact=False, detail=key) for s in lost)
+            )
             return not end.record
         return not state.narrowed and (state.runs > 0 or not end.record)
 
@@ -189,7 +196,7 @@ class PoisonBatch:
         if record.cache.key is None:
             return record.cache
         if not begin.token:
-            delete_record(client.server, begin)
+            client.server.execute("DEL", key_of("attempts", begin))
             return CachedPoisonState(PoisonState())
         state = last.without_streams(last.streams - begin.at.keys())
         for name, piece in [*state.pieces.items(), *state.away.items()]:

@@ -337,7 +337,7 @@ class PoisonRecord:
         self.cache = cache
         if cache.state is None:
             self.cache = replace(cache, state=PoisonState(), key=None)
-            for key in dict.fromkeys(_key("attempts", offset) for offset in offsets if offset.streams):
+            for key in dict.fromkeys(key_of("attempts", offset) for offset in offsets if offset.streams):
                 text = server.execute("GET", key)
                 if text is not None:
                     self.cache = replace(cache, state=_parse_state(key, text), key=key)
@@ -350,7 +350,7 @@ class PoisonRecord:
 
     def save(self, state: PoisonState, *obsolete: bytes) -> None:
         """Store the state on the server. If its key has changed, delete the old one. obsolete: other keys to delete."""
-        key, old_key = _key("attempts", self._offset), self.cache.key
+        key, old_key = key_of("attempts", self._offset), self.cache.key
         old = [*obsolete, *([old_key] if old_key not in (None, key) else [])]
         self._server.execute_all([("SET", key, state.to_json()), *[("DEL", name) for name in old]])
         self.cache = replace(self.cache, state=state, key=key)
@@ -364,10 +364,6 @@ def _parse_state(key: bytes, text: bytes) -> PoisonState:
             f"key {key.decode('utf-8', 'replace')!r}, the record of failed batches, cannot be read. Delete it "
             f"(DEL {key.decode('utf-8', 'replace')}) and start the query with a new checkpoint"
         ) from None
-
-
-def delete_record(server: Server, offset: Offset) -> None:
-    server.execute("DEL", _key("attempts", offset))
 
 
 def note_attempt(server: Server, key: bytes, token: str, query: str, batch: str) -> None:
@@ -401,12 +397,12 @@ def is_done_in_sink(server: Server, end: Offset) -> bool:
 def attempt_key_of(end: Offset) -> bytes:
     """Return the key of the hash in which tasks store the micro-batch of Spark that reads a batch, by its token. It is
     deleted before the tasks of the next batch run."""
-    return _key("tried", end)
+    return key_of("tried", end)
 
 
 def fetch_failure(server: Server, end: Offset) -> QueryFailure:
     """Return the error that `note_failure` stored last, if any."""
-    text = server.execute("GET", _key("failure", end))
+    text = server.execute("GET", key_of("failure", end))
     try:
         fields = json.loads(text or b"{}")
         return QueryFailure(str(fields.get("error", "")), str(fields.get("message", "")))
@@ -416,17 +412,17 @@ def fetch_failure(server: Server, end: Offset) -> QueryFailure:
 
 def delete_failure(server: Server, end: Offset) -> None:
     """Delete the stored error, which explains only one end of the query."""
-    server.execute("DEL", _key("failure", end))
+    server.execute("DEL", key_of("failure", end))
 
 
 def note_failure(server: Server, offset: Offset, failure: QueryFailure) -> None:
     """Store why a query ended, for the dead letter of the entry that killed it. offset: any of the query's offsets."""
     if offset.streams:
         text = json.dumps({"error": failure.error, "message": failure.message[:2000]})
-        server.execute("SET", _key("failure", offset), text)
+        server.execute("SET", key_of("failure", offset), text)
 
 
-def _key(kind: str, offset: Offset) -> bytes:
+def key_of(kind: str, offset: Offset) -> bytes:
     """Return a key beside the stream that has the record."""
     return key_beside(offset.record or first_stream(offset.at), kind, offset.group, offset.consumer)
 

@@ -66,10 +66,9 @@ class ReplayedBatch:
         For a first batch Spark passes where the query would begin now (S2): that is no part of the checkpoint."""
         at = end.at[stream]
         if not end.pending(stream):  # without a pending list, the group is no part of the batch
-            snapshot = snapshot._replace(mark=None, group=snapshot.group and at_position(at, snapshot.group))
-        if snapshot.mark == at.mark:
-            snapshot = snapshot._replace(mark=None)
-        elif begin.token and stream in begin.at and Standing(begin.at[stream], snapshot.mark).is_older:
+            snapshot = snapshot._replace(mark=at.mark, group=snapshot.group and at_position(at, snapshot.group))
+        is_known = snapshot.mark == at.mark or not begin.token or stream not in begin.at
+        if not is_known and Standing(begin.at[stream], snapshot.mark).is_older:
             at = begin.at[stream]
         finding = compare(stream, at, snapshot, NOTHING_ABOVE)
         if finding is None or finding.kind not in _OTHER_BATCH:
@@ -172,7 +171,8 @@ class Planning:
         """Count this run's attempt at a batch. After too many its entries are set aside. Return whether they were."""
         self.streams.hold(client, end.streams)
         is_cut, poison_cache = self.poison.attempt(client, begin, end, run.poison)
-        return is_cut, replace(run, poison=poison_cache)
+        given = "" if is_cut or poison_cache.streams else end.token
+        return is_cut, replace(run, poison=poison_cache, given=given)
 
     def _replayed(self, client: GroupClient, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
         end = batch.end

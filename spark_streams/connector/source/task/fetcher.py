@@ -221,6 +221,8 @@ class Fetcher:
                 request = None
                 continue
             except RStreamError as error:
+                if request is not None and isinstance(error, ServerUnreachableError):
+                    self._sizer.lost()
                 self._server.wait_before_retry(error)
                 request = None
                 continue

@@ -204,9 +204,10 @@ class Acknowledging:
     def _take_notes(self, client: GroupClient, batch: LoggedBatch) -> tuple[int, bool]:
         """Take the notes before the batch is acknowledged: the mark says that they were taken. Return how many entries
         were acknowledged with them, and whether tasks were given the entries of the batch. A run asks for the record of
-        its first batch in any case."""
+        a batch that it has not planned itself, and of its first one in any case."""
         may_have_record = bool(batch.start.record) or batch.settled.is_first
-        is_read = not may_have_record or self._poison.has_read(client.server, batch.start)
+        is_known = batch.run.given == batch.start.token
+        is_read = is_known or not may_have_record or self._poison.has_read(client.server, batch.settled)
         token = batch.start.token if is_read else ""
         return 0 if batch.is_acknowledged else self._post_notes(client, batch, token), is_read
 

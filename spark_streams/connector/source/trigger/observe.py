@@ -12,7 +12,7 @@ after the first one. In a shared group the first snapshot counts, because others
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_streams.base.ids import MIN_ID, StreamId
@@ -144,6 +144,7 @@ class _Comparing:
     streams: list[str]
     run: RunState  # what the run knows
     seen: Snapshots = field(default_factory=dict)  # of these streams
+    known: Collection[str] = ()  # of which the run had acknowledged batches, before it found that the server forgot
 
     def state(self) -> QueryState:
         """Compare all streams with the checkpoint, acknowledge what is committed, and repair what is wrong, until
@@ -152,7 +153,7 @@ class _Comparing:
         self._begin_new_streams()
         destroy_scratch_groups(self.client, [s for s, snapshot in self.seen.items() if snapshot.has_scratch])
         if self._has_forgotten():
-            self.run = self.run.unknown()
+            self.known, self.run = self.run.acknowledged.at if self.run.acknowledged else (), self.run.unknown()
         findings: Mapping[str, Finding] = {}
         for _ in range(_ROUNDS):
             moves = self._moves()
@@ -167,6 +168,7 @@ class _Comparing:
                 logged = LoggedBatch.of_run(self.client, self.start, self.run, self.seen)
                 self.run, entries = self.observer.acknowledging.at_once(self.client, logged)
                 if entries:
+                    self.observer.losses.report(*(found for found in findings.values() if found.is_unmarked))
                     self.seen = self._snapshots(self.streams)
                     continue
             if moves:
@@ -299,7 +301,7 @@ class _Comparing:
         for stream in streams:
             snapshot, at = self.seen[stream], self.start.at.get(stream, StreamOffset(MIN_ID))
             finding = compare(stream, at, snapshot, snapshot.above, _closed(self.client.server, stream, at, snapshot))
-            if finding is None:
+            if finding is None or (finding.is_unmarked and stream in self.known):
                 continue
             is_reported = self.run.reported_deletions.get(stream) == snapshot.head.deleted > MIN_ID
             if is_reported and finding.kind is Kind.ENTRIES_LOST and finding.group_use is GroupUse.SHARED:

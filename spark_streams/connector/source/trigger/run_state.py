@@ -144,6 +144,7 @@ class RunState:
     reported_deletions: Mapping[str, StreamId] = field(default_factory=dict)
     prefetched: Reserved | None = None  # what is reserved for the next batch
     poison: CachedPoisonState = field(default_factory=CachedPoisonState)  # the record of failed batches
+    given: str = ""  # the last batch that this run has planned, if nothing was set aside then: its tasks were given it
     admission: Admission = field(default_factory=Admission)  # how much a trigger may take
     turn: int = 0  # counts triggers
     others_have_pending: bool = False  # other consumers of the groups have pending entries
@@ -157,6 +158,7 @@ class RunState:
             start=self.start,
             is_corrected=self.is_corrected,
             reported_deletions=self.reported_deletions,
+            given=self.given,
             admission=self.admission,
             turn=self.turn,
             removes=self.removes,

@@ -343,11 +343,13 @@ def _is_refused(error: Exception) -> bool:
 
 
 def sender(to: str) -> Callable[[RunEvent], object]:
-    """Return a function that sends an event to the URL of a collector, or appends it to a file.
+    """Return a function that sends an event to the URL of a collector, appends it to a file, or for `env` sends it as
+    OpenLineage's own configuration says.
 
     Raises UnsupportedError without openlineage-python, InvalidOptionError if `to` cannot be used.
     """
     try:
+        from openlineage.client import OpenLineageClient
         from openlineage.client.transport.file import FileConfig, FileTransport
         from openlineage.client.transport.http import HttpConfig, HttpTransport, TokenProvider
     except ModuleNotFoundError:
@@ -360,6 +362,14 @@ def sender(to: str) -> Callable[[RunEvent], object]:
             file = os.environ.get(KEY_FILE)
             return f"Bearer {password_in(file)}" if file else None
 
+    if to == "env":
+        client = OpenLineageClient()
+        if client.transport.kind == "console":  # it has found no configuration
+            raise InvalidOptionError(
+                "lineage=env needs OpenLineage's configuration: set OPENLINEAGE_CONFIG, OPENLINEAGE_URL or "
+                "OPENLINEAGE__TRANSPORT__TYPE, or write openlineage.yml"
+            )
+        return client.emit
     if http_url.is_root(to):
         # The outbox tries again. The library would log each attempt.
         config = HttpConfig(f"{to.rstrip('/')}/", timeout=_REQUEST, auth=KeyFile({}), retry={"total": 0})

@@ -8,52 +8,41 @@ from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, Cl
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.command_arguments import help_lines, integer_of, name_of, syntax_error
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.wire_replies import (
-    NIL,
-    OK,
-    Array,
-    CommandError,
-    Reply,
-    Verbatim,
-    bulk,
-    error,
-    integer,
-    simple,
-)
+from spark_streams.engine.resp import wire_replies as replies
 
 
 @command("client|id", 2, "loading")
-def client_id(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def client_id(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """CLIENT ID"""
-    return integer(client.id)
+    return replies.integer(client.id)
 
 
 @command("client|setname", 3, "loading")
-def client_setname(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def client_setname(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """CLIENT SETNAME name"""
     client.name = name_of(args[2])
-    return OK
+    return replies.OK
 
 
 @command("client|getname", 2, "loading")
-def client_getname(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def client_getname(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """CLIENT GETNAME"""
-    return bulk(client.name) if client.name else NIL
+    return replies.bulk(client.name) if client.name else replies.NIL
 
 
 @command("client|setinfo", 4, "loading")
-def client_setinfo(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def client_setinfo(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """CLIENT SETINFO LIB-NAME|LIB-VER value"""
     option = args[2].lower()
     if option not in (b"lib-name", b"lib-ver"):
-        raise CommandError(b"ERR Unrecognized option '%b'" % args[2])
+        raise replies.CommandError(b"ERR Unrecognized option '%b'" % args[2])
     shown = option.decode()
     value = name_of(args[3], f"ERR {shown} cannot contain spaces, newlines or special characters.")
     if option == b"lib-name":
         client.lib_name = value
     else:
         client.lib_ver = value
-    return OK
+    return replies.OK
 
 
 def _describe(engine: Engine, client: Client) -> str:
@@ -74,13 +63,13 @@ def _describe(engine: Engine, client: Client) -> str:
 
 
 @command("client|info", 2, "loading")
-def client_info(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def client_info(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """CLIENT INFO"""
-    return Verbatim(_describe(engine, client).encode() + b"\n")
+    return replies.Verbatim(_describe(engine, client).encode() + b"\n")
 
 
 @command("client|list", -2, "loading")
-def client_list(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def client_list(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """CLIENT LIST [TYPE type] [ID id …]"""
     clients = list(engine.clients.values())
     if len(args) > 2:
@@ -91,23 +80,23 @@ def client_list(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             clients = clients if _is_normal(args[3]) else []
         else:
             raise syntax_error()
-    return Verbatim("".join(_describe(engine, listed) + "\n" for listed in clients).encode())
+    return replies.Verbatim("".join(_describe(engine, listed) + "\n" for listed in clients).encode())
 
 
 def _is_normal(kind: bytes) -> bool:
     """Whether this client type is the one that this engine has. Raises CommandError."""
     if kind.lower() not in (b"normal", b"master", b"replica", b"slave", b"pubsub"):
-        raise CommandError(b"ERR Unknown client type '%b'" % kind)
+        raise replies.CommandError(b"ERR Unknown client type '%b'" % kind)
     return kind.lower() == b"normal"
 
 
 @command("client|reply", 3, "loading")
-def client_reply(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def client_reply(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """CLIENT REPLY ON|OFF|SKIP"""
     mode = args[2].lower()
     if mode == b"on":
         client.reply_mode = REPLY_ON
-        return OK
+        return replies.OK
     if mode == b"off":
         client.reply_mode = REPLY_OFF
     elif mode == b"skip":
@@ -119,21 +108,21 @@ def client_reply(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 
 @command("client|unblock", -3, "loading")
-def client_unblock(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def client_unblock(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """CLIENT UNBLOCK id [TIMEOUT|ERROR]"""
     reason = args[3].lower() if len(args) == 4 else b"timeout"
     if len(args) > 4 or reason not in (b"timeout", b"error"):
-        raise CommandError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
+        raise replies.CommandError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
     target = engine.clients.get(integer_of(args[2]))
     if target is None or target.waiter is None:
-        return integer(0)
-    refused = error(b"UNBLOCKED client unblocked via CLIENT UNBLOCK")
+        return replies.integer(0)
+    refused = replies.error(b"UNBLOCKED client unblocked via CLIENT UNBLOCK")
     engine.waiters.finish(target.waiter, refused if reason == b"error" else target.waiter.timeout_reply)
-    return integer(1)
+    return replies.integer(1)
 
 
 @command("client|kill", -3, "loading")
-def client_kill(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def client_kill(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """CLIENT KILL address | [ID id] [ADDR a] [LADDR a] [USER u] [TYPE t] [MAXAGE s] [SKIPME yes|no] …"""
     if len(args) == 3:
         return _kill_address(engine, client, args[2])
@@ -150,17 +139,17 @@ def client_kill(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     targets = [other for other in targets if other is not client or not skip_me]
     for other in targets:
         _kill(engine, client, other)
-    return integer(len(targets))
+    return replies.integer(len(targets))
 
 
-def _kill_address(engine: Engine, client: Client, address: bytes) -> Reply:
+def _kill_address(engine: Engine, client: Client, address: bytes) -> replies.Reply:
     """CLIENT KILL address"""
     address_text = address.decode("utf-8", "replace")
     for other in list(engine.clients.values()):
         if other.address == address_text:
             _kill(engine, client, other)
-            return OK
-    raise CommandError("ERR No such client")
+            return replies.OK
+    raise replies.CommandError("ERR No such client")
 
 
 def _yes_or_no(value: bytes) -> bool:
@@ -176,14 +165,14 @@ def _kill_test(engine: Engine, option: bytes, value: bytes) -> Callable[[Client]
         case b"id":
             number = integer_of(value, "ERR client-id should be greater than 0")
             if number < 1:
-                raise CommandError("ERR client-id should be greater than 0")
+                raise replies.CommandError("ERR client-id should be greater than 0")
             return lambda other: other.id == number
         case b"addr":
             return lambda other: other.address == text
         case b"laddr":
             return lambda other: other.laddr == text
         case b"user" if value != b"default":
-            raise CommandError(b"ERR No such user '%b'" % value)
+            raise replies.CommandError(b"ERR No such user '%b'" % value)
         case b"user":
             return lambda other: True
         case b"type":
@@ -192,7 +181,7 @@ def _kill_test(engine: Engine, option: bytes, value: bytes) -> Callable[[Client]
         case b"maxage":
             age = integer_of(value, "ERR maxage is not an integer or out of range")
             if age < 1:
-                raise CommandError("ERR maxage should be greater than 0")
+                raise replies.CommandError("ERR maxage should be greater than 0")
             return lambda other: engine.now - other.created >= age * 1000
         case _:
             raise syntax_error()
@@ -225,6 +214,6 @@ UNBLOCK <id> [TIMEOUT|ERROR]
 
 
 @command("client|help", 2, "loading")
-def client_help(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def client_help(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """CLIENT HELP"""
-    return Array([simple(line) for line in help_lines("CLIENT", _HELP)])
+    return replies.Array([replies.simple(line) for line in help_lines("CLIENT", _HELP)])

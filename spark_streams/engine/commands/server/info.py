@@ -13,20 +13,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import COMMANDS, Command, command, every_command, keys_of
 from spark_streams.engine.commands.command_arguments import any_pattern_of, syntax_error
 from spark_streams.engine.core import REDIS_VERSION, Engine
-from spark_streams.engine.resp.wire_replies import (
-    NIL_ARRAY,
-    OK,
-    Array,
-    CommandError,
-    Map,
-    Reply,
-    SetOf,
-    Verbatim,
-    bulk,
-    bulks,
-    integer,
-    simple,
-)
+from spark_streams.engine.resp import wire_replies as replies
 from spark_streams.engine.store.keyspace import peak, resident
 from spark_streams.engine.store.stream import StoredStream
 
@@ -182,7 +169,7 @@ _SECTIONS: dict[str, Callable[[Engine], dict[str, object]]] = {
 
 
 @command("info", -1, "loading stale")
-def info(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def info(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """INFO [section …]"""
     sections = {arg.decode("utf-8", "replace").lower() for arg in args[1:]} or {"default"}
     everything = bool(sections & {"all", "everything"})
@@ -191,22 +178,22 @@ def info(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         if everything or title.lower() in sections or ("default" in sections and title != "Commandstats"):
             lines = "".join(f"{name}:{value}\r\n" for name, value in fill(engine).items())
             parts.append(f"# {title}\r\n{lines}")
-    return Verbatim("\r\n".join(parts).encode())
+    return replies.Verbatim("\r\n".join(parts).encode())
 
 
-def _describe(spec: Command) -> Reply:
+def _describe(spec: Command) -> replies.Reply:
     arity = spec.arity if spec.handler is not None else -2
     subcommands = [_describe(sub) for sub in spec.subcommands.values()]
-    return Array(
+    return replies.Array(
         [
-            bulk(spec.name.encode()),
-            integer(arity),
-            SetOf([simple(flag) for flag in sorted(spec.flags - {"intransaction", "effect"})]),
-            *(integer(position) for position in spec.keys),
-            SetOf([]),
-            Array([]),
-            Array([]),
-            Array(subcommands),
+            replies.bulk(spec.name.encode()),
+            replies.integer(arity),
+            replies.SetOf([replies.simple(flag) for flag in sorted(spec.flags - {"intransaction", "effect"})]),
+            *(replies.integer(position) for position in spec.keys),
+            replies.SetOf([]),
+            replies.Array([]),
+            replies.Array([]),
+            replies.Array(subcommands),
         ]
     )
 
@@ -217,81 +204,83 @@ def _named(name: bytes) -> Command | None:
     return spec.subcommands.get(child) if spec is not None and bar else spec
 
 
-def _doc(spec: Command) -> Reply:
+def _doc(spec: Command) -> replies.Reply:
     text = ((spec.handler.__doc__ if spec.handler is not None else None) or spec.name.upper()).split("\n")[0]
-    pairs: list[tuple[Reply, Reply]] = [
-        (bulk(b"summary"), bulk(text.encode())),
-        (bulk(b"since"), bulk(b"1.0.0")),
-        (bulk(b"group"), bulk(b"stream" if spec.name.startswith("x") else b"generic")),
+    pairs: list[tuple[replies.Reply, replies.Reply]] = [
+        (replies.bulk(b"summary"), replies.bulk(text.encode())),
+        (replies.bulk(b"since"), replies.bulk(b"1.0.0")),
+        (replies.bulk(b"group"), replies.bulk(b"stream" if spec.name.startswith("x") else b"generic")),
     ]
     if spec.subcommands:
-        subs = [(bulk(sub.name.encode()), _doc(sub)) for sub in spec.subcommands.values()]
-        pairs.append((bulk(b"subcommands"), Map(subs)))
-    return Map(pairs)
+        subs = [(replies.bulk(sub.name.encode()), _doc(sub)) for sub in spec.subcommands.values()]
+        pairs.append((replies.bulk(b"subcommands"), replies.Map(subs)))
+    return replies.Map(pairs)
 
 
-def command_root(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def command_root(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """COMMAND [COUNT | DOCS [name …] | INFO [name …] | LIST | GETKEYS command …]"""
     if len(args) == 1:
-        return Array([_describe(spec) for spec in COMMANDS.values()])
+        return replies.Array([_describe(spec) for spec in COMMANDS.values()])
     sub, names = args[1].lower(), args[2:]
     if sub == b"count" and not names:
-        return integer(len(COMMANDS))
+        return replies.integer(len(COMMANDS))
     if sub == b"info":
         specs = [_named(name) for name in names] if names else list(COMMANDS.values())
-        return Array([NIL_ARRAY if spec is None else _describe(spec) for spec in specs])
+        return replies.Array([replies.NIL_ARRAY if spec is None else _describe(spec) for spec in specs])
     if sub == b"docs":
         named_specs = [(name, _named(name)) for name in names or COMMANDS]
-        return Map([(bulk(name.lower()), _doc(spec)) for name, spec in named_specs if spec is not None])
+        return replies.Map([(replies.bulk(name.lower()), _doc(spec)) for name, spec in named_specs if spec is not None])
     if sub == b"list" and not names:
-        return Array(bulks(COMMANDS))
+        return replies.Array(replies.bulks(COMMANDS))
     if sub == b"getkeys" and names:
         return _get_keys(engine, names)
-    raise CommandError(b"ERR unknown subcommand '%b'. Try COMMAND HELP." % args[1][:128])
+    raise replies.CommandError(b"ERR unknown subcommand '%b'. Try COMMAND HELP." % args[1][:128])
 
 
-def _get_keys(engine: Engine, args: list[bytes]) -> Reply:
+def _get_keys(engine: Engine, args: list[bytes]) -> replies.Reply:
     spec = _named(args[0])
     if spec is not None and spec.subcommands and len(args) > 1:
         spec = spec.subcommands.get(args[1].lower())
     if spec is None:
-        raise CommandError("ERR Invalid command specified")
+        raise replies.CommandError("ERR Invalid command specified")
     if spec.name in ("xread", "xreadgroup"):
         index = next((i for i, arg in enumerate(args) if arg.lower() == b"streams"), len(args))
         stream_args = args[index + 1 :]
-        return Array(bulks(stream_args[: len(stream_args) // 2]))
+        return replies.Array(replies.bulks(stream_args[: len(stream_args) // 2]))
     keys = keys_of(spec, args)
     if not keys:
-        raise CommandError("ERR The command has no key arguments")
-    return Array(bulks(keys))
+        raise replies.CommandError("ERR The command has no key arguments")
+    return replies.Array(replies.bulks(keys))
 
 
 command("command", -1, "loading stale")(command_root)
 
 
 @command("config|get", -3, "loading")
-def config_get(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def config_get(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """CONFIG GET pattern …"""
     settings = engine.config.get(any_pattern_of([arg.lower() for arg in args[2:]]))
-    return Map([(bulk(name.encode()), bulk(value.encode())) for name, value in settings.items()])
+    return replies.Map(
+        [(replies.bulk(name.encode()), replies.bulk(value.encode())) for name, value in settings.items()]
+    )
 
 
 @command("config|set", -4, "loading")
-def config_set(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def config_set(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """CONFIG SET name value …"""
     if len(args) % 2:
         raise syntax_error()
     texts = [arg.decode("utf-8", "replace") for arg in args[2:]]
     engine.config.set([(name.lower(), value) for name, value in zip(texts[::2], texts[1::2], strict=True)])
-    return OK
+    return replies.OK
 
 
 @command("config|resetstat", 2, "loading")
-def config_resetstat(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+def config_resetstat(engine: Engine, client: Client, args: list[bytes]) -> replies.Reply:
     """CONFIG RESETSTAT"""
     for spec in every_command():
         spec.calls = spec.rejected = spec.failed = spec.nanoseconds = 0
     engine.errors.clear()
     engine.error_replies = engine.commands_processed = engine.connections_received = engine.connections_rejected = 0
     engine.keys_expired = 0
-    return OK
+    return replies.OK

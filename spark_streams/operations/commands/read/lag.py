@@ -14,16 +14,8 @@ from spark_streams.base.units import count, counted, duration
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.lag.survey import GroupLag, Survey, trimmed_line
 from spark_streams.connector.operator_commands import shell_line
+from spark_streams.operations.commands import shared
 from spark_streams.operations.commands.exit_codes import CHECK_FAILED, UNPROVED, found
-from spark_streams.operations.commands.shared import (
-    connect,
-    json_option,
-    milliseconds,
-    print_json,
-    print_table,
-    say,
-    url_option,
-)
 from spark_streams.operations.commands.stream_names import named_streams, streams_by_word
 
 if TYPE_CHECKING:
@@ -134,11 +126,11 @@ Key = tuple[str, str]  # stream, group
     "--over",
     "over_ms",
     metavar="TIME",
-    callback=milliseconds,
+    callback=shared.milliseconds,
     help="Look during this time (1m), for margin.",
 )
-@url_option
-@json_option
+@shared.url_option
+@shared.json_option
 def lag(
     names: tuple[str, ...],
     group: str | None,
@@ -188,7 +180,7 @@ def lag(
     if over_ms is not None and is_check:
         raise click.UsageError("--over shows margins, which --max and --max-seconds do not check: leave one out")
     missing: list[str] = []
-    with connect(url) as server:
+    with shared.connect(url) as server:
         by_word = streams_by_word(server, names) if is_check and names else {}
         streams = (
             list(dict.fromkeys(stream for of_word, _ in by_word.values() for stream in of_word))
@@ -213,7 +205,7 @@ def lag(
         found(code)
     if as_json:
         held_by = {(one.stream, one.group): {"entries": one.entries, "bytes": one.bytes} for one in held}
-        print_json(
+        shared.print_json(
             [
                 {
                     **asdict(one),
@@ -227,7 +219,7 @@ def lag(
     elif not is_check:
         _print(groups, margins, totals, [one for one in unused(held) if group in (None, one.group)])
     if is_check and (code or not as_json):
-        say(line, err=as_json)
+        shared.say(line, err=as_json)
 
 
 def _with_margins(
@@ -254,7 +246,7 @@ def _with_margins(
 def _print(
     groups: list[GroupLag], margins: Mapping[Key, Margin], totals: Mapping[str, GroupTotal], held: list[Held]
 ) -> None:
-    print_table(
+    shared.print_table(
         (
             *("stream", "group", "lag ", "behind ", "pending ", "released ", "oldest ", "margin ", "consumers "),
             "last delivered",
@@ -277,19 +269,19 @@ def _print(
     )
     for name, total in totals.items():
         oldest = "-" if total.oldest_idle_ms is None else duration(total.oldest_idle_ms)
-        say(
+        shared.say(
             f"group {printable(name)}, {total.streams:,} streams: lag {count(total.lag, total.at_least)}, "
             f"behind {duration(total.lag_ms)}, pending {total.pending:,}, released {total.released:,}, oldest {oldest}"
         )
     for line in filter(None, map(trimmed_line, groups)):
-        say(printable(line))
+        shared.say(printable(line))
     never = sum(not one.consumers for one in groups)  # perhaps a second old: the server does not tell
     since = sum(not one.is_active for one in groups) - never
     told = ((never, "no consumer"), (since, "not been read from in the last day"))
     if said := [f"{counted(n, 'group')} {'has' if n == 1 else 'have'} {what}" for n, what in told if n]:
-        say(f"{', '.join(said)}; rstream groups prune finds abandoned groups")
+        shared.say(f"{', '.join(said)}; rstream groups prune finds abandoned groups")
     if held:
-        say(_of_held(held))
+        shared.say(_of_held(held))
 
 
 def _of_held(held: list[Held]) -> str:

@@ -16,18 +16,8 @@ import click
 
 from spark_streams.base.printable import json_text
 from spark_streams.connector.errors import ServerError
+from spark_streams.operations.commands import shared
 from spark_streams.operations.commands.exit_codes import FAILED, found
-from spark_streams.operations.commands.shared import (
-    address_of,
-    connect,
-    json_option,
-    max_streams_option,
-    milliseconds,
-    on_signals,
-    port_option,
-    say,
-    url_option,
-)
 from spark_streams.operations.commands.stream_names import named_streams
 
 if TYPE_CHECKING:
@@ -51,17 +41,17 @@ _FIND_MS = 10_000  # between two searches for new streams
     metavar="TIME",
     default="1s",
     show_default=True,
-    callback=milliseconds,
+    callback=shared.milliseconds,
     help="Interval between two snapshots.",
 )
-@click.option("--for", "lasts", metavar="TIME", callback=milliseconds, help="Stop after this time (5m).")
+@click.option("--for", "lasts", metavar="TIME", callback=shared.milliseconds, help="Stop after this time (5m).")
 @click.option(
     "--once",
     is_flag=True,
     help="Print one board, or one line of JSON, and stop. This is the default if the output is not a terminal.",
 )
-@url_option
-@json_option
+@shared.url_option
+@shared.json_option
 def top(
     names: tuple[str, ...], group: str | None, interval_ms: int, lasts: int | None, once: bool, url: str, as_json: bool
 ) -> None:
@@ -105,7 +95,7 @@ class ServerWatch:
         self._url, self._names, self._group = url, names, group
         self.interval = interval_ms / 1000
         self.history: SurveyHistory = SurveyHistory()
-        self._server: Server | None = connect(url)
+        self._server: Server | None = shared.connect(url)
         [reply] = self._server.pipeline([("INFO", "server")])
         # A user with rights for stream commands only may not send INFO.
         server_info = info(reply) if isinstance(reply, bytes) else {}
@@ -120,7 +110,7 @@ class ServerWatch:
         ServerError."""
         try:
             if self._server is None:
-                self._server = connect(self._url)
+                self._server = shared.connect(self._url)
             if not self._names and time.monotonic() - self._searched_at > _FIND_MS / 1000:
                 self._streams = named_streams(self._server, ())
                 self._searched_at = time.monotonic()
@@ -162,7 +152,7 @@ def _print_lines(watch: ServerWatch, lasts: int | None, once: bool) -> None:
     for _ in _ticks(watch.interval, lasts):
         watch.refresh()
         if watch.title.trouble:
-            say(watch.title.trouble, err=True)
+            shared.say(watch.title.trouble, err=True)
             continue
         rates, last = watch.history.rates(), watch.history.last
         groups = []
@@ -170,7 +160,7 @@ def _print_lines(watch: ServerWatch, lasts: int | None, once: bool) -> None:
             speed = rates.get((group_lag.stream, group_lag.group), UNKNOWN)
             group_rates = {"added_per_s": speed.added, "delivered_per_s": speed.delivered}
             groups.append({**asdict(group_lag), **group_rates, "acknowledged_per_s": speed.acknowledged})
-        say(json_text({"at_ms": last.at_ms, "groups": groups}))
+        shared.say(json_text({"at_ms": last.at_ms, "groups": groups}))
         if once:
             return
 
@@ -242,7 +232,7 @@ PORT = 9405
 
 @click.command(short_help="Serve metrics of all streams and groups for Prometheus.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
-@port_option(PORT)
+@shared.port_option(PORT)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: all.")
 @click.option(
     "--every",
@@ -250,7 +240,7 @@ PORT = 9405
     metavar="TIME",
     default="3s",
     show_default=True,
-    callback=milliseconds,
+    callback=shared.milliseconds,
     help="Maximum age of a snapshot. Scrapes within this time share it.",
 )
 @click.option(
@@ -258,10 +248,10 @@ PORT = 9405
     metavar="TIME",
     default="8s",
     show_default=True,
-    callback=milliseconds,
+    callback=shared.milliseconds,
     help="Maximum time for a snapshot. It must be less than Prometheus' scrape_timeout.",
 )
-@max_streams_option
+@shared.max_streams_option
 @click.option(
     "--max-groups",
     type=click.IntRange(1),
@@ -270,7 +260,7 @@ PORT = 9405
     help="Maximum number of groups of all streams together.",
 )
 @click.option("--once", is_flag=True, help="Print the metrics once and stop. Exit code 1: the server does not answer.")
-@url_option
+@shared.url_option
 def exporter(
     names: tuple[str, ...],
     port: int,
@@ -301,8 +291,8 @@ def exporter(
     from spark_streams.operations.monitor.exported_metrics import ExportedMetrics
     from spark_streams.operations.monitor.snapshots import SECONDS, SnapshotCache, StreamFilter
 
-    tell = partial(say, err=True)
-    address = address_of(url)
+    tell = partial(shared.say, err=True)
+    address = shared.address_of(url)
     limit = time_limit / 1000
     snapshots = SnapshotCache(
         address,
@@ -323,7 +313,7 @@ def exporter(
             click.echo(metrics, nl=False)
         else:
             stop = threading.Event()
-            with on_signals(lambda *_: stop.set()):
+            with shared.on_signals(lambda *_: stop.set()):
                 tell(f"metrics of {address} at http://{host}:{page.port}/metrics")
                 stop.wait()
     finally:

@@ -375,7 +375,7 @@ def _without_login(ctx: click.Context, param: click.Parameter, values: tuple[str
     "--sent-to",
     multiple=True,
     metavar="STREAM",
-    help="Also search this stream for what dead letters were sent to it (rstream dead redrive --to). Repeatable.",
+    help="Also search this stream for redriven dead letters (rstream dead redrive --to). Repeatable.",
 )
 @url_option
 @json_option

@@ -10,17 +10,8 @@ import click
 
 from spark_streams.base.units import counted
 from spark_streams.connector.errors import StreamStateError
+from spark_streams.operations.commands import shared
 from spark_streams.operations.commands.exit_codes import CHECK_FAILED, found
-from spark_streams.operations.commands.shared import (
-    address_of,
-    connect,
-    json_option,
-    milliseconds,
-    print_json,
-    print_table,
-    say,
-    url_option,
-)
 from spark_streams.operations.commands.stream_names import exact_option, named_streams, resolve_streams
 
 if TYPE_CHECKING:
@@ -31,8 +22,8 @@ _OF_ADDS = ("idempotent", "duplicates")  # columns
 
 
 @click.command(short_help="List the streams of a server.")
-@url_option
-@json_option
+@shared.url_option
+@shared.json_option
 def streams(url: str, as_json: bool) -> None:
     """List all streams of the server: entries, last ID, groups. Streams in which entries wait for a retry are left out;
     `rstream dead list` and `rstream lag` show them.
@@ -51,13 +42,13 @@ def streams(url: str, as_json: bool) -> None:
     from spark_streams.connector.lag.survey import view_streams
     from spark_streams.connector.wire.scan import list_streams, without_retry_streams
 
-    with connect(url) as server:
+    with shared.connect(url) as server:
         views = view_streams(server, without_retry_streams(list_streams(server)), count_released=True)
     if as_json:
-        print_json([asdict(view) for view in views])
+        shared.print_json([asdict(view) for view in views])
         return
     counts_adds = any(view.idempotent for view in views)
-    print_table(
+    shared.print_table(
         ("stream", "entries", "ever added", *(_OF_ADDS if counts_adds else ()), "last id", "groups"),
         [
             (
@@ -87,11 +78,11 @@ def _name(group: GroupView) -> str:
 @click.option(
     "--idle",
     metavar="TIME",
-    callback=milliseconds,
+    callback=shared.milliseconds,
     help="With --entries: only entries pending for at least this time (30s, 5m).",
 )
-@url_option
-@json_option
+@shared.url_option
+@shared.json_option
 def pending(
     names: tuple[str, ...],
     group: str | None,
@@ -132,7 +123,7 @@ def _consumers(words: tuple[str, ...], group: str | None, consumer: str | None, 
     from spark_streams.connector.lag.survey import survey
     from spark_streams.connector.wire.xinfo import SHOWN
 
-    with connect(url) as server:
+    with shared.connect(url) as server:
         snapshot = survey(server, named_streams(server, words, with_retry_streams=True), counted=1)
         address = str(server.address)
     groups = [group_lag for group_lag in snapshot.groups if group is None or group_lag.group == group]
@@ -148,9 +139,9 @@ def _consumers(words: tuple[str, ...], group: str | None, consumer: str | None, 
     ]
     if as_json:
         names = ("stream", "group", "consumer", "pending", "oldest_idle_ms", "idle_ms")
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        shared.print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
-    print_table(
+    shared.print_table(
         ("stream", "group", "consumer", "pending ", "oldest ", "last seen "),
         [
             (
@@ -171,7 +162,7 @@ def _entries(
     from spark_streams.connector.wire.xinfo import FATAL, SHOWN
 
     waited_for: tuple[str | int, ...] = () if idle is None else ("IDLE", idle)
-    with connect(url) as server:
+    with shared.connect(url) as server:
         reply = server.execute(
             "XPENDING", stream, group, *waited_for, "-", "+", limit, *([] if consumer is None else [consumer])
         )
@@ -181,9 +172,9 @@ def _entries(
     ]
     if as_json:
         names = ("id", "consumer", "idle_ms", "deliveries")
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        shared.print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
-    print_table(
+    shared.print_table(
         ("id", "consumer", "pending for ", "deliveries "),
         [
             (
@@ -204,11 +195,15 @@ def _entries(
     "--lag", "entries", type=click.IntRange(1), default=1, show_default=True, help="Wait for this number of entries."
 )
 @click.option(
-    "--for", "most", metavar="DURATION", callback=milliseconds, help="Maximum time to wait, as 10m.  [default: none]"
+    "--for",
+    "most",
+    metavar="DURATION",
+    callback=shared.milliseconds,
+    help="Maximum time to wait, as 10m.  [default: none]",
 )
 @click.option("--must-exist", is_flag=True, help="Fail if a stream, or the group on it, does not exist.")
 @exact_option
-@url_option
+@shared.url_option
 def wait(
     names: tuple[str, ...], group: str, entries: int, most: int | None, must_exist: bool, exact: bool, url: str
 ) -> None:
@@ -235,12 +230,12 @@ def wait(
     from spark_streams.connector.wire.session import Session
     from spark_streams.operations.monitor.undelivered import find_missing, wait_for_entries
 
-    with Session(address_of(url), "rstream wait") as session:
+    with Session(shared.address_of(url), "rstream wait") as session:
         streams = session.run(lambda server: resolve_streams(server, names, None, exact))
         missing = session.run(lambda server: find_missing(server, streams, group))
         if not must_exist:
             for error in missing:
-                say(
+                shared.say(
                     f"note: {error.message}. All entries of the stream count; --must-exist makes this an error",
                     err=True,
                 )
@@ -251,7 +246,7 @@ def wait(
             raise gone[0]
     if counts is None:
         found(CHECK_FAILED)
-        say(f"group {group!r} has fewer than {counted(entries, 'undelivered entry', 'undelivered entries')}")
+        shared.say(f"group {group!r} has fewer than {counted(entries, 'undelivered entry', 'undelivered entries')}")
         return
     waiting = ", ".join(f"{count:,} of {stream}" for stream, count in counts.items() if count)
-    say(f"group {group!r} has undelivered entries: {waiting}")
+    shared.say(f"group {group!r} has undelivered entries: {waiting}")

@@ -227,6 +227,44 @@ def cut(server: Server, client: redis.Redis, **options: str) -> list[dict[str, A
     return [start, end]
 
 
+@pytest.mark.parametrize("is_older", [False, True], ids=["deleted", "older"])
+@pytest.mark.parametrize("options", [{}, {"failOnDataLoss": "false"}], ids=["strict", "lenient"])
+def test_a_record_that_is_lost_before_its_batch_is_acknowledged_is_noticed(
+    server: Server, client: redis.Redis, is_older: bool, options: dict[str, str]
+) -> None:
+    """Nothing proves that the batch was read: a lenient query reads it again, and counts one."""
+    add(client, 10)
+    one = reader(server, **LETTERS)
+    log = [one.initialOffset()]
+    for _ in range(2):
+        before = client.get(RECORD)
+        log.append(one.latestOffset(log[-1], ReadMaxRows(5)))
+        assert len(read(one, *log[-2:])) == 5
+    stop_all()
+    client.set(RECORD, before) if is_older and before else client.delete(RECORD)
+    again = reader(server, **LETTERS, **options)
+    if not options:
+        with pytest.raises(DataLossError, match=f"key {RECORD!r} was deleted.* the proof that the batch was read.*"):
+            again.latestOffset(log[-1], ALL)
+        assert consumers(client) == {"spark": 5}
+        return
+    end = again.latestOffset(log[-1], ALL)
+    assert read(again, log[-1], end) == list(range(5, 10))
+    assert again.latestOffset(end, ALL) == end
+    assert (consumers(client), again.reportLatestOffset()["lost"]) == ({"spark": 0}, {"s": 1})
+
+
+def test_a_running_query_knows_which_batches_it_has_read(server: Server, client: redis.Redis) -> None:
+    add(client, 10)
+    one = reader(server, **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == list(range(10))
+    client.delete(RECORD)
+    assert one.latestOffset(end, ALL) == end
+    assert (consumers(client), one.reportLatestOffset().get("lost")) == ({"spark": 0}, None)
+
+
 def test_entries_of_a_stream_that_leaves_the_list_and_comes_back_are_not_acknowledged_unread(
     server: Server, client: redis.Redis
 ) -> None:

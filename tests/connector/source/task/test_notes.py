@@ -13,6 +13,7 @@ import redis
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import DataLossError, InvalidOptionError, ServerUnreachableError
+from spark_streams.connector.source.offset import StreamOffset
 from spark_streams.connector.source.task.notes import NoteWriter, notes_key
 from spark_streams.connector.source.trigger import acknowledge
 from spark_streams.connector.wire.connection import Connection
@@ -126,7 +127,8 @@ def test_a_dead_letter_that_the_server_has_forgotten_is_written_again(server: Se
     second = one.latestOffset(first, ALL)
     assert client.xlen("dead") == 1
     read(one, first, second)
-    client.delete("dead", "rstream:committed:{s}:g:spark")
+    client.delete("dead")
+    client.set("rstream:committed:{s}:g:spark", str(StreamOffset.parse(first["streams"]["s"]).mark))
     client.hset("rstream:notes:{s}:g:spark", field, note)
     client.xclaim("s", "g", "spark", 0, [pending["message_id"]], time=delivered, force=True)
     assert reader(server, **LETTERS).latestOffset(second, ALL) == second
@@ -197,7 +199,8 @@ def test_a_checkpoint_that_is_set_back_misses_no_notes(server: Server, client: r
     assert client.xlen("dead") == 3
     client.xgroup_setid("s", "g", positions(first)["s"])
     client.xgroup_setid("t", "g", "0")
-    client.delete("rstream:committed:{s}:g:spark", "rstream:committed:{t}:g:spark")
+    for stream in ("s", "t"):
+        client.set(f"rstream:committed:{{{stream}}}:g:spark", "0-0 0.unknown")
     again = reader(server, streams="s,t", **LETTERS)
     assert [n for batch in drain(again, start=first) for n in batch] == [0, 1, 2, 3, 4] * 2
     assert client.xlen("dead") == 3

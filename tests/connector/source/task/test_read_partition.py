@@ -375,3 +375,19 @@ def test_modules_are_no_garbage_in_a_worker(server: Server, client: redis.Redis)
     assert frozen > 10_000
     Reading(server, owned("s", add(client, "s", 2, first=2)))
     assert gc.get_freeze_count() <= frozen, "once, not with each task; what is dropped is no longer counted"
+
+
+def test_pages_become_smaller_than_a_reply_that_the_server_allows(server: Server, client: redis.Redis) -> None:
+    """It closes a connection with more unread bytes (client-output-buffer-limit)."""
+    pipe = client.pipeline(transaction=False)
+    for n in range(600):
+        pipe.xadd("s", {"n": n, "more": "x" * 2_000})
+    pipe.execute()
+    name, limits = "client-output-buffer-limit", replace(LIMITS, first_page=10)
+    before = client.config_get(name)[name]
+    client.config_set(name, "normal 100000 0 0")
+    try:
+        reading = Reading(server, Part(Range("s", MIN_ID, MAX_ID, 600), ALL), limits=limits)
+    finally:
+        client.config_set(name, before)
+    assert [row[0] for row in reading.rows] == list(range(600))

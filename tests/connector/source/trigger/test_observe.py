@@ -9,12 +9,13 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import DataLossError
-from spark_streams.connector.source.offset import Offset
+from spark_streams.connector.source.commit_mark import Mark
+from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.connection import Connection
 from tests.remedies import carry_out
-from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
+from tools.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, positions, read, reader, stop_all
 from tools.servers.server import Server
 
 LENIENT = {"failOnDataLoss": "false"}
@@ -87,12 +88,125 @@ def test_a_batch_that_the_commit_log_has_lost_is_not_taken_for_one_of_another_hi
         read(reader(server, limits=NEVER_AHEAD), log[2], log[3])
 
 
-def test_the_newest_checkpoint_goes_on_without_its_commit_mark(server: Server, client: redis.Redis) -> None:
+@pytest.mark.parametrize("to", [2, 1, None], ids=["its position", "below it", "lenient"])
+def test_the_newer_checkpoint_is_noticed_after_an_older_copy_was_used(
+    server: Server, client: redis.Redis, to: int | None
+) -> None:
+    """The numbers of the older copy go on after those of the newer one, also if it is killed before Spark has logged
+    where it goes on."""
     add(client, 50)
     log = batches(reader(server, limits=NEVER_AHEAD), 4)
-    client.delete(*client.keys("rstream:committed:*"))
-    again = reader(server, limits=NEVER_AHEAD)
-    assert [n for batch in drain(again, 10, log[4]) for n in batch] == list(range(40, 50))
+    stop_all()
+    options, first = (LENIENT, 2) if to is None else ({}, to)
+    if to is not None:
+        seek(server, positions(log[to])["s"])
+    reader(server, limits=NEVER_AHEAD, **options).latestOffset(log[2], TEN)  # it is killed
+    stop_all()
+    older = reader(server, limits=NEVER_AHEAD, **options)
+    end = older.latestOffset(log[2], TEN)
+    assert read(older, log[2], end) == list(range(10 * first, 10 * first + 10))
+    older.latestOffset(end, TEN)
+    stop_all()
+    with pytest.raises(DataLossError, match="an older copy of the checkpoint"):
+        reader(server, limits=NEVER_AHEAD).latestOffset(log[4], TEN)
+    stop_all()
+    assert reader(server, limits=NEVER_AHEAD).latestOffset(end, TEN) != end
+
+
+def test_an_earlier_checkpoint_is_noticed_after_a_new_one_has_followed_a_seek(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 50)
+    log = batches(reader(server, limits=NEVER_AHEAD), 4)
+    stop_all()
+    seek(server, positions(log[1])["s"])
+    renewed = reader(server, limits=NEVER_AHEAD)
+    start = renewed.initialOffset()
+    end = renewed.latestOffset(start, TEN)
+    assert read(renewed, start, end) == list(range(10, 20))
+    stop_all()
+    with pytest.raises(DataLossError, match="an older copy of the checkpoint"):
+        reader(server, limits=NEVER_AHEAD).latestOffset(log[4], TEN)
+    stop_all()
+    assert reader(server, limits=NEVER_AHEAD).latestOffset(end, TEN) != end
+
+
+def seek(server: Server, to: str) -> None:
+    carry_out(server, f"(rstream groups seek s --group g --to {to} --yes)")
+
+
+MARK = "rstream:committed:{s}:g:spark"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("newest", [4, 2], ids=["newest", "older copy"])
+@pytest.mark.parametrize("is_accepted", [False, True], ids=["strict", "lenient"])
+def test_a_missing_commit_mark_is_noticed(
+    server: Server, client: redis.Redis, shared: bool, newest: int, is_accepted: bool
+) -> None:
+    """Nobody knows whether the checkpoint is the newest. Alone, its entries are read either way; a lenient query in a
+    shared group counts one. Then the mark is there again."""
+    add(client, 50)
+    one = reader(server, limits=NEVER_AHEAD)
+    at = begin(one)
+    if shared:
+        client.xgroup_createconsumer("s", "g", "other")
+    log = batches(one, 4, at)
+    stop_all()
+    client.delete(MARK)
+    with pytest.raises(DataLossError, match="has no commit mark: .*set failOnDataLoss=false for one run") as raised:
+        reader(server, limits=NEVER_AHEAD).latestOffset(log[newest], TEN)
+    stop_all()
+    assert not client.exists(MARK)
+    if not is_accepted:
+        carry_out(server, str(raised.value), "--even-active")
+    again = reader(server, limits=NEVER_AHEAD, **(LENIENT if is_accepted else {}))
+    is_skipped = shared and is_accepted
+    expected = list(range(40 if is_skipped else 10 * newest, 50))
+    numbers, end = read_all(again, log[newest])
+    assert (numbers, lost(again)) == (expected, int(is_skipped))
+    stop_all()
+    assert StreamOffset.parse(end["streams"]["s"]).mark == Mark.parse(client.get(MARK).encode())
+    assert reader(server).latestOffset(end, TEN) == end
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_mark_that_is_deleted_under_a_running_query_is_written_again(
+    server: Server, client: redis.Redis, shared: bool
+) -> None:
+    """The run itself knows that its checkpoint is the newest."""
+    add(client, 20)
+    one = reader(server, limits=NEVER_AHEAD)
+    at = begin(one)
+    if shared:
+        client.xgroup_createconsumer("s", "g", "other")
+    log = batches(one, 2, at)
+    assert one.latestOffset(log[2], TEN) == log[2]
+    client.delete(MARK)
+    client.xgroup_createconsumer("s", "g", "another")  # else the run does not look for the mark
+    assert one.latestOffset(log[2], TEN) == log[2]
+    assert client.exists(MARK)
+    add(client, 5, first=20)
+    end = one.latestOffset(log[2], TEN)
+    assert read(one, log[2], end) == list(range(20, 25))
+    assert lost(one) == 0
+
+
+def test_a_batch_is_not_read_again_without_a_commit_mark(server: Server, client: redis.Redis) -> None:
+    """Spark's commit log does not have the batch, so it may be that of an older copy."""
+    add(client, 40)
+    log = batches(reader(server, limits=NEVER_AHEAD), 3)
+    stop_all()
+    client.delete(MARK)
+    with pytest.raises(DataLossError, match="has no commit mark"):
+        read(reader(server, limits=NEVER_AHEAD), log[2], log[3])
+
+
+def test_a_query_without_a_pending_list_needs_no_commit_mark(server: Server, client: redis.Redis) -> None:
+    add(client, 20)
+    log = batches(reader(server, noAck="true"), 1)
+    client.delete(MARK)
+    assert [n for b in drain(reader(server, noAck="true"), 10, log[1]) for n in b] == list(range(10, 20))
 
 
 def test_an_older_copy_of_the_checkpoint_is_all_that_counts_without_a_pending_list(
