@@ -11,7 +11,7 @@ from tools.driving import forget_all
 from tools.servers.managed.standin import NAMES, Service, StandIn, running_standin
 
 WORKS = "✓"
-HEARD = "✓*"  # each entry is also sent to the driver
+HEARD = "✓†"  # each entry is also sent to the driver
 PAGE = Path(__file__).parents[3] / "docs/reference/servers.md"
 
 
@@ -38,7 +38,7 @@ def _outcome(standin: StandIn, title: str) -> str:
     return HEARD if title in _RESERVING and not _may_be_silent(standin) else WORKS
 
 
-_RESERVING = ("source", "acknowledge", "shared", "noAck", "claims")
+_RESERVING = ("source", "acknowledge", "shared", "noAck", "claims", "retries", "lease")
 
 
 def _may_be_silent(standin: StandIn) -> bool:
@@ -57,7 +57,7 @@ def main(names: list[str]) -> int:
         f"| | {' | '.join(f'[{one.title}]({one.source})' for one in services.values())} |",
         "|---|" + "---|" * len(results),
         *(f"| {title} | {' | '.join(cells[title] for cells in results.values())} |" for title in CAPABILITIES),
-        *("", "*: without `CLIENT REPLY` the server also sends each entry to the driver, which drops it."),
+        *("", "†: without `CLIENT REPLY` the server also sends each entry to the driver, which drops it."),
     ]
     print("\n".join(lines))
     if not names:

@@ -56,6 +56,7 @@ def running_standin(service: Service) -> Iterator[StandIn]:
     """Start a stand-in."""
     port = free_port()
     announced = ["--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", str(port)]
+    announced += ["--cluster-port", str(free_port())]
     cluster = ["--cluster-enabled", "yes", *announced] if service.cluster else []
     with running_redis(*cluster) as admin, admin.client() as client:
         if service.cluster:
