@@ -170,6 +170,10 @@ ACCOUNTS: Mapping[str, Told] = {
         more_of_the_second(3), "trigger", Step("restart", options=(("streams", TWO),)), at("XGROUP CREATE", "kill"),
         "trigger", more_of_the_second(2), "trigger", "trigger", streams=TWO, startingOffsets="latest",
     ),
+    "left out before its batch is acknowledged": told(
+        (), more_of_the_second(2), "trigger", more_of_the_second(3), "trigger",
+        Step("restart", options=(("streams", "s:0"),)), "trigger", more(1), "trigger", "trigger", streams=TWO,
+    ),
     "a shared group without a pending list": told(
         "[RSTREAM_GROUP_SHARED]", "trigger", BOB_READS_ONE, Step("kill"), "trigger", noAck="true"
     ),
@@ -214,6 +218,10 @@ MODES: Mapping[str, Told] = {
     "killed after the sink": told(
         (), more(2), CRASH_AFTER_THE_SINK, CRASH_AFTER_THE_SINK, "trigger", "trigger", "trigger", "trigger",
         sink="once", **POISON,
+    ),
+    "set aside, and read without maxDeliveries": told(
+        "It is read as", more(2), CRASH, CRASH, "trigger", "trigger", "trigger",
+        Step("restart", options=(("streams", "s:0"),)), "trigger", "trigger", "trigger", **POISON,
     ),
     "pieces above an older copy": told(
         (), "trigger", more(3), CRASH, CRASH, "trigger", "trigger", "trigger", "trigger",

@@ -13,17 +13,11 @@ from spark_streams.base.given_text import duration, moment
 from spark_streams.base.ids import U64_MAX
 from spark_streams.connector.options import parsers
 from spark_streams.connector.options.option import REQUIRED, Option
-from spark_streams.connector.options.parsers import (
-    PerStream,
-    one_of,
-    per_stream,
-    positions,
-)
 from spark_streams.connector.wire.address import Address, default_url
 
 # -- spark.readStream and spark.read, in the groups of docs/reference/options.md ---------------------------------------
 
-_BY_TIME = per_stream(moment, "a time", None)
+_BY_TIME = parsers.per_stream(moment, "a time", None)
 
 _WHAT_TO_READ = (
     Option(
@@ -88,10 +82,10 @@ _WHAT_TO_READ = (
 _WHERE_TO_START_AND_END = (
     Option(
         "startingOffsets",
-        positions("$", "earliest", "latest"),
+        parsers.positions("$", "earliest", "latest"),
         "Where a new group, or `spark.read`, starts: `earliest`, `latest` (stream only), after an entry ID, or JSON of "
         "these by stream or pattern. An existing group continues at its position ([details](#start-of-a-group)).",
-        default=PerStream("$", {}),
+        default=parsers.PerStream("$", {}),
         shown="`latest`; batch: `earliest`",
     ),
     Option(
@@ -102,9 +96,9 @@ _WHERE_TO_START_AND_END = (
     ),
     Option(
         "endingOffsets",
-        positions("$", "latest", missing_seq=U64_MAX),
+        parsers.positions("$", "latest", missing_seq=U64_MAX),
         "Where to end: `latest`, up to and including an entry ID, or JSON of these by stream or Redis pattern.",
-        default=PerStream("$", {}),
+        default=parsers.PerStream("$", {}),
         shown="`latest`",
         only="batch",
     ),
@@ -116,7 +110,7 @@ _WHERE_TO_START_AND_END = (
     ),
     Option(
         "onNewCheckpoint",
-        one_of("resume", "restart"),
+        parsers.one_of("resume", "restart"),
         "What a query without a checkpoint does if its group exists. `resume`: it continues at the group's position. "
         "`restart`: it sets the group to `startingOffsets` and reads again ([details](#start-of-a-group)).",
         default="resume",
@@ -126,10 +120,10 @@ _WHERE_TO_START_AND_END = (
 _HOW_MUCH = (
     Option(
         "maxEntriesPerTrigger",
-        per_stream(parsers.count, "a whole number above 0", None),
+        parsers.per_stream(parsers.count, "a whole number above 0", None),
         "Maximum number of entries in a micro-batch, shared between streams. Or JSON with a maximum by stream or "
         'pattern (`{"orders": 10000}`); other streams have no limit.',
-        default=PerStream(None, {}),
+        default=parsers.PerStream(None, {}),
         shown="all",
         only="stream",
     ),
@@ -217,7 +211,7 @@ _WHO_ELSE_READS = (
 _BAD_ENTRIES = (
     Option(
         "mode",
-        one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST", "DEADLETTER"),
+        parsers.one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST", "DEADLETTER"),
         "What to do if a value does not fit its column's type. `PERMISSIVE`: null. `DROPMALFORMED`: skip the entry. "
         "`FAILFAST`: fail. `DEADLETTER` (stream only): move the entry to `deadLetterStream`.",
         default="PERMISSIVE",
@@ -263,7 +257,7 @@ _BAD_ENTRIES = (
 _REMOVAL = (
     Option(
         "onCommit",
-        one_of("keep", "trim", "delete"),
+        parsers.one_of("keep", "trim", "delete"),
         "What to do with entries after every group has acknowledged them. `keep`: they stay. `trim`: remove whole "
         "nodes (`~`). `delete`: remove each entry ([details](../guide/trim.md#the-query-trims)).",
         default="keep",
@@ -322,7 +316,7 @@ _WHERE_TO_WRITE = (
     ),
     Option(
         "nulls",
-        one_of("omit", "empty"),
+        parsers.one_of("omit", "empty"),
         "How to write a null value. `omit`: without its field. `empty`: as an empty field.",
         default="omit",
     ),
@@ -330,7 +324,7 @@ _WHERE_TO_WRITE = (
 _ONCE = (
     Option(
         "delivery",
-        one_of("exactly-once", "at-least-once"),
+        parsers.one_of("exactly-once", "at-least-once"),
         "`exactly-once`: a ledger recognises rows that retried tasks, speculative copies and replayed batches send "
         "again. `at-least-once`: they are written again.",
         default="exactly-once",
@@ -354,7 +348,7 @@ _ONCE = (
 _TRIMMING = (
     Option(
         "trim",
-        one_of("acked"),
+        parsers.one_of("acked"),
         "`acked`: never trim an entry that a group has not yet received and acknowledged. Without a threshold, trim "
         "all that every group has acknowledged.",
     ),
@@ -436,8 +430,8 @@ ACCESS: tuple[Option, ...] = (
 )
 # What differs in `spark.read`.
 _IN_BATCH: Mapping[str, Mapping[str, Any]] = {
-    "startingOffsets": {"parse": positions("0", "earliest"), "default": PerStream("0", {})},
-    "mode": {"parse": one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST")},
+    "startingOffsets": {"parse": parsers.positions("0", "earliest"), "default": parsers.PerStream("0", {})},
+    "mode": {"parse": parsers.one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST")},
 }
 
 

@@ -49,20 +49,17 @@ class Bar:
         now = time.monotonic()
         rate = f"{done / max(now - self._began, 1e-3):,.0f}"
         if self._total is not None and done > self._total:
-            self._forget_total()
+            self._total = None
+            if self._progress:
+                # Progress.update treats None as "unchanged".
+                task = self._progress.tasks[self._task]
+                task.total = task.finished_time = None
         count = f"{done:,}" if self._total is None else f"{done:,} of {self._total:,}"
         if self._progress:
             self._progress.update(self._task, completed=done, count=count, rate=rate, note=note)
         elif done and now - self._printed_at >= self._interval:
             self._printed_at = now
             self._console.print(f"{self._title} {count} · {rate}/s{note and ' · '}{note}")
-
-    def _forget_total(self) -> None:
-        self._total = None
-        if self._progress:
-            # Progress.update treats None as "unchanged".
-            task = self._progress.tasks[self._task]
-            task.total = task.finished_time = None
 
     @property
     def rate(self) -> float:

@@ -73,7 +73,11 @@ def drain_running(query: StreamingQuery) -> None:
     began, batch = time.monotonic(), _batch_of(query)
     query.processAllAvailable()
     streams = _streams_of(query)
-    intervals = [max(PATTERN_INTERVAL, PATTERN_INTERVAL_EACH * streams)] if _may_find_streams(query) else []
+    # Spark Connect does not tell the options of a source.
+    finds = not hasattr(query, "_jsq") or any(
+        relation.relation().options().containsKey("streamsPattern") for relation in _relations(query)
+    )
+    intervals = [max(PATTERN_INTERVAL, PATTERN_INTERVAL_EACH * streams)] if finds else []
     if _batch_of(query) == batch:
         intervals.append(max(IDLE_CHECK, IDLE_CHECK_EACH * streams))
     if intervals:
@@ -91,13 +95,6 @@ def _streams_of(query: StreamingQuery) -> int:
     ends = [source["endOffset"] for source in progress["sources"]] if progress else []
     offsets = [json.loads(end) if isinstance(end, str) else end for end in ends]
     return sum(len(offset.get("streams", ())) for offset in offsets if isinstance(offset, dict))
-
-
-def _may_find_streams(query: StreamingQuery) -> bool:
-    """Return whether a source of a query has option streamsPattern. Spark Connect does not tell: True."""
-    if not hasattr(query, "_jsq"):
-        return True
-    return any(relation.relation().options().containsKey("streamsPattern") for relation in _relations(query))
 
 
 def _relations(query: StreamingQuery) -> list[JavaObject]:

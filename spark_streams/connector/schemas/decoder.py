@@ -8,14 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from spark_streams.connector.errors import RStreamError
+from spark_streams.connector.schemas import reasons
 from spark_streams.connector.schemas.payload_format import JSON, PROTOBUF, Login, PayloadFormat
-from spark_streams.connector.schemas.reasons import (
-    BAD_FRAMING,
-    BAD_VALUE,
-    OTHER_SCHEMA,
-    UNKNOWN_SCHEMA,
-    UnreadableError,
-)
 from spark_streams.connector.schemas.schema_registry import MOST_KEPT, Registry, Schema
 
 # -- the framing of Confluent's serializers: the bytes before a value --------------------------------------------------
@@ -41,23 +35,23 @@ class Framed(NamedTuple):
 def unframe(value: bytes, has_indexes: bool) -> Framed:
     """Split a value from its framing. Raises UnreadableError."""
     if len(value) < _HEAD or value[0] != 0:
-        raise UnreadableError(BAD_FRAMING)
+        raise reasons.UnreadableError(reasons.BAD_FRAMING)
     schema_id = int.from_bytes(value[1:_HEAD], "big")
     if schema_id > _LARGEST_ID:
-        raise UnreadableError(BAD_FRAMING)
+        raise reasons.UnreadableError(reasons.BAD_FRAMING)
     if not has_indexes:
         return Framed(schema_id, (), value[_HEAD:])
     count, at = _zigzag(value, _HEAD)
     if count == 0:
         return Framed(schema_id, (0,), value[at:])
     if not 0 < count <= _MOST_INDEXES:
-        raise UnreadableError(BAD_FRAMING)
+        raise reasons.UnreadableError(reasons.BAD_FRAMING)
     indexes = []
     for _ in range(count):
         index, at = _zigzag(value, at)
         indexes.append(index)
     if min(indexes) < 0:
-        raise UnreadableError(BAD_FRAMING)
+        raise reasons.UnreadableError(reasons.BAD_FRAMING)
     return Framed(schema_id, tuple(indexes), value[at:])
 
 
@@ -96,7 +90,7 @@ def _zigzag(value: bytes, at: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             return (number >> 1) ^ -(number & 1), at
-    raise UnreadableError(BAD_FRAMING)
+    raise reasons.UnreadableError(reasons.BAD_FRAMING)
 
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
@@ -122,7 +116,7 @@ class Decoder:
         self._given = _given(form)
         self._reader = reader_of(form)
         self._answers: dict[int, Schema | None] = {}  # of the registry, for the last batch
-        self._reads: dict[tuple[int, tuple[int, ...]], Read | UnreadableError] = {}
+        self._reads: dict[tuple[int, tuple[int, ...]], Read | reasons.UnreadableError] = {}
 
     def prepare(self, values: Iterable[bytes | str | None]) -> None:
         """Ask the registry at once for the schemas that these values name. Raises RegistryError."""
@@ -138,33 +132,33 @@ class Decoder:
         if self._registry is None:
             schema_id = 0  # all values have the schema that was given
         read = self._reads.get((schema_id, indexes)) or self._new_read(schema_id, indexes)
-        if isinstance(read, UnreadableError):
+        if isinstance(read, reasons.UnreadableError):
             raise read
         try:
             return read(body)
-        except (RStreamError, UnreadableError):
+        except (RStreamError, reasons.UnreadableError):
             raise
         except Exception:  # noqa: BLE001 - the libraries raise many errors for wrong bytes
-            raise UnreadableError(BAD_VALUE) from None
+            raise reasons.UnreadableError(reasons.BAD_VALUE) from None
 
-    def _new_read(self, schema_id: int, indexes: tuple[int, ...]) -> Read | UnreadableError:
+    def _new_read(self, schema_id: int, indexes: tuple[int, ...]) -> Read | reasons.UnreadableError:
         writer: Schema | None = self._given
         if self._registry is not None:
             is_answered = schema_id in self._answers
             writer = self._answers[schema_id] if is_answered else self._registry.schema(schema_id)
             if writer is None:  # it is asked for again with a later batch
-                return UnreadableError(UNKNOWN_SCHEMA)
-        read: Read | UnreadableError
+                return reasons.UnreadableError(reasons.UNKNOWN_SCHEMA)
+        read: Read | reasons.UnreadableError
         try:
             if writer is not None and writer.kind != self._form.format.upper():
-                raise UnreadableError(OTHER_SCHEMA)
+                raise reasons.UnreadableError(reasons.OTHER_SCHEMA)
             read = self._reader.reading(writer, indexes)
         except RStreamError:
             raise
-        except UnreadableError as error:
+        except reasons.UnreadableError as error:
             read = error
         except Exception:  # noqa: BLE001 - a registry may hold what a library does not accept
-            read = UnreadableError(OTHER_SCHEMA)
+            read = reasons.UnreadableError(reasons.OTHER_SCHEMA)
         if len(self._reads) >= MOST_KEPT:
             self._reads.clear()
         self._reads[schema_id, indexes] = read

@@ -318,7 +318,8 @@ def set_up_workers(spark: SparkSession, is_ours: bool) -> None:
     path = [*sent, context.environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH")]
     findings = Findings()
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, path))}
-    _check_spark_python(findings, context.pythonExec, variable, False, environment)
+    if "DATABRICKS_RUNTIME_VERSION" not in os.environ:  # it brings the packages of a notebook in a way of its own
+        _check_spark_python(findings, context.pythonExec, variable, False, environment)
     for problem in findings.problems:
         raise WorkerPythonError(f"{problem}, or set os.environ['{_PYTHON}'] before the program creates its session")
     add_to_path(context.environment)

@@ -14,17 +14,7 @@ from spark_streams.connector import counters
 from spark_streams.connector.counters import Counts, RunCounter
 from spark_streams.connector.deadletter.waiting_entries import WaitingEntries, waiting_of
 from spark_streams.connector.keys import is_returned
-from spark_streams.connector.lag.group_metrics import (
-    OF_GROUPS,
-    Family,
-    MetricTable,
-    Sample,
-    group_metrics,
-    margin_metrics,
-    metrics,
-    server_up,
-    waiting_metrics,
-)
+from spark_streams.connector.lag import group_metrics
 from spark_streams.connector.lag.margin import Margin, MarginWindow, node_memories
 from spark_streams.connector.lag.survey import GroupLag, survey
 from spark_streams.connector.source.offset import Range
@@ -129,7 +119,7 @@ class LagCache:
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 _OF_QUERIES = ("query",)
-_OF_STREAMS = (*_OF_QUERIES, *OF_GROUPS)
+_OF_STREAMS = (*_OF_QUERIES, *group_metrics.OF_GROUPS)
 
 
 class QueryCollector:
@@ -144,71 +134,72 @@ class QueryCollector:
         queries = list(self._queries())
         keys = {key for query in queries for key in query.groups}
         group_lags = self._lags.fetch(keys)
-        yield from group_metrics(group_lags[key] for key in sorted(group_lags))
-        yield from margin_metrics(self._lags.margins(group_lags))
-        yield from waiting_metrics(self._lags.waiting(keys))
-        yield from server_up(self._lags.answers)
+        yield from group_metrics.group_metrics(group_lags[key] for key in sorted(group_lags))
+        yield from group_metrics.margin_metrics(self._lags.margins(group_lags))
+        yield from group_metrics.waiting_metrics(self._lags.waiting(keys))
+        yield from group_metrics.server_up(self._lags.answers)
         yield from _queries(queries)
 
 
-_QUERY = MetricTable(
+_QUERY = group_metrics.MetricTable(
     _OF_QUERIES,
     (
-        Family("rstream_query_running", "1 while the query runs."),
-        Family("rstream_query_failures", "Runs of the query that failed.", counts=True),
-        Family("rstream_batches", "Micro-batches of the query.", counts=True),
-        Family("rstream_rows", "Rows that the query read.", counts=True),
-        Family("rstream_rows_per_second", "Rows per second of the last micro-batch."),
-        Family("rstream_batch_seconds", "Seconds that the last micro-batch took."),
+        group_metrics.Family("rstream_query_running", "1 while the query runs."),
+        group_metrics.Family("rstream_query_failures", "Runs of the query that failed.", counts=True),
+        group_metrics.Family("rstream_batches", "Micro-batches of the query.", counts=True),
+        group_metrics.Family("rstream_rows", "Rows that the query read.", counts=True),
+        group_metrics.Family("rstream_rows_per_second", "Rows per second of the last micro-batch."),
+        group_metrics.Family("rstream_batch_seconds", "Seconds that the last micro-batch took."),
     ),
 )
-_LIMIT = MetricTable(
+_LIMIT = group_metrics.MetricTable(
     (*_OF_QUERIES, "group", "consumer"),
-    (Family("rstream_batch_limit_entries", "Limit of the last micro-batch by targetBatchTime."),),
+    (group_metrics.Family("rstream_batch_limit_entries", "Limit of the last micro-batch by targetBatchTime."),),
 )
-_LATENCY = MetricTable(
-    _OF_STREAMS, (Family("rstream_latency_seconds", "From XADD to the commit of the micro-batch.", spreads=True),)
+_LATENCY = group_metrics.MetricTable(
+    _OF_STREAMS,
+    (group_metrics.Family("rstream_latency_seconds", "From XADD to the commit of the micro-batch.", spreads=True),),
 )
 
 
-def tables() -> tuple[MetricTable, ...]:
+def tables() -> tuple[group_metrics.MetricTable, ...]:
     """Return the metrics of queries; docs/reference/metrics.md lists them."""
     return (_QUERY, _LIMIT, _LATENCY, *(_table(counter) for counter in counters.TABLE if counter.metric))
 
 
-def _table(counter: RunCounter) -> MetricTable:
+def _table(counter: RunCounter) -> group_metrics.MetricTable:
     labels = _OF_STREAMS if counter.unit == "entries" else (*_OF_STREAMS, "column")
-    return MetricTable(labels, (Family(counter.metric, counter.meaning, counts=True),))
+    return group_metrics.MetricTable(labels, (group_metrics.Family(counter.metric, counter.meaning, counts=True),))
 
 
 def _queries(queries: list[WatchedQuery]) -> Iterable[Metric]:
     streams = [((query.name, *key), counts) for query in queries for key, counts in sorted(query.totals.items())]
-    yield from metrics(_QUERY, map(_of_query, queries))
+    yield from group_metrics.metrics(_QUERY, map(_of_query, queries))
     limits = {labels: value for query in queries for labels, value in _limits(query)}  # labels are unique
-    yield from metrics(_LIMIT, limits.items())
+    yield from group_metrics.metrics(_LIMIT, limits.items())
     latencies = {(query.name, *key): one for query in queries for key, one in query.latencies.items()}
     spreads = [(key, (([*zip(BOUNDS, one.counts, strict=True)], one.total),)) for key, one in sorted(latencies.items())]
-    yield from metrics(_LATENCY, spreads)
+    yield from group_metrics.metrics(_LATENCY, spreads)
     for counter in counters.TABLE:
         if counter.metric:
-            yield from metrics(
+            yield from group_metrics.metrics(
                 _table(counter), (sample for key, counts in streams for sample in _of_counter(counter, key, counts))
             )
 
 
-def _of_counter(counter: RunCounter, labels: tuple[str, ...], counts: Counts) -> Iterable[Sample]:
+def _of_counter(counter: RunCounter, labels: tuple[str, ...], counts: Counts) -> Iterable[group_metrics.Sample]:
     """Return the sample of a stream; of a counter of values a sample for each column."""
     if counter.unit == "entries":
         return [(labels, (counts[counter],))]
     return [((*labels, column), (number,)) for column, number in sorted(counts.columns(counter).items())]
 
 
-def _limits(query: WatchedQuery) -> Iterable[Sample]:
+def _limits(query: WatchedQuery) -> Iterable[group_metrics.Sample]:
     for source in query.sources:
         if source.limit is not None:
             yield (query.name, source.group, source.consumer), (source.limit,)
 
 
-def _of_query(query: WatchedQuery) -> Sample:
+def _of_query(query: WatchedQuery) -> group_metrics.Sample:
     last = (None, None) if query.last is None else (query.last.rows_per_second, query.last.batch_ms / 1000)
     return (query.name,), (float(query.running), query.failures, query.batches, query.rows, *last)

@@ -27,18 +27,8 @@ import hiredis
 import redis
 
 from spark_streams.connector.errors import LoginError, RStreamError, ServerUnreachableError, WrongKeyTypeError
+from spark_streams.connector.wire import named_errors
 from spark_streams.connector.wire.address import Address, EngineSocket
-from spark_streams.connector.wire.named_errors import (
-    ASK,
-    FULL,
-    Memory,
-    error_behind,
-    login_error,
-    login_refused,
-    node_of_a_cluster,
-    not_a_stream,
-    remedy,
-)
 from spark_streams.connector.wire.parts import have_long, in_parts, joined
 from spark_streams.connector.wire.sockets import Duplex, Gaps, TooMuchError, open_connection, socket_of
 
@@ -190,17 +180,17 @@ class Server(ABC):
     def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
         """Return the named error of an error reply to a command."""
         words = [a.decode("utf-8", "replace") if isinstance(a, bytes) else str(a) for a in arguments]
-        memory = self.memory() if reply.code == FULL else Memory()
-        return error_behind(self.address, reply.code, str(reply), words, memory)
+        memory = self.memory() if reply.code == named_errors.FULL else named_errors.Memory()
+        return named_errors.error_behind(self.address, reply.code, str(reply), words, memory)
 
     @abstractmethod
-    def memory(self) -> Memory:
+    def memory(self) -> named_errors.Memory:
         """Return the memory of the server; of a cluster: of its fullest node. Unknown if it does not answer."""
 
     def not_a_stream(self, key: Key, command: str) -> WrongKeyTypeError:
         """Return the error for a key of another type. command: the command that was, or would be, refused for it."""
         name = key if isinstance(key, str) else key.decode("utf-8", "replace")
-        return not_a_stream(self.address, name, command)
+        return named_errors.not_a_stream(self.address, name, command)
 
     # -- location of keys ------------------------------------------------------------------------------------------
 
@@ -238,10 +228,12 @@ class Connection(Server):
             self._connection = open_connection(url, node.patience.reply, login=self._login)
         # The message has the text of redis-py's error; its cause adds nothing.
         except (redis.AuthenticationError, redis.ResponseError) as error:
-            raise login_error(address, error) from None
+            raise named_errors.login_error(address, error) from None
         except (redis.RedisError, OSError) as error:
             why = f"{str(error).rstrip('.')}{address.machine_hint()}"
-            raise ServerUnreachableError(f"no stream server answers at {address}: {why}; {remedy(url, why)}") from None
+            raise ServerUnreachableError(
+                f"no stream server answers at {address}: {why}; {named_errors.remedy(url, why)}"
+            ) from None
         except (ValueError, TypeError) as error:
             raise ServerUnreachableError(f"the address {address} cannot be used: {error}", passes=False) from error
         self._engine_socket = EngineSocket.of(node, url)
@@ -257,7 +249,7 @@ class Connection(Server):
         self._is_silent: bool | None = None  # whether the server suppresses replies, once it was asked
         self._gaps = Gaps(self._mark_reply)
         self._has_all_keys = address.is_cluster  # of a cluster, all nodes are known
-        self._memory = (-math.inf, Memory())  # time of the question, the answer
+        self._memory = (-math.inf, named_errors.Memory())  # time of the question, the answer
         try:
             self.execute("ECHO", self._end_token)  # without ECHO, `receive` would never see an end
         except RStreamError:
@@ -293,18 +285,18 @@ class Connection(Server):
             fresh = identity.credentials()
             reply = self.pipeline([("AUTH", *fresh)])[0] if fresh != self._login else None
             if isinstance(reply, ReplyError):
-                raise login_refused(self.address, reply)
+                raise named_errors.login_refused(self.address, reply)
             self._login = fresh
         except LoginError as error:
             _log.warning("%s; the connection continues with the earlier login", error.message)
 
-    def memory(self) -> Memory:
+    def memory(self) -> named_errors.Memory:
         """At most a second old. Unknown also if the user may not ask."""
         asked, memory = self._memory
         if time.monotonic() - asked > _MEMORY_AGE:
             # A connection of its own: replies may be outstanding on this one.
             with contextlib.suppress(RStreamError), Connection(self.address, self.node_address) as asking:
-                memory = Memory.read(asking.pipeline([ASK])[0])
+                memory = named_errors.Memory.read(asking.pipeline([named_errors.ASK])[0])
             self._memory = (time.monotonic(), memory)
         return memory
 
@@ -334,7 +326,7 @@ class Connection(Server):
             [info] = self.pipeline([("CLUSTER", "INFO")])
             has_part = b"cluster_size:1\r\n" not in info if isinstance(info, bytes) else has_part
         if has_part:
-            raise node_of_a_cluster(self.address)
+            raise named_errors.node_of_a_cluster(self.address)
         self._has_all_keys = True
 
     def may_be_silent_for(self, seconds: float) -> None:

@@ -11,6 +11,7 @@ spark
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,7 @@ from spark_streams.connector.wire.lines import COLON, DOLLAR, STAR, Index, Lines
 from spark_streams.connector.wire.replies import each_reply
 
 _LINES_PER_ENTRY = 7
+_SMALL = 8 << 10  # bytes of replies below which the exact way is faster: about 170 entries
 _ENTRY_BYTES = 128  # more than an entry has beside the name of its consumer
 
 
@@ -99,10 +101,10 @@ def decode_pending(replies: memoryview | bytes, count: int) -> list[PendingPage 
 
     Raises ServerReplyError if a reply is neither.
     """
-    try:
-        return _vectorised(replies, count)
-    except ShapeError:
-        return _exact(replies, count)
+    if len(replies) > _SMALL:
+        with contextlib.suppress(ShapeError):
+            return _vectorised(replies, count)
+    return _exact(replies, count)
 
 
 def last_of_full_page(reply: memoryview, count: int, consumer: str) -> StreamId | None:

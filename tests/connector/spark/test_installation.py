@@ -7,11 +7,16 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow
 import pytest
 
+from spark_streams.connector.errors import WorkerPythonError
 from spark_streams.connector.spark import installation
 from spark_streams.connector.spark.installation import NEEDED, PYTHON, SPARK, numbers, requirement
+from spark_streams.connector.spark.startup.sitecustomize import FOLDER
 from tools.machine_time import machine_seconds
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -160,3 +165,62 @@ def test_versions_are_compared_by_their_numbers() -> None:
     assert [numbers(text) for text in ("4.3.0", "4.10.0.dev1", "26", "of unknown version")] == [
         (4, 3, 0), (4, 10, 0), (26,), (),
     ]  # fmt: skip
+
+
+# -- The Python of a session's workers ---------------------------------------------------------------------------------
+
+
+def session(python: str, master: str = "local[2]", sent: tuple[str, ...] = ()) -> Any:
+    """What is asked of a session."""
+    context = SimpleNamespace(
+        master=master, pythonExec=python, environment={}, _python_includes=sent,
+        getConf=lambda: SimpleNamespace(get=lambda _: None),
+    )  # fmt: skip
+    return SimpleNamespace(sparkContext=context)
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A Python that sees only its own packages, and those of PYTHONPATH; no variable names one."""
+    for name in ("PYSPARK_PYTHON", "PYTHONPATH"):
+        monkeypatch.delenv(name, raising=False)
+    return str(stub(tmp_path, "bare", f'exec {sys.executable} -S "$@"'))
+
+
+def test_a_session_of_register_runs_this_python(bare: str) -> None:
+    ours = session(bare)
+    installation.set_up_workers(ours, True)
+    assert ours.sparkContext.pythonExec == sys.executable
+    assert FOLDER in ours.sparkContext.environment["PYTHONPATH"]
+
+
+def test_another_session_whose_workers_lack_the_package_is_refused(bare: str) -> None:
+    with pytest.raises(WorkerPythonError, match=rf"run {bare} \(PYSPARK_PYTHON is not set\), .*export PYSPARK_PYTHON="):
+        installation.set_up_workers(session(bare), False)
+
+
+def test_packages_that_spark_sends_count(bare: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By --py-files and addPyFile: the archive or folder is below Spark's own."""
+    packages = Path(pyarrow.__file__).parents[1]
+    monkeypatch.setattr("pyspark.SparkFiles.getRootDirectory", lambda: str(packages.parent))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    installation.set_up_workers(session(bare, sent=(packages.name,)), False)
+
+
+@pytest.mark.parametrize("master", ["spark://master:7077", "yarn", "k8s://https://cluster"])
+def test_on_a_cluster_nothing_is_known_of_the_workers(bare: str, master: str) -> None:
+    far = session(bare, master)
+    installation.set_up_workers(far, True)
+    assert (far.sparkContext.pythonExec, far.sparkContext.environment) == (bare, {})
+
+
+def test_databricks_chooses_its_pythons_itself(bare: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "18.0")
+    installation.set_up_workers(session(bare, "local[*, 4]"), False)
+
+
+def test_a_session_is_looked_at_once(bare: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = session(bare)
+    installation.set_up_workers(ours, True)
+    monkeypatch.setattr(installation, "_check_spark_python", None)
+    installation.set_up_workers(ours, False)

@@ -9,6 +9,7 @@ import random
 import re
 import tracemalloc
 from itertools import accumulate
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from spark_streams.base.ids import InvalidStreamId, StreamId
 from spark_streams.connector.errors import ServerReplyError, UnsupportedError
+from spark_streams.connector.wire import pending_page
 from spark_streams.connector.wire.entry_page import (
     EntryPage,
     ExactPage,
@@ -271,7 +273,8 @@ def test_pending_is_read_alike_by_both_paths(
         )
         for part in parts
     )
-    found, exact = decode_pending(memoryview(replies), len(parts)), _exact(replies, len(parts))
+    with mock.patch.object(pending_page, "_SMALL", 0):
+        found, exact = decode_pending(memoryview(replies), len(parts)), _exact(replies, len(parts))
     for part, page, same in zip(parts, found, exact, strict=True):
         if isinstance(part, str):
             assert str(page) == str(same) == part
@@ -283,6 +286,14 @@ def test_pending_is_read_alike_by_both_paths(
         assert page.ids == b"".join(bulk(b"%d-%d" % (ms, seq)) for ms, seq, _, _ in part)
         assert arguments_of(page.ids).to_pylist() == [bulk(b"%d-%d" % (ms, seq)) for ms, seq, _, _ in part]
         assert texts_of(page.ids).to_pylist() == [b"%d-%d" % (ms, seq) for ms, seq, _, _ in part]
+
+
+@pytest.mark.parametrize(("count", "way"), [(100, "_exact"), (300, "_vectorised")])
+def test_many_pending_entries_take_the_vectorised_way_and_few_the_exact(count: int, way: str) -> None:
+    entry = b"*4\r\n" + bulk(b"1700000000000-0") + bulk(b"spark") + b":1\r\n:1\r\n"
+    with mock.patch.object(pending_page, way, return_value=[]) as taken:
+        assert decode_pending(b"*%d\r\n" % count + entry * count, 1) == []
+    taken.assert_called_once()
 
 
 def test_what_is_no_pending_entry_is_an_error() -> None:

@@ -130,7 +130,7 @@ ROWS = (
     RecoveryAction(
         kind=Kind.STREAM_MISSING,
         problem="stream {stream!r} at {address} is missing, and so is its group {group!r}",
-        alone_advice=("Restore it from a backup, or set failOnDataLoss=false to go on without what it held{forgets}"),
+        alone_advice="Restore it from a backup, or set failOnDataLoss=false to go on without what it held{forgets}",
         short="Restore the stream from a backup, or accept the loss",
         alone="counts the entries that it had not read, and creates stream and group again",
     ),

@@ -298,7 +298,11 @@ class _Choice:
             for stream in reserved.times
         }
         own = by_stream(reserved.parts)
-        whole = {stream for stream, parts in own.items() if stream in after and _are_all(parts, after[stream])}
+        whole = {
+            stream
+            for stream, parts in own.items()
+            if all(part.by == ALL for part in parts) and parts[0].range.after == after.get(stream)
+        }
         doubtful = {
             stream
             for stream, position in after.items()
@@ -319,7 +323,3 @@ class _Choice:
         kept = {stream for stream in doubtful & whole if listed[stream] == counts[stream]}
         parts = [part for part in reserved.parts if part.stream not in back | (doubtful - kept)]
         return parts + [Part(entries, PENDING) for entries in found if entries.stream not in kept]
-
-
-def _are_all(parts: Sequence[Part], position: StreamId) -> bool:
-    return all(part.by == ALL for part in parts) and parts[0].range.after == position
