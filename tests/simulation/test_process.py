@@ -90,7 +90,7 @@ DOCUMENTED = {
     "restored once more, to a newer state": [(820141,)],
     "Entries that were delivered and set aside since that state are not read, and not reported": [(61001354, "faults")],
     "before the query's group was created (or it is then destroyed)": [(61000158, "faults")],
-    "If they are not pending now, they are not reported": [(62000465, "renew")],
+    "If they are not pending now, they are not reported": [(62000465, "renew"), (60002727,)],
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],
     "The query begins at the stream's end at that moment, or at the ID": [(961151,), (40120097, "faults")],
 }
