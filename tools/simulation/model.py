@@ -18,6 +18,7 @@ HANDED_WITHIN = "handed within the batch in flight"
 TAKEN = "taken from the query, which may have read it"  # a reason to be there twice
 # A cause that lasts until the checkpoint names the stream: its commit mark may be of the checkpoint before.
 OTHER_CHECKPOINT = "another checkpoint was used"
+RETURNED = "evicted returned"  # the query may stop without need when it has the stream again (a row under Limits)
 # What the query has removed itself (onCommit), and an older copy of the checkpoint, or of the commit log, has not read.
 REMOVED_ITSELF, REMOVED_WITH_COMMIT = "removed by the query", "removed by the query, and its commit is lost"
 

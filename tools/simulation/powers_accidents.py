@@ -10,7 +10,7 @@ from tools.key_copies import Command, copies, make_again
 from tools.simulation.in_process.cluster import ClusterServer
 from tools.simulation.in_process.refusals import CODES, Request
 from tools.simulation.in_process.server import ProcessServer
-from tools.simulation.model import EARLY, REMOVED_ITSELF, REMOVED_WITH_COMMIT, Entry
+from tools.simulation.model import EARLY, REMOVED_ITSELF, REMOVED_WITH_COMMIT, RETURNED, Entry
 from tools.simulation.network import SILENCE, break_connection
 from tools.simulation.options import DEAD
 from tools.simulation.powers_clients import is_sought
@@ -67,7 +67,7 @@ def evict(world: World, step: Step) -> None:
         key = pick(keys, step.choice)
         world.tell(f"      {key}")
         kind = "evicted " + ":".join(key.split(":")[1:2])
-        for _, fields in world.client.xrange(key) if kind == "evicted retry" else ():
+        for _, fields in world.client.xrange(key) if kind in ("evicted retry", RETURNED) else ():
             waited = world.model.entries_of(fields["dl.stream"], [fields["dl.id"]])
             world.model.excuse(waited, "the entries that wait for a retry were deleted")
         world.client.delete(key)

@@ -20,7 +20,7 @@ from spark_streams.connector.errors import (
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.met import GOES_ON, LEDGER_REMEDIES, finding_of, named_in, pair
-from tools.simulation.model import EARLY, OTHER_CHECKPOINT, REMOVED_WITH_COMMIT
+from tools.simulation.model import EARLY, OTHER_CHECKPOINT, REMOVED_WITH_COMMIT, RETURNED
 from tools.simulation.options import without
 from tools.simulation.sinks import OUT
 from tools.simulation.world import CONSUMER, GROUP, OTHER, World, shape
@@ -89,6 +89,8 @@ class Operator:
             self._notes(error, "resume")
             query.options = {name: value for name, value in query.options.items() if name != "onNewCheckpoint"}
             return
+        if "rstream:returned:" in text and any(RETURNED in world.model.stream(name).ever for name in streams):
+            causes = [*causes, RETURNED]
         if isinstance(error, LedgerError):
             causes = sorted(world.model.stream(OUT).causes)
             causes += ["its sink is not told"] if self._is_not_told() else []
