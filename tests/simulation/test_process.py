@@ -81,7 +81,7 @@ DOCUMENTED = {
     "passed over by `seek`, or left pending by an earlier checkpoint": [(3100586,)],
     "or while entries are pending that no batch has": [(9150020, "drawn")],
     "restored once more, to a newer state": [(820141,)],
-    "The entries of the last batch, or of lost acknowledgements, are read again": [
+    "or its record (`maxDeliveries`) are missing, or older": [
         (61000571, "faults"),
         (63000562, "faults", "renew"),
     ],
