@@ -66,16 +66,15 @@ def evict(world: World, step: Step) -> None:
     if keys:
         key = pick(keys, step.choice)
         world.tell(f"      {key}")
-        world.client.delete(key)
         kind = "evicted " + ":".join(key.split(":")[1:2])
+        for _, fields in world.client.xrange(key) if kind == "evicted retry" else ():
+            waited = world.model.entries_of(fields["dl.stream"], [fields["dl.id"]])
+            world.model.excuse(waited, "the entries that wait for a retry were deleted")
+        world.client.delete(key)
         if kind == "evicted first":
             world.births.forget()
         elif kind == "evicted committed":
             world.set_back_in = world.query.runs
-        elif kind == "evicted attempts" and world.query.has_record:  # documented
-            for name in world.names():
-                for entry in world.model.entries_of(name, world.see(name).ours()):
-                    entry.repeat_reasons.add("pending, and the record of failed batches was deleted")
         for name in [*world.names(), OUT]:
             world.model.stream(name).suffers(kind)
 
@@ -233,6 +232,7 @@ def _set_back(world: World, to: Backup) -> None:
     world.letters.set_back(to.last)
     _lost_by_the_sink(world, written)
     is_other_record = _record(world) != record
+    is_committed = world.query.committed == len(world.query.offsets) - 1
     for entry in world.model.entries.values():
         if entry.n in to.alive:
             if entry.removed_by in _WITH_ITS_STREAM:
@@ -273,6 +273,9 @@ def _set_back(world: World, to: Backup) -> None:
                 world.model.excuse_only_pending([entry])
             elif world.query.has_record and is_other_record:
                 entry.repeat_reasons.add("pending again, and the record of failed batches is older")
+                is_below = entry.key <= id_key(world.query.logged(name))
+                if is_below and is_committed and entry.n not in written:  # documented: its batch had set it aside
+                    entry.excuses.add("set aside after the state to which the server has returned")
         world.births.changed(name)
     world.model.stream(OUT).suffers("server set back")
 
@@ -309,7 +312,7 @@ def rollback(world: World, step: Step) -> None:
     remaining_batches = len(query.offsets) - share(len(query.offsets) - 1, step.amount)
     shared, written = {name for name in world.names() if query.is_account_unknown(name)}, _in_sink(world)
     query.set_back(remaining_batches, remaining_batches - 1 - (step.how < 0.3))
-    _take_own(world, REMOVED_ITSELF)
+    _take_own(world)
     for entry in (world.model.entries[n] for n in written - _in_sink(world)):
         if not query.is_older_copy(entry.stream):  # documented: its mark was deleted, or not written yet
             world.model.stream(entry.stream).skipped.add(entry.n)
@@ -327,20 +330,22 @@ def lose_commits(world: World, step: Step) -> None:
     if query.committed >= 0:
         query.die()
         query.committed -= share(query.committed + 1, step.amount)
-        _take_own(world, REMOVED_WITH_COMMIT)
-        if query.is_lenient:
-            world.operator.goes_on_without_commit()
+        _take_own(world)
         _suffers(world, "commits lost")
 
 
-def _take_own(world: World, cause: str) -> None:
+def _take_own(world: World) -> None:
     """What the query has removed itself (onCommit), this checkpoint no longer knows to be read."""
-    for name in world.names() if world.query.has_removed else ():
+    query = world.query
+    for name in world.names() if query.has_removed else ():
         present = {*world.see(name).ids}
-        gone = [entry for entry in world.model.alive(name) if entry.id not in present]
-        world.model.take(gone, cause)
-        if world.query.is_lenient and {*_WITH_ITS_STREAM} & world.model.stream(name).ever:
-            world.model.excuse(gone, "removed from a stream that was created again since this checkpoint")
+        for entry in [entry for entry in world.model.alive(name) if entry.id not in present]:
+            is_read_again = query.committed < len(query.offsets) - 1 and query.is_within_batch(entry)
+            world.model.take([entry], REMOVED_WITH_COMMIT if is_read_again else REMOVED_ITSELF)
+            if query.is_lenient and {*_WITH_ITS_STREAM} & world.model.stream(name).ever:
+                entry.excuses.add("removed from a stream that was created again since this checkpoint")
+    if query.is_lenient:
+        world.operator.goes_on_without_commit()
 
 
 def _in_sink(world: World) -> set[int]:
