@@ -131,9 +131,11 @@ def main() -> int:
         "failovers (faults), questions where entries are (where), changing lists of streams (lists), sizes of requests "
         "and larger batches (limits), a sink on another server (elsewhere), failovers that lose writes (lost), "
         "commands that the server refuses (refused), a server's clock that goes back or ahead (clock), two drivers on "
-        "one group, in place of each plan (driver), or each of these in its share of the plans (drawn); a server "
-        "that takes few arguments (arguments), or has a newer rule of WATCH (watch); unmarked: do not judge commit "
-        "marks; can be given several times",
+        "one group, in place of each plan (driver), patterns in place of lists (patterns), other startingOffsets, "
+        "onCommit and group (starts), retries after hours (delays), several operators (hands), older checkpoints with "
+        "onCommit (older), redrives that are refused (redriven), options of the sink (outputs), a cluster (cluster), "
+        "or each of these in its share of the plans (drawn); a server that takes few arguments (arguments), or has a "
+        "newer rule of WATCH (watch); unmarked: do not judge commit marks; can be given several times",
     )
     parser.add_argument("--whole", action="store_true", help="with --story: do not shrink")
     parser.add_argument("--pairs", action="store_true", help="print the pairs of source options, and run no plan")

@@ -66,10 +66,10 @@ def _with_delays(chance: random.Random, plan: Plan) -> Plan:
     wanted = {"mode": "DEADLETTER", "retryDelay": chance.choice(_DELAYS)}
 
     def block() -> list[Step]:
-        block = [random_step(chance, "misfit", 0), Step("trigger")]
+        block = [random_step(chance, "misfit", 0), *triggers(chance, 2)]  # the second one lets it wait
         for _ in range(chance.choice([1, 2, 3])):
             block += [random_step(chance, "wait", 0), *chance.choice([[], [], [random_step(chance, "kill")]])]
-            block += triggers(chance, 1, 2)
+            block += triggers(chance, 1, 2, 2)
         return block
 
     plan = plan.with_options(lambda options: with_all(options, wanted))
@@ -111,6 +111,9 @@ def _with_older_checkpoints(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, steps=woven(chance, plan.steps, [1, 1, 2, 3], block))
 
 
+_A_RIGHT = 0.999  # choice of a code: the last one, a missing right, which may be met within a transaction
+
+
 def _with_refused_redrives(chance: random.Random, plan: Plan) -> Plan:
     """The server refuses commands of processes that send dead letters back."""
     plan = plan.with_options(lambda options: with_option(without(options, "retryDelay"), "mode", "DEADLETTER"))
@@ -119,7 +122,8 @@ def _with_refused_redrives(chance: random.Random, plan: Plan) -> Plan:
         block = [random_step(chance, "misfit", 0), *triggers(chance, 1, 2)]
         for _ in range(chance.choice([1, 2, 3])):
             refuse = random_step(chance, "refuse", 0)
-            block += [replace(refuse, amount=round(refuse.amount * chance.choice([0.3, 1.0]), 3))]
+            code = chance.choice([refuse.choice, _A_RIGHT])
+            block += [replace(refuse, choice=code, amount=round(0.3 + 0.6 * refuse.amount, 3))]
             block += [random_step(chance, "redrive", 0), *triggers(chance, 0, 0, 1)]
         return [*block, random_step(chance, "redrive", 0), *triggers(chance, 1, 2)]
 

@@ -4,7 +4,7 @@ texts of the product, how often plans have met each, and which they never met. P
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
@@ -63,10 +63,15 @@ def named_in(text: str, remedies: Mapping[str, str] = REMEDIES) -> list[str]:
 
 def finding_of(text: str, error: RStreamError | None = None) -> str:
     """Return the name of what an error, or a line of the log, reports; "": it is no line about a finding."""
-    if error is None:
-        return next((name.partition(" ")[0] for name, (head, *_) in _FINDINGS.items() if re.search(head, text)), "")
-    found = (name for name, (head, rest, _) in _FINDINGS.items() if re.search(head, text) and re.search(rest, text))
-    return next(found, type(error).__name__)
+    if error is None and "The query" not in text:
+        return ""
+    found = {
+        len("".join(head + rest)): name
+        for name, (head, rest, _) in _FINDINGS.items()
+        if _fits(head if error is None else [*head, *rest], text)
+    }
+    name = found[max(found)] if found else "" if error is None else type(error).__name__
+    return name if error is not None else name.partition(" ")[0]
 
 
 def possible() -> dict[str, list[str]]:
@@ -90,21 +95,30 @@ def report(met: Mapping[str, int]) -> str:
     return "\n".join([f"findings and remedies: {len(pairs)} pairs · never met: {missing}", *lines])
 
 
-def _pattern(template: str) -> str:
-    """Return a pattern of the texts of a template."""
-    return ".*?".join(map(re.escape, re.split(r"\{[^}]*\}", template)))
+def _fits(parts: Sequence[str], text: str) -> bool:
+    """Whether a text has these parts in their order."""
+    at = 0
+    for part in parts:
+        at = text.find(part, at) + len(part)
+        if at < len(part):
+            return False
+    return True
+
+
+def _parts(template: str) -> list[str]:
+    return re.split(r"\{[^}]*\}", template)
 
 
 _WORDS = {"seek": "rstream groups seek", "skip": "rstream groups seek", "create": "rstream groups create"}
 
 
-def _of_the_source() -> Iterator[tuple[str, tuple[str, str, list[str]]]]:
+def _of_the_source() -> Iterator[tuple[str, tuple[list[str], list[str], list[str]]]]:
     for row in RECOVERY_ACTIONS.values():
         for use in GroupUse if row.shared_advice else (GroupUse.ALONE,):
             advice = row.advice(use)
             shown = re.sub(r"\{(\w+)\}", lambda word: _WORDS.get(word[1], ""), advice)
             name = f"{row.kind.name} {use.value}" if row.shared_advice else row.kind.name
-            yield name, (_pattern(row.problem), _pattern(advice), [*named_in(shown), *named_in(shown, _NEVER_DONE)])
+            yield name, (_parts(row.problem), _parts(advice), [*named_in(shown), *named_in(shown, _NEVER_DONE)])
 
 
 _SAMPLES: Mapping[str, Any] = {
@@ -113,14 +127,14 @@ _SAMPLES: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def _of_the_sink() -> Iterator[tuple[str, tuple[str, str, list[str]]]]:
+def _of_the_sink() -> Iterator[tuple[str, tuple[list[str], list[str], list[str]]]]:
     makers: list[Callable[..., LedgerError]] = [
         one for one in vars(refusals).values() if getattr(one, "__annotations__", {}).get("return") == "LedgerError"
     ]
     for make in makers:
         text = make(*(_SAMPLES[one.annotation] for one in signature(make).parameters.values())).message
-        head = re.sub("[0-9]+|QQ|SS", ".*?", re.escape(text.partition(" Cause: ")[0]))
-        yield f"ledger: {make.__name__}", (head, "", named_in(text, LEDGER_REMEDIES))
+        head = re.split("[0-9]+|QQ|SS", text.partition(" Cause: ")[0])
+        yield f"ledger: {make.__name__}", (head, [], named_in(text, LEDGER_REMEDIES))
 
 
-_FINDINGS: Mapping[str, tuple[str, str, list[str]]] = {**dict(_of_the_source()), **dict(_of_the_sink())}
+_FINDINGS: Mapping[str, tuple[list[str], list[str], list[str]]] = {**dict(_of_the_source()), **dict(_of_the_sink())}

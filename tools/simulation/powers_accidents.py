@@ -340,7 +340,7 @@ def rollback(world: World, step: Step) -> None:
         entry.lenient_reasons.add(Reason.OF_A_LATER_BATCH)
     _are_read_again(world, remaining_batches - 1)
     query.set_back(remaining_batches, remaining_batches - 1 - (step.how < 0.3))
-    _take_own(world, REMOVED_ITSELF)
+    _take_own(world)
     for entry in (world.model.entries[n] for n in written - _in_sink(world)):
         if not query.is_older_copy(entry.stream):  # documented: its mark was deleted, or not written yet
             world.model.stream(entry.stream).skipped.add(entry.n)
@@ -359,20 +359,22 @@ def lose_commits(world: World, step: Step) -> None:
         query.die()
         query.committed -= share(query.committed + 1, step.amount)
         _are_read_again(world, query.committed + 1)
-        _take_own(world, REMOVED_WITH_COMMIT)
-        if query.is_lenient:
-            world.operator.goes_on_without_commit()
+        _take_own(world)
         _suffers(world, "commits lost")
 
 
-def _take_own(world: World, cause: str) -> None:
+def _take_own(world: World) -> None:
     """What the query has removed itself (onCommit), this checkpoint no longer knows to be read."""
-    for name in world.names() if world.query.has_removed else ():
+    query = world.query
+    for name in world.names() if query.has_removed else ():
         present = {*world.see(name).ids}
-        gone = [entry for entry in world.model.alive(name) if entry.id not in present]
-        world.model.take(gone, cause)
-        if world.query.is_lenient and {*_WITH_ITS_STREAM} & world.model.stream(name).ever:
-            world.model.excuse(gone, Reason.OF_A_LATER_BATCH)
+        for entry in [entry for entry in world.model.alive(name) if entry.id not in present]:
+            is_read_again = query.committed < len(query.offsets) - 1 and query.is_within_batch(entry)
+            world.model.take([entry], REMOVED_WITH_COMMIT if is_read_again else REMOVED_ITSELF)
+            if query.is_lenient and {*_WITH_ITS_STREAM} & world.model.stream(name).ever:
+                entry.excuses.add(Reason.OF_A_LATER_BATCH)
+    if query.is_lenient:
+        world.operator.goes_on_without_commit()
 
 
 def _are_read_again(world: World, number: int) -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -104,73 +104,51 @@ def append(
     return TaskResult(rows, delivery.totals())
 
 
+@dataclass
 class ChunkWriter:
-    """Writes chunks over a session. replicas: number of replicas that must have them (waitReplicas), None: do not wait.
+    """Writes chunks over a session.
 
     Raises LedgerError, the named error of a row that the server refuses for good, RowTooLargeError, ReplicationError,
     RetriesExhaustedError.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        delivery: Delivery,
-        feedback: Feedback,
-        trimmer: Trimmer,
-        limits: ServerLimits,
-        pace: Pace,
-        replicas: int | None = None,
-    ) -> None:
-        self._session = session
-        self._delivery = delivery
-        self._feedback = feedback
-        self._trimmer = trimmer
-        self._limits = limits
-        self._pace = pace
-        self._replicas = replicas
-        self._under_way: list[Write] = []  # sent, and replies not read yet; in the order of replies for each connection
-        self._actions: dict[Action, Callable[[Write], list[Happened]]] = {
-            Action.START: self._start,
-            Action.QUEUE: self._queue,
-            Action.CONFIRM: self._confirm,
-            Action.EXECUTE: self._execute,
-            Action.SEND: self._send,
-            Action.READ_REPLIES: self._read_replies,
-            Action.PAUSE: self._pause,
-            Action.COMPARE: self._compare,
-            Action.SEND_REST: self._send_rest,
-            Action.CORRECT_MARK: self._correct_mark,
-            Action.SETTLE: self._settle,
-            Action.NOTHING: lambda write: [],
-        }
+    session: Session
+    delivery: Delivery
+    feedback: Feedback
+    trimmer: Trimmer
+    limits: ServerLimits
+    pace: Pace
+    replicas: int | None = None  # number of replicas that must have the chunks (waitReplicas), None: do not wait
+    # sent, and replies not read yet; in the order of replies for each connection
+    under_way: list[Write] = field(default_factory=list)
 
     def run(self, chunks: Iterable[Chunk]) -> int:
         """Write all rows that are not written yet. Return the number of rows, written before or now."""
         rows = 0
         for chunk in chunks:
             rows += len(chunk)
-            if self._feedback.is_new(chunk):
+            if self.feedback.is_new(chunk):
                 self._read_all_replies()  # the commands of the next line need idle connections
-                self._session.run_part(functools.partial(self._feedback.admit, chunk))
-            if self._limits.needs_limits(chunk):
+                self.session.run_part(functools.partial(self.feedback.admit, chunk))
+            if self.limits.needs_limits(chunk):
                 self._read_all_replies()
-                self._session.run_part(self._limits.read_limits)
-            for part in self._limits.split(chunk):
-                if self._delivery.has_unread_ledger(part):
+                self.session.run_part(self.limits.read_limits)
+            for part in self.limits.split(chunk):
+                if self.delivery.has_unread_ledger(part):
                     self._read_all_replies()
-                    self._session.run_part(functools.partial(self._delivery.read_ledgers, part))
-                for write in self._delivery.accept(part):  # as far as possible without waiting for its own EXEC
+                    self.session.run_part(functools.partial(self.delivery.read_ledgers, part))
+                for write in self.delivery.accept(part):  # as far as possible without waiting for its own EXEC
                     self._handle_events((write, Event.TURN))
         if rows:
             self._read_all_replies()
-            self._session.run_part(self._delivery.require_all_matched)
-            self._session.run_part(self._wait_for_replicas)
+            self.session.run_part(self.delivery.require_all_matched)
+            self.session.run_part(self._wait_for_replicas)
         return rows
 
     def _read_all_replies(self) -> None:
         """Read replies until none is outstanding."""
-        while self._under_way:
-            self._handle_events((self._under_way[0], Event.TURN))
+        while self.under_way:
+            self._handle_events((self.under_way[0], Event.TURN))
 
     def _handle_events(self, *happened: Happened) -> None:
         """Follow the table until no event is left. Events are a stack: the events that an action returns are handled
@@ -183,15 +161,15 @@ class ChunkWriter:
         while events:
             write, event = events.pop()
             step = advance(write.state, event)
-            if step.action in AFTER_ALL_REPLIES and self._under_way:
+            if step.action in AFTER_ALL_REPLIES and self.under_way:
                 # Read the outstanding replies first, then handle this event again. The state does not change yet.
-                events += [(write, event), (self._under_way[0], Event.TURN)]
+                events += [(write, event), (self.under_way[0], Event.TURN)]
                 continue
             write.state = step.state
             if step.action is Action.FAIL:
                 raise self._error(write)
             try:
-                follows = self._actions[step.action](write)
+                follows = _ACTIONS[step.action](self, write)
             except RStreamError as error:
                 follows = self._retry_or_raise(write, error)
             events += reversed(follows)
@@ -199,37 +177,37 @@ class ChunkWriter:
     # -- the fast path ------------------------------------------------------------------------------------------
 
     def _start(self, write: Write) -> list[Happened]:
-        if not self._under_way:
-            self._delivery.require_written(self._session.get())
-        pipe = self._session.pipe_of(write.stream)
-        for other in self._under_way:
+        if not self.under_way:
+            self.delivery.require_written(self.session.get())
+        pipe = self.session.pipe_of(write.stream)
+        for other in self.under_way:
             if other.pipe is not pipe and not {*other.chunk.stream_names}.isdisjoint(write.chunk.stream_names):
                 # A slot was moved to another node. The other chunk of this stream comes first: rows stay in order.
                 return [(other, Event.TURN), (write, Event.TURN)]
-        return [(write, self._delivery.choose_path(write))]
+        return [(write, self.delivery.choose_path(write))]
 
     def _queue(self, write: Write) -> list[Happened]:
-        pipe = self._session.pipe_of(write.stream)
-        begin, _ = self._delivery.frame
+        pipe = self.session.pipe_of(write.stream)
+        begin, _ = self.delivery.frame
         before = self._transmit(write, pipe, pipe.end_marker + begin, b"", with_checks=True)
         return [*before, (write, Event.TURN)]
 
     def _confirm(self, write: Write) -> list[Happened]:
         pipe = _pipe_of(write)
-        if pipe.take() == self._delivery.expected(write):
+        if pipe.take() == self.delivery.expected(write):
             return [(write, Event.CONFIRMED)]
         _discard(pipe)
-        self._under_way.remove(write)
+        self.under_way.remove(write)
         return [(write, Event.CHANGED)]
 
     def _execute(self, write: Write) -> list[Happened]:
         pipe = _pipe_of(write)
-        _, end = self._delivery.frame
+        _, end = self.delivery.frame
         pipe.send(end, pipe.end_marker)
         return []
 
     def _send(self, write: Write) -> list[Happened]:
-        pipe = self._session.pipe_of(write.stream)
+        pipe = self.session.pipe_of(write.stream)
         return self._transmit(write, pipe, b"", pipe.end_marker)
 
     def _transmit(
@@ -237,32 +215,32 @@ class ChunkWriter:
     ) -> list[Happened]:
         """Send the commands for the rows that are missing. with_checks: send the checks before them. Return a TURN for
         each chunk that was sent before it on this connection, because their replies come first."""
-        self._pace.wait(len(write.rest.to_send))
-        request = self._delivery.request(write, self._trimmer.commands(write.chunk))
+        self.pace.wait(len(write.rest.to_send))
+        request = self.delivery.request(write, self.trimmer.commands(write.chunk))
         write.pipe, write.count, write.result = pipe, request.count, None
         pipe.send((request.checks if with_checks else b"") + begin, request.rows, b"".join([*request.extra, end]))
-        before = [(other, Event.TURN) for other in self._under_way if other.pipe is pipe]
-        self._under_way.append(write)
+        before = [(other, Event.TURN) for other in self.under_way if other.pipe is pipe]
+        self.under_way.append(write)
         return before
 
     def _read_replies(self, write: Write) -> list[Happened]:
         pipe = _pipe_of(write)
-        result = self._delivery.read_replies(write, pipe.take())
+        result = self.delivery.read_replies(write, pipe.take())
         happened = [(write, result.event)]
-        behind = [other for other in self._under_way if other.pipe is pipe and other.state is State.QUEUED]
+        behind = [other for other in self.under_way if other.pipe is pipe and other.state is State.QUEUED]
         if behind and result.event is not Event.EXECUTED:
             pipe.take()  # the replies to its checks
             _discard(pipe)
-            self._under_way.remove(behind[0])
+            self.under_way.remove(behind[0])
             happened.insert(0, (behind[0], Event.DISCARDED))
-        self._under_way.remove(write)
+        self.under_way.remove(write)
         write.result = result
         return happened
 
     def _settle(self, write: Write) -> list[Happened]:
-        self._delivery.on_executed(write)
-        self._session.backoff.succeeded()
-        self._trimmer.trim_after(write.chunk)
+        self.delivery.on_executed(write)
+        self.session.backoff.succeeded()
+        self.trimmer.trim_after(write.chunk)
         return []
 
     # -- the connection is lost, or the server refuses a chunk for now ---------------------------------------------
@@ -271,9 +249,9 @@ class ChunkWriter:
         """Wait before a retry after a lost connection or a temporary error. Raises any other error.
 
         All chunks whose replies were not read are LOST: the session closes all its connections."""
-        lost = self._under_way if write in self._under_way else [*self._under_way, write]
-        self._session.wait_before_retry(error)
-        self._under_way = []
+        lost = self.under_way if write in self.under_way else [*self.under_way, write]
+        self.session.wait_before_retry(error)
+        self.under_way = []
         for lost_write in lost:
             lost_write.pipe = None
         return [(lost_write, Event.LOST) for lost_write in lost]
@@ -282,32 +260,32 @@ class ChunkWriter:
         assert write.result is not None
         assert write.result.temporary_refusal is not None
         try:
-            self._session.wait_before_retry(write.result.temporary_refusal)
+            self.session.wait_before_retry(write.result.temporary_refusal)
         except ReplyError as refusal:
-            raise self._session.get().error_of(refusal, _LEDGER) from None
+            raise self.session.get().error_of(refusal, _LEDGER) from None
         return [(write, Event.TURN)]
 
     # -- comparing with the ledger: no reply is outstanding -------------------------------------------------------
 
     def _compare(self, write: Write) -> list[Happened]:
-        server = self._session.get()
-        self._delivery.require_written(server)
-        comparison = self._delivery.compare(server, write)
+        server = self.session.get()
+        self.delivery.require_written(server)
+        comparison = self.delivery.compare(server, write)
         write.rest, write.watched, write.result = comparison.rest, comparison.watched, None
         return [(write, comparison.event)]
 
     def _send_rest(self, write: Write) -> list[Happened]:
-        pipe = self._session.pipe_of(write.stream)
+        pipe = self.session.pipe_of(write.stream)
         if write.watched is not None and pipe.server is not write.watched:
             return [(write, Event.CHANGED)]  # the slot was moved: WATCH and EXEC must use the same connection
-        begin, end = self._delivery.frame
+        begin, end = self.delivery.frame
         self._transmit(write, pipe, begin, end + pipe.end_marker)
         return [(write, Event.TURN)]
 
     # -- the server refuses rows for good -------------------------------------------------------------------------
 
     def _correct_mark(self, write: Write) -> list[Happened]:
-        self._delivery.correct_mark(self._session.get(), write)
+        self.delivery.correct_mark(self.session.get(), write)
         return [(write, Event.MARK_CORRECTED)]
 
     def _error(self, write: Write) -> RStreamError:
@@ -315,17 +293,33 @@ class ChunkWriter:
         assert write.result is not None
         place, refusal = next(iter(write.result.refused.items()))
         if place < len(write.rest.to_send):
-            return error_of_row(self._session.get(), write.rest.to_send, place, refusal)
-        return self._session.get().error_of(refusal, ("XTRIM", write.stream))
+            return error_of_row(self.session.get(), write.rest.to_send, place, refusal)
+        return self.session.get().error_of(refusal, ("XTRIM", write.stream))
 
     # -- durability ---------------------------------------------------------------------------------------------
 
     def _wait_for_replicas(self, server: Server) -> None:
         """Require that this server has all chunks, then WAIT if waitReplicas is set, also for rows that other attempts
         have written."""
-        self._delivery.require_written(server)
-        if self._replicas is not None:
-            wait_for_replicas(server, self._replicas, self._delivery.prepare_wait(server))
+        self.delivery.require_written(server)
+        if self.replicas is not None:
+            wait_for_replicas(server, self.replicas, self.delivery.prepare_wait(server))
+
+
+_ACTIONS: Mapping[Action, Callable[[ChunkWriter, Write], list[Happened]]] = {
+    Action.START: ChunkWriter._start,
+    Action.QUEUE: ChunkWriter._queue,
+    Action.CONFIRM: ChunkWriter._confirm,
+    Action.EXECUTE: ChunkWriter._execute,
+    Action.SEND: ChunkWriter._send,
+    Action.READ_REPLIES: ChunkWriter._read_replies,
+    Action.PAUSE: ChunkWriter._pause,
+    Action.COMPARE: ChunkWriter._compare,
+    Action.SEND_REST: ChunkWriter._send_rest,
+    Action.CORRECT_MARK: ChunkWriter._correct_mark,
+    Action.SETTLE: ChunkWriter._settle,
+    Action.NOTHING: lambda writer, write: [],
+}
 
 
 def _pipe_of(write: Write) -> Pipe:

@@ -161,26 +161,20 @@ class LoggedBatch:
         return self.run.has_acknowledged(self.start) or (bool(read) and self.settled.knows(read))
 
 
+@dataclass
 class Acknowledging:
     """Acknowledges one query's batches, at once or beside the tasks of the next one. Every step may be repeated."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        losses: DataLoss,
-        counters: RunCounters,
-        removing: Removing,
-        poison: PoisonBatch,
-        role: GroupRole,
-    ) -> None:
-        self._options = options
-        self._role = role
-        self._losses = losses
-        self._removing = removing
-        self._poison = poison
-        self._retries = len(options.retry_delay or ())
-        self._removes = options.on_commit != "keep" or self._retries > 0
-        self._counters = counters
+    options: SourceOptions
+    losses: DataLoss
+    counters: RunCounters
+    removing: Removing
+    poison: PoisonBatch
+    role: GroupRole
+
+    def __post_init__(self) -> None:
+        self._retries = len(self.options.retry_delay or ())
+        self._removes = self.options.on_commit != "keep" or self._retries > 0
         self._column_warnings = ColumnWarnings(STREAM_MODES, self._retries > 0)
 
     def at_once(self, client: GroupClient, batch: LoggedBatch) -> tuple[RunState, int]:
@@ -188,17 +182,17 @@ class Acknowledging:
         knows then, and how many entries were acknowledged. Raises GroupMissingError, ServerError."""
         posted, is_read = self._take_notes(client, batch)
         due, run = self._after(batch)
-        entries = self._role.commit(client, batch.settled, is_read)
+        entries = self.role.commit(client, batch.settled, is_read)
         if due:
-            self._removing.sweep(client, batch.start, due)
+            self.removing.sweep(client, batch.start, due)
         return run, posted + entries
 
     def in_background(self, client: GroupClient, batch: LoggedBatch) -> tuple[RunState, list[Job]]:
         """Do the same, but return as jobs what can run beside tasks: XACK with the marks, and the removal."""
         _, is_read = self._take_notes(client, batch)
-        acknowledge = partial(self._role.commit, settled=batch.settled, is_read=is_read)
+        acknowledge = partial(self.role.commit, settled=batch.settled, is_read=is_read)
         due, run = self._after(batch)
-        removals: list[Job] = [partial(self._removing.sweep, up_to=batch.start, due=due)] if due else []
+        removals: list[Job] = [partial(self.removing.sweep, up_to=batch.start, due=due)] if due else []
         return run, [acknowledge, *removals]
 
     def _take_notes(self, client: GroupClient, batch: LoggedBatch) -> tuple[int, bool]:
@@ -207,7 +201,7 @@ class Acknowledging:
         a batch that it has not planned itself, and of its first one in any case."""
         may_have_record = bool(batch.start.record) or batch.settled.is_first
         is_known = batch.run.given == batch.start.token
-        is_read = is_known or not may_have_record or self._poison.has_read(client.server, batch.settled)
+        is_read = is_known or not may_have_record or self.poison.has_read(client.server, batch.settled)
         token = batch.start.token if is_read else ""
         return 0 if batch.is_acknowledged else self._post_notes(client, batch, token), is_read
 
@@ -216,38 +210,38 @@ class Acknowledging:
         start, run = batch.start, batch.run
         is_first = run.acknowledged is None or not run.acknowledged.token
         removes = self._removes or run.removes or any(map(is_returned, start.streams))
-        due = self._removing.due(start, is_first) if is_first or removes else set()
+        due = self.removing.due(start, is_first) if is_first or removes else set()
         knows_fields = run.knows_fields or (not batch.settled.is_first and bool(start.taken_from))
         return due, replace(run, acknowledged=start, removes=removes or bool(due), knows_fields=knows_fields)
 
     def sweep_when_idle(self, client: GroupClient, start: Offset, run: RunState) -> None:
         """Remove entries that are due, if there is nothing to read and nothing to acknowledge."""
         if run.removes:
-            self._removing.sweep(client, start, self._removing.due_later())
+            self.removing.sweep(client, start, self.removing.due_later())
 
     def _post_notes(self, client: GroupClient, batch: LoggedBatch, token: str) -> int:
         """Take the notes of the tasks: dead letters, missing entries, bad values. Return how many were acknowledged.
         token: of the batch whose notes count; "" if its entries were set aside: a late task may have read them."""
         start, read = batch.start, batch.start.taken_from
-        may_miss = self._losses.allowed or batch.settled.is_first  # an earlier run may have had other options
+        may_miss = self.losses.allowed or batch.settled.is_first  # an earlier run may have had other options
         missing = fetch_missing(client, read, token) if may_miss else {}
-        takes_all = self._options.mode == "DEADLETTER" or batch.settled.is_first or start.notes
+        takes_all = self.options.mode == "DEADLETTER" or batch.settled.is_first or start.notes
         streams = start.streams if takes_all else read[:1]
         numbers = {stream: start.at[stream].number for stream in read} if start.notes else {}
         noted, lost = noted_streams(client, streams, numbers)
         # At least one entry, for the key.
         lost_notes = [Finding(Kind.NOTES_LOST, s, above=start[s], lost=1, is_exact=False) for s in lost]
-        self._losses.report(*_missing_entries(start, missing), *lost_notes)
+        self.losses.report(*_missing_entries(start, missing), *lost_notes)
         delete_missing(client, missing)
-        destination = LetterDestination(self._options.dead_letter_stream, self._retries)
+        destination = LetterDestination(self.options.dead_letter_stream, self._retries)
         notes = collect(client, noted, token, destination, batch.settled.is_earlier)
-        self._counters.entries(DEAD).update(notes.dead_letters)
-        self._counters.entries(RETRIED).update(notes.retried)
+        self.counters.entries(DEAD).update(notes.dead_letters)
+        self.counters.entries(RETRIED).update(notes.retried)
         if notes.columns:
             report = ColumnReport.of_batch(notes.columns)
             for column, values in report.bad.items():
                 bad = {(stream, column): count for stream, count in values.counts.items()}
-                self._counters.values(BAD).update(bad)
+                self.counters.values(BAD).update(bad)
             self._column_warnings.warn(report, start.held, "of this batch")
         return notes.dead_letters.total() + notes.retried.total()
 
